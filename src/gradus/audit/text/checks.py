@@ -291,7 +291,7 @@ def _seconds(times: Sequence[float]) -> dict[str, float | None]:
 def _not_graded(asked: Probes) -> list[Check]:
     """A grader that fails on whatever it is asked, right answers too: its error is the one finding."""
     first, failed = asked.errors[0], len(asked.errors) + len(asked.hung)
-    told = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, 80)}: {first.error}"
+    told = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
     measured = {"errors": [{**shown(each), "error": each.error} for each in asked.errors[:5]]}
     why = "no answer got a reward, because the grader fails on each"
     skipped = [Check(name=name, status="skip", evidence=why) for name in ("sanity", "gold", "hostile answers")]
