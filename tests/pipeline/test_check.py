@@ -574,3 +574,14 @@ def test_an_environment_of_ones_own_is_begun_twice_and_played(
     (line,) = checked(str(tmp_path / "own.py"), tmp_path)["environment"]
     assert line[0] == ("fail" if says else "pass"), line
     assert says is None or says in line[1]
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_another_optimizer_or_schedule_takes_the_place_of_the_recipes_with_its_settings(stage: str) -> None:
+    """`--set grpo.optimizer=adamw` would else be refused for the recipe's own `muon_lr`."""
+    changed = load_recipe("rhythm", changes={f"{stage}.optimizer": "adamw", f"{stage}.schedule": "constant"})
+    settings = getattr(changed, stage)
+    assert (settings.optimizer, settings.schedule) == ("adamw", "constant")
+    assert not settings.model_fields_set & {"muon_lr", "muon_momentum", "min_lr_ratio"}
+    with pytest.raises(ConfigError, match="muon_lr has no effect"):
+        load_recipe("rhythm", changes={f"{stage}.optimizer": "adamw", f"{stage}.muon_lr": 0.02})

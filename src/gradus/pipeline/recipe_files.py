@@ -31,11 +31,18 @@ from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 
 _SFT = re.compile(
     r"(?<![^\s-])sft(?![^\s-])"
 )  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
+
+
+_OWNED = (  # a setting, and which of its values others have an effect with
+    ("optimizer", ("muon",), ("muon_lr", "muon_momentum")),
+    ("schedule", ("linear", "cosine"), ("min_lr_ratio",)),
+)
 
 
 def load_recipe(
@@ -82,6 +89,7 @@ def load_recipe(
             _set(table, key, value)
     for key, value in edits.items():
         _set(table, key, value)
+    _leave_out_what_belongs_to_others(table, edits)
     if edits.get("teach.enabled") is True and not edits.keys() & {"eval.policies", "eval.pairs"}:
         _compare_with_sft(table)
     recipe = _validated(table, source)
@@ -91,6 +99,19 @@ def load_recipe(
     recipe._chosen = chosen
     recipe._shipped = str(path) if environment is None and path is not None and is_shipped(path) else None
     return recipe
+
+
+def _leave_out_what_belongs_to_others(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
+    """If an edit chooses another optimizer or schedule, the recipe's settings of its own go; what an edit names stays, and is refused."""
+    for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
+        for key, owners, owned in _OWNED:
+            section = table.get(stage)
+            if f"{stage}.{key}" not in edits or not isinstance(section, dict):
+                continue
+            if section.get(key, config.model_fields[key].default) not in owners:
+                for name in owned:
+                    if f"{stage}.{name}" not in edits:
+                        section.pop(name, None)
 
 
 def _compare_with_sft(table: dict[str, Any]) -> None:
