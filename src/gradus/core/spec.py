@@ -230,7 +230,8 @@ class EnvironmentSpec:
     ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
     steps are run, if they take time.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
-    ``data_set``: the rows that the tasks are made of, if they are made of rows. ``recipe``: file name under gradus/recipes.
+    ``data_set``: the rows that the tasks are made of, if they are made of rows. ``sources``: digests of code and rows that decide about
+    tasks and rewards and do not stand in this process, by what they are. ``recipe``: file name under gradus/recipes.
     """
 
     name: str
@@ -252,6 +253,7 @@ class EnvironmentSpec:
     stepping: Stepping = Stepping()
     content: Callable[[Task], str] | None = None
     data_set: Any = None
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
     recipe: str | None = None
     presentation: Presentation = Presentation()
     language: Language = Language()

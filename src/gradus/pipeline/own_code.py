@@ -1,8 +1,7 @@
-"""The code that a run is made from, as a digest: objects of this session with what they use, and files with what they import."""
+"""The code that a run is made from, as a digest: objects of this session with what they use."""
 
 from __future__ import annotations
 
-import ast
 import dis
 import inspect
 import re
@@ -14,7 +13,7 @@ from pathlib import Path, PurePath
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gradus.core.checksums import digest
+from gradus.core.code_files import file_sources, imported_files
 from gradus.core.naming import IMPORTED
 
 _PLAIN = (str, int, float, bool, type(None), bytes, range, PurePath)
@@ -171,21 +170,6 @@ def _code(code: CodeType) -> str:
     return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
-def file_sources(module: str) -> dict[str, str]:
-    """The code of ``FILE.py`` or of a module that was imported, and of the files of one's own that it imports."""
-    place = module if module.endswith(".py") else getattr(sys.modules.get(module), "__file__", None)
-    if not place:
-        return {}
-    path = Path(place).expanduser().absolute()
-    depth = 1 if module.endswith(".py") else module.count(".") + 1 + (path.name == "__init__.py")
-    root = path.parents[min(depth, len(path.parents)) - 1]
-    try:
-        sources = {f"code of {path.name if module.endswith('.py') else module}": digest(path)}
-        return sources | {f"code of {name}": digest(each) for name, each in _imported(path, root).items()}
-    except OSError:
-        return {}
-
-
 def forget_changed_files() -> None:
     """Let a file that was imported by its path be imported anew if it, or a file of one's own that it imports, was changed since.
 
@@ -193,41 +177,10 @@ def forget_changed_files() -> None:
     """
     for key, since in [*IMPORTED.items()]:
         path = Path(getattr(sys.modules.get(key), "__file__", None) or "")
-        files = {path, *_imported(path, path.parent).values()} if path.is_file() else set[Path]()
+        files = {path, *imported_files(path, path.parent).values()} if path.is_file() else set[Path]()
         if any(each.stat().st_mtime > since for each in files):
             del IMPORTED[key]
             known = [(name, getattr(each, "__file__", None)) for name, each in sys.modules.items()]
             for name in [name for name, file in known if file and Path(file) in files]:
                 if name != "__main__" and name.partition(".")[0] not in _LIBRARY:
                     del sys.modules[name]
-
-
-def _imported(path: Path, root: Path) -> dict[str, Path]:
-    """The files in ``root`` and in the working folder that ``path`` imports, and what these import: name -> file."""
-    found: dict[str, Path] = {}
-    left = [path] if "site-packages" not in path.parts else []
-    while left:
-        reader = left.pop()
-        for base, dotted in _imports(reader):
-            for folder in [base] if base else dict.fromkeys([root, Path.cwd()]):
-                steps = [folder.joinpath(*dotted[: count + 1]) for count in range(len(dotted))]
-                for each in [file for step in steps for file in (step.with_suffix(".py"), step / "__init__.py")]:
-                    if each != path and each not in found.values() and each.is_file():
-                        found[each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name] = each
-                        left.append(each)
-    return found
-
-
-def _imports(path: Path) -> Iterator[tuple[Path | None, list[str]]]:
-    """What a file imports: the folder if it is told relative to the file, and the parts of the name."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((None, alias.name.split(".")) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else None
-            parts = node.module.split(".") if node.module else []
-            yield from ((base, [*parts, alias.name]) for alias in node.names)

@@ -14,9 +14,10 @@ from typing import Any
 from gradus import environments
 from gradus.algorithms import find_algorithm, is_registered_here
 from gradus.core import EnvironmentSpec, Grader
+from gradus.core.code_files import file_sources
 from gradus.core.files import without_address
 from gradus.environments.verifiable import TableTasks
-from gradus.pipeline.own_code import code_digest, file_sources
+from gradus.pipeline.own_code import code_digest
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.grading import functions_of
@@ -34,6 +35,7 @@ def environment_sources(name: str, spec: EnvironmentSpec) -> dict[str, str]:
             sources[f"code of {name}"] = _spec_digest(spec)
         else:
             sources |= file_sources(name if name.endswith(".py") else name.rpartition(":")[0])
+    sources |= spec.sources
     return _known(sources)
 
 
@@ -82,7 +84,10 @@ def algorithm_sources(name: str) -> dict[str, str]:
 def rows_digest(tasks: TableTasks) -> str | None:
     """A digest of the rows as they are used. None if they cannot be written down."""
     items = {
-        split: [[each.question, each.answer, each.worked, each.system, dict(each.columns)] for each in several]
+        split: [
+            [each.question, each.answer, each.worked, each.system, dict(each.columns), *each.messages]
+            for each in several
+        ]
         for split, several in tasks.splits.items()
     }
     try:

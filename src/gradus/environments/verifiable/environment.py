@@ -72,7 +72,8 @@ class VerifiableEnvironment:
         self._item = self._source.item(split, seed or 0)
         self._episode_id = episode_id or f"{self._source.name}-{split}-{seed or 0}"
         self._verdict = self._format = None
-        return Observation(text=self._item.question, data={"question": self._item.question})
+        question = self._item.question
+        return Observation(text=question, messages=self._item.messages, data={"question": question})
 
     def step(self, action: str) -> Observation:
         """Take the answer. A second one is a fault of the caller."""

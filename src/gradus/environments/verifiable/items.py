@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gradus.core import ConfigError, Task, child_rng, child_seed
+from gradus.core import ConfigError, Message, Task, child_rng, child_seed
 from gradus.core.verbosity import quiet
 from gradus.environments.verifiable.telling import told
 
@@ -27,6 +27,7 @@ class Item:
 
     ``columns`` reach the reward functions by name, as the row has them, ``answer`` among them. ``system``: the row's own system prompt; None for that of
     the data set. ``content``: what tells the task apart, if that is not its question. ``chat``: the row asks in chat messages.
+    ``messages``: what the model is shown in place of the question, if that is more than one message of the user.
     """
 
     question: str
@@ -36,6 +37,7 @@ class Item:
     system: str | None = None
     content: str | None = None
     chat: bool = False
+    messages: tuple[Message, ...] = ()
 
 
 class TaskSource(Protocol):
