@@ -72,7 +72,7 @@ def test_a_taskset_is_scored_by_its_own_rewards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("answer", "text"), [(0, "0"), (False, "False"), (None, ""), ("7", "7")])
 def test_an_answer_of_0_is_an_answer(answer: object, text: str) -> None:
-    assert _item({"question": "q", "answer": answer, "system": ""}, 0).answer == text
+    assert _item({"question": "q", "answer": answer, "system": "", "messages": []}, 0).answer == text
 
 
 def test_what_is_missing_is_said() -> None:

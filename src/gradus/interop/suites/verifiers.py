@@ -10,20 +10,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.code_files import file_sources
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.interop.suites.naming import SuiteNames, option_value, started
-from gradus.interop.suites.verifiers_episodes import episode_spec
+from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
 
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
 _TASKS = 2000  # of an endless taskset
@@ -31,14 +34,15 @@ _TURNS = 10  # of what names no limit itself
 
 
 @cache
-def _worker(python: str) -> Worker:
+def _worker(python: str, code: frozenset[tuple[str, str]]) -> Worker:
+    """The process for files of this code. Files of one name, and a file before and after a change, do not meet in one process."""
     return Worker(Path(__file__).parent / "workers" / "verifiers_worker.py", python=python, cpu_seconds=30, memory=0)
 
 
-def _running() -> Worker:
+def _running(place: str) -> Worker:
     python = os.environ.get(_SETTING) or sys.executable
     return started(
-        _worker(python),
+        _worker(python, frozenset({"": place, **file_sources(place)}.items() if place.endswith(".py") else ())),
         "verifiers",
         f"verifiers==0.4.0 (0.3.1 for environments with load_environment) in an environment of its own, and set {_SETTING} to its "
         f"python (now {python})",
@@ -64,24 +68,38 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     path = str(Path(place).resolve()) if place.endswith(".py") else place
     given = json.dumps({key: option_value(text) for key, text in options.items()})
     module = {"module": path, "limit": _TASKS, "options": given}
-    worker = _running()
+    worker = _running(path)
     try:
         about = worker.call("describe", **module)
     except WorkerError as error:
         raise ConfigError(f"verifiers:{argument} cannot be loaded: {error}") from error
-    items = [_item(row, index) for index, row in enumerate(about["rows"])]
-    system = next((row["system"] for row in about["rows"] if row["system"]), "")
-    tasks = split_items(f"verifiers:{argument}", items, system_prompt=system)
+    tasks = _tasks(f"verifiers:{argument}", about["rows"], about["held_out"])
+    sources = file_sources(path) if path.endswith(".py") else {f"code of {path}": about["code"]}
     if about["kind"] == "one reply":
-        return _one_reply(worker, tasks, module, len(items))
+        return replace(_one_reply(worker, tasks, module, about["rows"]), sources=sources)
+    sources[f"rows of {Path(path).name}"] = sha256(json.dumps(about["rows"]).encode()).hexdigest()
     kind = "verifiers environment" if about["kind"] == "environment" else "verifiers taskset with tools"
-    summary = f"{len(items)} tasks of the {kind} {argument}"
-    return episode_spec(worker, tasks, module, summary=summary, max_turns=int(turns or about["turns"] or _TURNS))
+    summary = f"{len(about['rows'])} tasks of the {kind} {argument}"
+    spec = episode_spec(worker, tasks, module, summary=summary, max_turns=int(turns or about["turns"] or _TURNS))
+    return replace(spec, sources=sources)
 
 
-def _one_reply(worker: Worker, tasks: TableTasks, module: Mapping[str, Any], size: int) -> EnvironmentSpec:
+def _tasks(name: str, rows: Sequence[Mapping[str, Any]], held_out: int | None) -> TableTasks:
+    """The rows in splits; from ``held_out`` on they are held out, unless they ask nothing that the others do not ask."""
+    items = [_item(row, index) for index, row in enumerate(rows)]
+    train, kept = items[:held_out], items[held_out:] if held_out else None
+    if kept and {each.question for each in train} <= {each.question for each in kept}:
+        train, kept = items[:held_out], None
+    system = next((row["system"] for row in rows if row["system"]), "")
+    return split_items(name, train, kept, system_prompt=system)
+
+
+def _one_reply(
+    worker: Worker, tasks: TableTasks, module: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> EnvironmentSpec:
     """Tasks that take one reply."""
-    name = tasks.name.removeprefix("verifiers:")
+    name, items = tasks.name.removeprefix("verifiers:"), tasks.splits["train"]
+    systems = dict.fromkeys(row["system"] for row in rows if row["system"] not in ("", tasks.system_prompt))
 
     def judge(item: Item, text: str) -> Verdict:
         index = item.columns["index"]
@@ -94,14 +112,22 @@ def _one_reply(worker: Worker, tasks: TableTasks, module: Mapping[str, Any], siz
 
     return one_turn_of(
         tasks,
-        items=tasks.splits["train"],
+        items=items,
         judge=judge,
         graders=[score_grader(f"the @vf.reward functions of {name}", limits=None)],
-        summary=f"{size} tasks of the verifiers taskset {name}",
+        summary=f"{len(rows)} tasks of the verifiers taskset {name}",
         write=lambda _, answer: answer,
+        texts=lambda: [*items, *(Item(question=system, answer="") for system in systems)],
     )
 
 
-def _item(row: dict[str, Any], index: int) -> Item:
+def _item(row: Mapping[str, Any], index: int) -> Item:
     answer = row["answer"]  # 0 and False are answers
-    return Item(question=row["question"] or "", answer="" if answer is None else str(answer), columns={"index": index})
+    several = [each["role"] for each in row["messages"]] != ["user"]
+    return Item(
+        question=row["question"],
+        answer="" if answer is None else str(answer),
+        columns={"index": index},
+        system=row["system"],
+        messages=tuple(map(as_message, row["messages"])) if several else (),
+    )

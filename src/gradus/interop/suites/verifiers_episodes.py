@@ -28,7 +28,6 @@ from gradus.core import (
     child_rng,
 )
 from gradus.core.calls import call_spans, none_carried_out, read_message, write_calls
-from gradus.core.thoughts import without_thoughts
 from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
 from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks, content_of
@@ -84,13 +83,13 @@ class VerifiersEpisode:
         if told:
             return Observation(text=told, messages=(Message(role="user", content=told),), **about)
         sent = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in calls]
-        after = self._ask("step", content=without_thoughts(message.content).strip(), calls=sent)
+        after = self._ask("step", content=message.content, calls=sent)
         return replace(self._seen(after), **about)
 
     def outcome(self) -> Mapping[str, Any]:
         """The reward with its parts; an episode that was cut off is rewarded as it stands."""
         self._end = end = self._end or self._ask("finish")
-        return {"reward": end["reward"], "parts": end["parts"]}
+        return {name: end[name] for name in ("reward", "parts", "error") if name in end}
 
     def close(self) -> None:
         """End the episode there."""
@@ -113,7 +112,7 @@ class VerifiersEpisode:
 
     def _seen(self, told: Mapping[str, Any]) -> Observation:
         """What verifiers tells, as an observation. Its first system message is the system prompt."""
-        messages = [_message(each) for each in told["messages"]]
+        messages = [as_message(each) for each in told["messages"]]
         if messages and messages[0].role == "system":
             self.system_prompt = messages.pop(0).content
         if told["tools"] is not None:
@@ -135,7 +134,8 @@ class VerifiersEpisode:
             raise EnvironmentFault(f"verifiers: {error}") from error
 
 
-def _message(values: Mapping[str, Any]) -> Message:
+def as_message(values: Mapping[str, Any]) -> Message:
+    """A message as the worker tells it."""
     calls = tuple(ToolCall(**each) for each in values["calls"])
     return Message(role=values["role"], content=values["content"], calls=calls, call_id=values["call_id"])
 
@@ -206,7 +206,8 @@ def _rewards(episodes: Sequence[Episode]) -> list[Reward]:
 def _reward(episode: Episode) -> Reward:
     value = episode.outcome.get("reward")
     if value is None:
-        return Reward(grader="reward", value=None, error="no reward can be computed without a sandbox")
+        error = episode.outcome.get("error") or "no reward can be computed without a sandbox"
+        return Reward(grader="reward", value=None, error=error)
     terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
     terms[-1] = (RewardTerm(component="reward", value=value),)
     return Reward(grader="reward", value=value, components={"reward": value}, terms=tuple(terms))

@@ -7,11 +7,16 @@ are skipped by verifiers.
 
 import asyncio
 import importlib
+import importlib.util
 import inspect
 import json
+import logging
 import random
+import re
 import sys
+from contextvars import ContextVar
 from functools import lru_cache
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -19,80 +24,143 @@ LOOP = asyncio.new_event_loop()
 EPISODES = {}  # key -> an episode under way
 
 
+@lru_cache(maxsize=8)
 def _import(module):
+    """The name under which a module is imported. That of a file is one that no package has."""
+    if not module.endswith(".py"):
+        importlib.import_module(module.replace("-", "_"))
+        return module
+    path = Path(module)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # it may import its neighbors
+    name = "file_" + re.sub(r"\W", "_", path.stem).lower()
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return name
+
+
+@lru_cache(maxsize=8)
+def _code(module):
+    """A digest of the files of an installed module and its package; empty for a file, whose code can be read without importing it."""
     if module.endswith(".py"):
-        folder = str(Path(module).resolve().parent)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
-        module = Path(module).stem
-    return module
+        return ""
+    package = module.replace("-", "_").partition(".")[0]
+    loaded = [each for name, each in sys.modules.items() if name.partition(".")[0] == package]
+    files = sorted({each.__file__ for each in loaded if getattr(each, "__file__", None)})
+    return sha256(b"\0".join(Path(each).read_bytes() for each in files)).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def _environment(module, options):
     """What ``load_environment`` of a module returns; None for a taskset of 0.4."""
-    package = importlib.import_module(_import(module).replace("-", "_"))
+    package = sys.modules[_import(module).replace("-", "_")]
     load = getattr(package, "load_environment", None)
     return None if load is None else load(**json.loads(options))
 
 
 @lru_cache(maxsize=8)
+def _rows(module, options, limit):
+    """The rows of an environment's data set and those of its ``eval_dataset``, each up to ``limit``."""
+    environment = _environment(module, options)
+    several = environment.build_dataset(), environment.build_eval_dataset()
+    return [[] if each is None else list(islice(each, limit)) for each in several]
+
+
+@lru_cache(maxsize=8)
 def _taskset(module, limit):
+    from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils import loaders
 
     name = _import(module)
     taskset = loaders.taskset_class(name)(loaders.taskset_config_type(name)(id=name))
-    return taskset, list(islice(taskset, limit))
+    if (own := loaders.environment_class(name)) is not SingleAgentEnv:
+        raise ValueError(f"it has an environment of its own, {own.__name__}; expected a taskset alone")
+    tasks = list(islice(taskset, limit))
+    for task in tasks:
+        _check(task)
+    return taskset, tasks
+
+
+def _check(task):
+    """Raise ValueError for what a task needs and does not get here."""
+    from verifiers.v1.utils.decorators import discover_decorated
+
+    kind = type(task).__name__
+    for name in ("setup", "finalize"):
+        hook = _hook(task, name)
+        runtime = inspect.signature(hook).parameters.get("runtime") if hook else None
+        if runtime is not None and runtime.default is inspect.Parameter.empty:
+            raise ValueError(f"{kind}.{name} needs a runtime (a sandbox), which is not supported")
+    if hooks := discover_decorated(task, "intercept"):
+        raise ValueError(f"{kind}.{hooks[0].__name__} intercepts requests or responses, which is not supported")
+    if task.data.prompt is None:
+        raise ValueError(f"a {kind} has no prompt: its user speaks first, which is not supported")
+
+
+def _hook(task, name):
+    """``setup`` or ``finalize`` of a task, None if it has none of its own."""
+    import verifiers.v1 as vf
+
+    return None if getattr(type(task), name) is getattr(vf.Task, name) else getattr(task, name)
 
 
 def describe(module, limit, options):
-    """``one reply``, ``tools`` or ``environment``; how many turns it allows itself; and its tasks.
+    """``one reply``, ``tools`` or ``environment``; how many turns it allows itself; a digest of its code; its tasks.
 
-    A task has a question, an ``answer`` if its data has one, and a system prompt.
+    ``held_out``: the number of the first task that the environment itself keeps for evaluation; None if it keeps none.
     """
+    _import(module)
+    about = {"code": _code(module), "turns": None, "held_out": None}
     environment = _environment(module, options)
     if environment is not None:
         if getattr(environment, "requires_group_rollouts", False):
             raise ValueError("its rubric rewards groups, not episodes; that is not supported")
-        rows = [_row(row) for row in islice(environment.get_dataset(), limit)]
+        train, kept = _rows(module, options, limit)
+        if not train and not kept:
+            raise ValueError("it has neither a dataset nor an eval_dataset")
         turns = getattr(environment, "max_turns", -1)
-        return {"kind": "environment", "turns": turns if turns > 0 else None, "rows": rows}
+        about |= {"turns": turns if turns > 0 else None, "held_out": len(train) if train and kept else None}
+        rows = [_row(row["prompt"], row.get("answer")) for row in train + kept]
+        return {**about, "kind": "environment", "rows": rows}
     if options != "{}":
         raise ValueError("options are for load_environment; a taskset takes none")
     taskset, tasks = _taskset(module, limit)
-    rows = [
-        {
-            "question": each.data.prompt_text,
-            "answer": getattr(each.data, "answer", None),
-            "system": each.data.system_prompt,
-        }
-        for each in tasks
-    ]
+    rows = [_row(_prompt(each), getattr(each.data, "answer", None)) for each in tasks]
     tools = bool(tasks) and bool(_toolsets(taskset, tasks[0]))
-    return {"kind": "tools" if tools else "one reply", "turns": None, "rows": rows}
+    return {**about, "kind": "tools" if tools else "one reply", "rows": rows}
 
 
-def _row(row):
-    """A row of a data set as the environment completes it: its prompt is a list of messages."""
-    messages = [{"role": "user", "content": row["prompt"]}] if isinstance(row["prompt"], str) else row["prompt"]
-    said = [(each["role"], _text(each["content"])) for each in messages]
-    return {
-        "question": "\n".join(text for role, text in said if role != "system"),
-        "answer": row.get("answer"),
-        "system": "\n".join(text for role, text in said if role == "system"),
-    }
+def _prompt(task):
+    """The messages that a task of 0.4 begins with."""
+    import verifiers.v1 as vf
+
+    data = task.data
+    messages = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt)
+    return [vf.SystemMessage(content=data.system_prompt), *messages] if data.system_prompt else messages
+
+
+def _row(prompt, answer):
+    """A task: what it asks, its answer, its system prompt, and its other messages."""
+    messages = [_plain(each) for each in ([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)]
+    system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
+    question = "\n".join(each["content"] for each in messages if each["role"] != "system")
+    return {"question": question, "answer": answer, "system": system, "messages": messages}
 
 
 def score(module, limit, index, reply):
     """The reward of one reply and what it is made of; None if no reward could be computed without a sandbox."""
-    import verifiers.v1 as vf
+    random.seed(index)
+    return LOOP.run_until_complete(_scored(_Toolsets(module, limit, "{}", index), reply))
 
-    task = _taskset(module, limit)[1][index]
-    trace = _trace(task)
-    _say(trace, vf.UserMessage(content=task.data.prompt_text))
-    _say(trace, vf.AssistantMessage(content=reply), sampled=True)
-    asyncio.run(task.score(trace))
-    return _reward(trace)
+
+async def _scored(episode, reply):
+    await episode.begin()
+    return await episode.step(reply, [])
 
 
 def _reward(trace):
@@ -133,7 +201,9 @@ class _Asking:
 
     def __init__(self, module, limit, options, index):
         self.environment = _environment(module, options)
-        row = dict(self.environment.get_dataset()[index])
+        train, kept = _rows(module, options, limit)
+        row = dict((train + kept)[index])
+        self.failed = []  # what its reward functions raised
         self.task = LOOP.create_task(self._rollout({"example_id": index, **row}))
         self.asked = asyncio.Event()  # the environment waits for a reply
         self.prompt, self.tools, self.known = [], [], []
@@ -143,6 +213,10 @@ class _Asking:
         state = await self.environment.rollout(row, _model(self), "gradus", {})
         if state.get("error") is not None:
             raise state["error"]
+        FAILED.set(self.failed)
+        logging.getLogger("verifiers").addHandler(
+            LISTENER
+        )  # again each time, as whoever sets up logging may have removed it
         await self.environment.rubric.score_rollout(state)
         return state
 
@@ -162,7 +236,10 @@ class _Asking:
             return self._seen(self.prompt)
         state = self.task.result()
         whole = [_plain(each) for each in [*state["prompt"], *(state["completion"] or [])]]
-        return {**self._seen(whole), "done": True, "reward": state["reward"], "parts": state["metrics"]}
+        end = {"reward": state["reward"], "parts": state["metrics"]}
+        if self.failed:
+            end = {"reward": None, "parts": {}, "error": "; ".join(self.failed)}
+        return {**self._seen(whole), "done": True, **end}
 
     def _seen(self, whole):
         """What is new since the last reply; everything, if the environment wrote the past anew."""
@@ -195,6 +272,21 @@ class _Asking:
         await asyncio.wait({self.task})
         if not self.task.cancelled():
             self.task.exception()  # seen, so that asyncio does not complain
+
+
+FAILED = ContextVar("failed", default=None)  # the list that a failure of a reward function goes to
+
+
+class _Failures(logging.Handler):
+    """Hears what the functions of a rubric raise: verifiers logs it and counts 0."""
+
+    def emit(self, record):
+        failed = FAILED.get()
+        if failed is not None and record.levelno >= logging.ERROR:
+            failed.append(record.getMessage())
+
+
+LISTENER = _Failures()
 
 
 def _model(episode):
@@ -234,7 +326,9 @@ def _text(content):
     if not isinstance(content, list):
         return content or ""
     parts = [each if isinstance(each, dict) else each.model_dump() for each in content]
-    return "\n".join(each.get("text", f"[{each.get('type')}]") for each in parts)
+    if other := [str(each.get("type")) for each in parts if "text" not in each]:
+        raise ValueError(f"a message has a part of the type {other[0]!r}; expected text alone")
+    return "\n".join(each["text"] for each in parts)
 
 
 class _Toolsets:
@@ -247,12 +341,8 @@ class _Toolsets:
         self.tools = {}  # name -> MCP server and the tool's name there
 
     async def begin(self):
-        import verifiers.v1 as vf
-
-        await self._hook("setup")
-        data = self.task.data
-        messages = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt or ())
-        messages = [vf.SystemMessage(content=data.system_prompt), *messages] if data.system_prompt else messages
+        await self._call_hook("setup")
+        messages = _prompt(self.task)
         for each in messages:
             _say(self.trace, each)
         schemas = [schema for each in _toolsets(self.taskset, self.task) for schema in await self._served(each)]
@@ -326,21 +416,15 @@ class _Toolsets:
         return False
 
     async def finish(self):
-        await self._hook("finalize")
+        await self._call_hook("finalize")
         await self.task.score(self.trace)
         return {"messages": [], "restart": False, "tools": None, "done": True, **_reward(self.trace)}
 
-    async def _hook(self, name):
-        """A hook of the task that is its own and needs no runtime."""
-        import verifiers.v1 as vf
+    async def _call_hook(self, name):
         from verifiers.v1.utils.decorators import invoke
 
-        if getattr(type(self.task), name) is getattr(vf.Task, name):
-            return
-        hook = getattr(self.task, name)
-        if "runtime" in inspect.signature(hook).parameters:
-            raise ValueError(f"{type(self.task).__name__}.{name} needs a runtime (a sandbox), which is not supported")
-        await invoke(hook, {"trace": self.trace})
+        if hook := _hook(self.task, name):
+            await invoke(hook, {"trace": self.trace})
 
     async def close(self):
         pass
