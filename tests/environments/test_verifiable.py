@@ -27,7 +27,7 @@ from gradus.environments.verifiable import (
     read_tasks,
 )
 from gradus.environments.verifiable.arithmetic import solve, sum_item, work
-from gradus.environments.verifiable.datasets import read_rows
+from gradus.environments.verifiable.datasets import read_rows, split_items
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
 from gradus.rollouts import roll_out
 
@@ -529,6 +529,14 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(GradusError, match=says):
         gradus.load_environment(str(tmp_path / name.removesuffix("/dataset_info.json")))
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"), [("csv:r.csv", r"r\.csv\?test=FILE"), ("verifiers:r.py", "more questions$")]
+)
+def test_too_few_rows_name_a_way_out_that_there_is(name: str, way_out: str) -> None:
+    with pytest.raises(ConfigError, match=way_out):
+        split_items(name, [Item(question="a", answer="b")], system_prompt="")
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t"])

@@ -6,7 +6,8 @@ import json
 import shutil
 import socket
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
@@ -19,6 +20,7 @@ from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.pipeline.checks import CHECKS, require_names, status_of, to_json
+from gradus.pipeline.checks.settings import knobs
 from gradus.pipeline.checks.subject import Subject
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.recipe_tables import own_recipes
@@ -136,6 +138,15 @@ def test_what_would_go_wrong_is_found(
     assert any(
         state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
     ), lines
+
+
+@pytest.mark.parametrize(("name", "file"), [("jsonl:r.jsonl", True), ("verifiers:mine.py", False), ("shop", False)])
+def test_only_data_files_are_told_to_hold_out_a_second_one(name: str, file: bool) -> None:
+    recipe = load_recipe("arithmetic", changes=["eval.episodes=5"]).model_copy(update={"environment": name})
+    spec = SimpleNamespace(conditions={"held-out": SimpleNamespace(seeds=range(5))})
+    (found,) = knobs(cast(Subject, SimpleNamespace(recipe=recipe, spec=spec, trained=False)))
+    assert "no more than 5 tasks: bring more rows" in found.remedy
+    assert ("?test=FILE" in found.remedy) == file
 
 
 PROMISED = '{text="t",condition="held-out",above=0.0,'

@@ -41,6 +41,7 @@ from gradus.environments.verifiable.items import (
 )
 from gradus.environments.verifiable.telling import told
 
+_KINDS = ("gsm8k", "jsonl", "csv")
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _QUOTED = str.maketrans({each: quote(each) for each in "%&+= "})
 _TENTH = 0.1
@@ -75,6 +76,11 @@ class DataSource:
 def quoted(value: str) -> str:
     """The value of an option as it is written: what would be read as something else is quoted as in a web address."""
     return value.translate(_QUOTED)
+
+
+def takes_test(name: str) -> bool:
+    """Whether an environment of this name takes a second file that is held out."""
+    return name.partition(":")[0] in _KINDS
 
 
 def parse_source(kind: str, argument: str | None) -> DataSource:
@@ -142,14 +148,12 @@ def split_items(
         held_out, items = _tenth(items, "")
     seen, kept = _tenth(items, "seen ")
     if not kept or not held_out:
-        second = (
-            f"a second file, as in {name.partition('?')[0]}?test=FILE"
-            if ":" in name
-            else "gradus.one_turn(rows, test=...)"
-        )
+        second = ", or gradus.one_turn(rows, test=...)"
+        if ":" in name:
+            second = f", or a second file, as in {name.partition('?')[0]}?test=FILE" if takes_test(name) else ""
         raise ConfigError(
             f"{name} has {len(kept)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
-            f"give more questions, or {second}"
+            f"give more questions{second}"
         )
     splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out, "harder": _longest(held_out)}
     return TableTasks(name, splits, system_prompt=system_prompt)

@@ -8,6 +8,7 @@ from typing import Any
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
 from gradus.core.naming import did_you_mean
+from gradus.environments.verifiable.datasets import takes_test
 from gradus.evaluation.evaluate import chosen_pairs
 from gradus.pipeline.checks.subject import Finding, Subject, failed, passed, warned
 from gradus.pipeline.evaluate import parse_pair
@@ -182,12 +183,10 @@ def knobs(subject: Subject) -> list[Finding]:
         findings.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
     if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
         most = max(len(condition.seeds) for condition in subject.spec.conditions.values())
-        more = "set eval.episodes to 100 or more"
-        way = (
-            more
-            if most > episodes
-            else f"there are no more than {most} tasks: bring more rows, or hold out a file (PATH?test=FILE)"
-        )
+        way = "set eval.episodes to 100 or more"
+        if most <= episodes:
+            file = ", or hold out a file (PATH?test=FILE)" if takes_test(recipe.environment) else ""
+            way = f"there are no more than {most} tasks: bring more rows{file}"
         findings.append(warned(f"{episodes} episodes a condition prove little", way))
     return findings or [passed("nothing unusual")]
 
