@@ -179,6 +179,24 @@ def test_a_plain_callable_may_return_an_awaitable() -> None:
     assert "took more than 0.05 s" in (said[2].error or "")
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_batch_of_a_wrong_number_of_rewards_is_an_error_and_is_not_asked_again(count: int, slow: bool) -> None:
+    calls: list[int] = []
+
+    def wrong(completions):
+        calls.append(len(completions))
+        return [1.0] * (count if len(completions) > 1 else 1)
+
+    async def waits(completions):
+        return wrong(completions)
+
+    scored = Rewards([waits if slow else wrong])(rows(RIGHT, WRONG, BROKEN))
+    assert [each.value for each in scored] == [None] * 3
+    assert f"returned {count} rewards for 3 completions" in (scored[0].error or "")
+    assert calls == [3]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -93,12 +93,16 @@ class TrainerState:
         return None if self.epochs_a_step is None else self.global_step * self.epochs_a_step
 
 
+class WrongCount(ValueError):
+    """A function returned more or fewer rewards than it got completions. One at a time it might seem right."""
+
+
 class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
     A function that raises on a batch is asked again one completion at a time; those that raise again, or return an exception, are errors
-    of that completion, counted in ``errors`` under ``name: ExceptionType``. ``time_limit``: seconds that a call of a function may take for
+    of that completion, counted in ``errors`` under ``name: ExceptionType``. A wrong number of rewards is an error of all its completions. ``time_limit``: seconds that a call of a function may take for
     every 256 completions or part of them; a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
     """
 
@@ -195,7 +199,7 @@ class Rewards:
                 answer = _run(partial(_in_time, answer, seconds))
             return self._accepted(name, answer, logged, len(rows), places)
         except (Exception, SystemExit) as error:
-            if len(places) == 1 or isinstance(error, OutOfTime):
+            if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
@@ -207,7 +211,7 @@ class Rewards:
                 answer = await _in_time(answer, self._seconds(places))
             return self._accepted(name, answer, logged, len(rows), places)
         except (Exception, SystemExit) as error:
-            if len(places) == 1 or isinstance(error, OutOfTime):
+            if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [(await self._ask_async(name, rows, range(place, place + 1)))[0] for place in places]
 
@@ -321,7 +325,7 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
         raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
     if len(listed) != rows:
-        raise ValueError(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
+        raise WrongCount(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
     failures = [
         _Outcome(error=f"failed: {value}", returned=type(value).__name__) if isinstance(value, Exception) else None
         for value in listed
