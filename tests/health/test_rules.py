@@ -13,6 +13,9 @@ def _flat(i):
     return 0.6 + 0.01 * ((7919 * i) % 13 - 6) / 6
 
 
+# So many at each step that a share has no noise.
+MANY = {"episodes": 10**6, "groups": 10**6, "turn_limit_episodes": 0.0}
+
 # rule -> (what goes wrong, the severity it must reach)
 FAULTS = {
     "logp diff": (lambda r, i: {"logp_diff_max": 0.02 if i == 12 else r["logp_diff_max"]}, "stop"),
@@ -100,7 +103,7 @@ def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
 )
 def test_a_rule_begins_where_it_says(rule, below, above):
     for change, fires in ((below, False), (above, True)):
-        found = diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))
+        found = diagnose(spoiled(0, lambda r, i, change=change: MANY | {"truncated_episodes": 0.0} | change, steps=80))
         assert (rule in {each.rule for each in found}) is fires
 
 
@@ -122,8 +125,72 @@ def test_a_turn_limit_that_may_be_a_rule_of_the_task_is_no_warning():
 )
 def test_a_rule_stops_where_it_says(rule, warned, stopped):
     for change, severity in ((warned, "warn"), (stopped, "stop")):
-        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))}
+        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: MANY | change, steps=80))}
         assert found[rule].severity == severity
+
+
+def of_small_steps(seed, rates, *, episodes=8, steps=150):
+    """A healthy run whose shares come from few episodes a step: ``rates`` are the chances of one episode."""
+    rng = np.random.default_rng(seed)
+    return [
+        {**record, "episodes": episodes, "turns_mean": 1.0}
+        | {name: float(rng.binomial(episodes, rate) / episodes) for name, rate in rates.items()}
+        for record in healthy(seed, steps)
+    ]
+
+
+@pytest.mark.parametrize("episodes", [8, 16])
+def test_faults_that_are_rare_are_no_alarm_where_a_step_has_few_episodes(episodes):
+    """Three answers of forty are 7.5 %: one run in three was told that its form was ignored."""
+    rates = {"invalid_actions": 0.02, "truncated_episodes": 0.04, "failed_episodes": 0.03, "ungraded_episodes": 0.02}
+    counted = count_alarms(of_small_steps(seed, rates, episodes=episodes) for seed in range(20))
+    assert {rule: told for rule, told in counted.items() if rule and (told["warn"] or told["stop"])} == {}
+
+
+@pytest.mark.parametrize(("rate", "within"), [(0.5, 10), (0.2, 50)])
+def test_faults_that_are_frequent_are_told_where_a_step_has_few_episodes(rate, within):
+    for name, rule in (("invalid_actions", "format ignored"), ("failed_episodes", "failing episodes")):
+        told = {each.rule: each for each in diagnose(of_small_steps(0, {name: rate}))}
+        assert told[rule].first_step <= within
+
+
+def test_groups_and_calls_are_judged_by_their_number():
+    """Six of ten groups without variance are no half of all; neither are two calls of twenty faulty one in twenty for sure."""
+    rng = np.random.default_rng(0)
+    records = [
+        {**record, "groups": 2, "zero_variance_groups": rng.binomial(2, 0.3) / 2, "episodes": 8}
+        | {
+            "metrics": {
+                "calls": 1.0,
+                "calls_malformed": rng.binomial(8, 0.02) / 8,
+                "calls_refused": 0.0,
+                "calls_failed": 0.0,
+            }
+        }
+        for record in healthy(0, 200)
+    ]
+    assert {each.rule for each in diagnose(records)} & {"zero-variance groups", "calls not understood"} == set()
+
+
+@pytest.mark.parametrize("turns", [1.0, 4.0])
+def test_answers_that_a_budget_cut_are_told_as_cut_and_not_as_a_fault_of_the_form(turns):
+    """Each cut answer is an invalid one, and more SFT does not lengthen a budget."""
+
+    def cut(record, i):
+        share = min(0.9, 0.05 * i)
+        calls = {"calls": turns, "calls_malformed": share, "calls_refused": 0.0, "calls_failed": 0.0}
+        return {"truncated_episodes": share, "invalid_actions": share / turns, "turns_mean": turns, "metrics": calls}
+
+    diagnoses = diagnose(spoiled(0, cut))
+    assert [each.rule for each in diagnoses] == ["truncation"]
+    both = diagnose(spoiled(0, lambda r, i: cut(r, i) | {"invalid_actions": 0.95}))
+    assert {each.rule for each in both} == {"truncation", "format ignored"}
+
+
+def test_a_turn_limit_cuts_no_answer():
+    limit = {"truncated_episodes": 0.9, "turn_limit_episodes": 0.9, "invalid_actions": 0.2, "turns_mean": 1.0}
+    told = {each.rule: each for each in diagnose(spoiled(0, lambda r, i: limit))}
+    assert told["format ignored"].evidence.endswith("20.0% of answers invalid over the last 5 steps, above 5%")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

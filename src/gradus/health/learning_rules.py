@@ -1,8 +1,6 @@
-"""Rules about what is learned: signal, variety, form, length, reward and what it is worth."""
+"""Rules about what is learned: variety, length, reward and what it is worth."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -12,16 +10,10 @@ from gradus.health.history import History, difference, trend
 from gradus.stats import format_number, format_signed
 
 _WINDOW = 10
-_ZERO_VARIANCE_WARN, _ZERO_VARIANCE_STOP = 0.5, 0.8
-_SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
-_LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
+MOST_ZERO_VARIANCE = 0.5  # of the groups
 _HALF = 0.5  # of what spread and variety were at the start
 _VARIED = 0.75  # of the variety at the start, from which its fall is held against the reward
 _GONE = 0.2  # of what the answer told about the task at the start
-_INVALID = 0.05
-_TRUNCATED = 0.1
-_FAILED_WARN, _FAILED_STOP = 0.1, 0.5
-_FAILED_FEW = 0.25  # of one or two steps
 _LONGER = 1.3
 _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
@@ -30,41 +22,6 @@ _HACK_WINDOW, _HACK_LEAST = 60, 20
 _DOMINANT = 0.9
 _SAME = 0.95  # correlation over steps
 _WORTH = 0.15  # of the spread between episodes: a rise over 50 steps that is worth having
-
-
-def zero_variance_groups(history: History) -> Finding | None:
-    """More than half without variance is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
-    share = history.mean("zero_variance_groups", 5)
-    if share is None or share <= _ZERO_VARIANCE_WARN:
-        return None
-    evidence = f"{share:.0%} of groups without reward variance over the last 5 steps"
-    if share <= _ZERO_VARIANCE_STOP:
-        return Finding(severity="warn", evidence=evidence)
-    if solved := _solved(history):
-        return Finding(severity="warn", evidence=evidence + solved)
-    stage = history.last.get("stage")
-    if stage is not None and len(history) < _SHORT:
-        return Finding(severity="warn", evidence=f"{evidence}, in the first {len(history)} of stage {stage}")
-    return Finding(severity="stop", evidence=evidence)
-
-
-def _solved(history: History) -> str:
-    """A sentence if the reward has risen and differs less between episodes than it did: little is left to learn.
-
-    Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
-    """
-    start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
-    spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", _WINDOW)
-    if start is None or now is None or spread is None or left is None or left > _LEFT * spread:
-        return ""
-    if now - start < max(spread, 1e-9) / 2:
-        aims = history.head("true_reward_mean", _WINDOW), history.column("true_reward_mean", _WINDOW)
-        better = difference(*aims)
-        if not history.names("weights") or better is None or better < VERY_SURE:
-            return ""
-        rose = f"from {format_number(float(aims[0].mean()))} to {format_number(float(np.nanmean(aims[1])))}"
-        return f"; the true reward rose {rose} and the reward differs little: the tasks may be solved"
-    return f"; the reward rose from {format_number(start)} to {format_number(now)} and is nearly the same everywhere: the tasks may be solved"
 
 
 def collapse(history: History) -> Finding | None:
@@ -123,58 +80,6 @@ def template_collapse(history: History) -> Finding | None:
     return None
 
 
-def format_ignored(history: History) -> Finding | None:
-    """More than one answer in twenty cannot be understood."""
-    share = history.mean("invalid_actions", 5)
-    if share is None or share <= _INVALID:
-        return None
-    return Finding(
-        severity="warn", evidence=f"{share:.1%} of answers invalid over the last 5 steps, above {_INVALID:.0%}"
-    )
-
-
-def truncation(history: History) -> Finding | None:
-    """More than one episode in ten is cut by a budget. Turns may be a rule of the task, so that their limit is only told."""
-    share = history.mean("truncated_episodes", 5)
-    if share is None or share <= _TRUNCATED:
-        return None
-    turns = history.mean("turn_limit_episodes", 5) or 0.0
-    if share - turns <= _TRUNCATED:
-        return Finding(
-            severity="info", evidence=f"{turns:.0%} of episodes ended at the turn limit over the last 5 steps"
-        )
-    return Finding(
-        severity="warn", evidence=f"{share:.0%} of episodes hit a budget over the last 5 steps, above {_TRUNCATED:.0%}"
-    )
-
-
-def failing_episodes(history: History) -> Finding | None:
-    """Errors are data, but a run cannot live on them."""
-    return _lost(history, "failed_episodes", "failed")
-
-
-def ungraded_episodes(history: History) -> Finding | None:
-    """A reward function that raises, or applies to nothing, leaves episodes without a reward: they teach nothing."""
-    if (finding := _lost(history, "ungraded_episodes", "got no reward")) is None:
-        return None
-    errors = [record["reward_error"] for record in history.records[-5:] if record.get("reward_error")]
-    return replace(finding, evidence=f"{finding.evidence}, as in: {errors[-1]}") if errors else finding
-
-
-def _lost(history: History, name: str, what: str) -> Finding | None:
-    share = history.mean(name, 5)
-    if share is None:  # a run of one or two steps; nobody else would say it
-        known = history.known(name, 5)
-        few = float(known.mean()) if len(known) else 0.0
-        if few <= _FAILED_FEW:
-            return None
-        return Finding(severity="warn", evidence=f"{few:.0%} of episodes {what} in the last {len(known)} steps")
-    if share <= _FAILED_WARN:
-        return None
-    severity = "stop" if share > _FAILED_STOP else "warn"
-    return Finding(severity=severity, evidence=f"{share:.0%} of episodes {what} over the last 5 steps")
-
-
 def length_drift(history: History) -> Finding | None:
     """Answers longer by a third than 50 steps ago at most, while the reward has not risen beyond its noise."""
     window = min(len(history), 5 * _WINDOW)
@@ -192,7 +97,7 @@ def length_drift(history: History) -> Finding | None:
 def reward_stuck(history: History) -> Finding | None:
     """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
     share = history.mean("zero_variance_groups", _STUCK)
-    if len(history) < _STUCK or (share is not None and share > _ZERO_VARIANCE_WARN):
+    if len(history) < _STUCK or (share is not None and share > MOST_ZERO_VARIANCE):
         return None
     rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
     flat, spread = trend(rewards), history.mean("reward_total_std", _STUCK)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.health import held_out_rules, learning_rules, optimizer_rules, speed_rules, tool_rules
+from gradus.health import held_out_rules, learning_rules, optimizer_rules, share_rules, speed_rules, tool_rules
 from gradus.health.finding import Finding
 from gradus.health.history import History
 
@@ -108,7 +108,7 @@ RULES: tuple[Rule, ...] = (
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
-        check=learning_rules.zero_variance_groups,
+        check=share_rules.zero_variance_groups,
     ),
     Rule(
         name="collapse to one answer",
@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         name="format ignored",
         summary="answers that cannot be understood",
         remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar if the environment declares one.",
-        check=learning_rules.format_ignored,
+        check=share_rules.format_ignored,
     ),
     Rule(
         name="calls not understood",
@@ -153,19 +153,19 @@ RULES: tuple[Rule, ...] = (
         name="truncation",
         summary="episodes hit a budget before they end",
         remedy="Raise the token or turn budget, or shape the length (overlong shaping). A turn limit that is a rule of the task is no fault.",
-        check=learning_rules.truncation,
+        check=share_rules.truncation,
     ),
     Rule(
         name="failing episodes",
         summary="episodes end in an error and teach nothing",
         remedy="Read the failures with `gradus show`; the environment, the grader or the context length is at fault.",
-        check=learning_rules.failing_episodes,
+        check=share_rules.failing_episodes,
     ),
     Rule(
         name="missing rewards",
         summary="episodes get no reward and teach nothing",
         remedy="Mend the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",
-        check=learning_rules.ungraded_episodes,
+        check=share_rules.ungraded_episodes,
     ),
     Rule(
         name="length drift",
