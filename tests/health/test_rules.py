@@ -59,6 +59,10 @@ FAULTS = {
         },
         "warn",
     ),
+    "reward falls": (
+        lambda r, i: {name: r[name] * max(0.1, 1 - 0.03 * i) for name in ("reward_mean", "true_reward_mean")},
+        "warn",
+    ),
     "component dominance": (lambda r, i: {"component_variance": {"wellbeing": 0.97, "belief": 0.03}}, "warn"),
 }
 
@@ -191,6 +195,57 @@ def test_a_turn_limit_cuts_no_answer():
     limit = {"truncated_episodes": 0.9, "turn_limit_episodes": 0.9, "invalid_actions": 0.2, "turns_mean": 1.0}
     told = {each.rule: each for each in diagnose(spoiled(0, lambda r, i: limit))}
     assert told["format ignored"].evidence.endswith("20.0% of answers invalid over the last 5 steps, above 5%")
+
+
+def right_or_wrong(seed, chances, *, groups, size):
+    """A healthy run, but for rewards of 0 and 1 with these chances, of tasks that differ."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for record, chance in zip(healthy(seed, len(chances)), chances, strict=True):
+        rewards = rng.random((groups, size)) < rng.beta(3 * chance, 3 * (1 - chance), (groups, 1))
+        figures = {"reward_mean": rewards.mean(), "reward_total_std": rewards.std(), "true_reward_mean": rewards.mean()}
+        records.append({**record, **{name: float(figure) for name, figure in figures.items()}})
+    return records
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 4), (8, 8)])
+def test_a_reward_that_falls_is_told_though_steps_are_noisy(groups, size):
+    steps = np.arange(110)
+    for chances in (
+        0.65 - 0.02 * np.clip(steps - 50, 0, 30),
+        0.8 - 0.0125 * np.clip(steps, 0, 60),
+        np.where(steps < 50, 0.7, 0.2),
+    ):
+        told = {each.rule: each for each in diagnose(right_or_wrong(0, chances, groups=groups, size=size))}
+        assert told["reward falls"].severity == "warn"
+        assert "the reward fell from 0." in told["reward falls"].evidence
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 4), (8, 8)])
+def test_a_reward_that_wanders_is_not_told_to_fall(groups, size):
+    steps = np.arange(150)
+    shapes = (np.full(150, 0.6), 0.6 + 0.06 * np.sin(steps / 20), 0.3 + 0.4 * (1 - np.exp(-steps / 12)))
+    for seed in range(4):
+        for chances in shapes:
+            told = {each.rule for each in diagnose(right_or_wrong(seed, chances, groups=groups, size=size))}
+            assert "reward falls" not in told
+
+
+def test_a_reward_whose_weights_are_lowered_is_judged_by_the_true_reward():
+    def lowered(record, i):
+        return {"reward_mean": record["reward_mean"] * max(0.1, 1 - 0.03 * i), "weights": {"wellbeing": 0.2}}
+
+    assert "reward falls" not in {each.rule for each in diagnose(spoiled(0, lowered))}
+    fallen = diagnose(spoiled(0, lambda r, i: lowered(r, i) | {"true_reward_mean": r["true_reward_mean"] - 0.2 * i}))
+    assert "the true reward fell" in next(each for each in fallen if each.rule == "reward falls").evidence
+
+
+def test_a_stage_that_rewards_less_is_no_fall():
+    records = [
+        record | ({"stage": "sums", "reward_mean": record["reward_mean"] / 4} if i >= 60 else {"stage": "form"})
+        for i, record in enumerate(healthy(0))
+    ]
+    assert "reward falls" not in {each.rule for each in diagnose(records)}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

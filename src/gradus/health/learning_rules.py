@@ -19,6 +19,8 @@ _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
 SURE, VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
 _HACK_WINDOW, _HACK_LEAST = 60, 20
+_FALL_WINDOWS = (20, 60, 180)
+_FALLEN = 0.5  # of the spread between episodes: a fall that matters
 _DOMINANT = 0.9
 _SAME = 0.95  # correlation over steps
 _WORTH = 0.15  # of the spread between episodes: a rise over 50 steps that is worth having
@@ -114,6 +116,28 @@ def reward_stuck(history: History) -> Finding | None:
             evidence=f"{evidence}; it had risen by {format_number(gained)} before, so this is a plateau",
         )
     return Finding(severity="warn", evidence=evidence)
+
+
+def reward_falls(history: History) -> Finding | None:
+    """The reward has fallen far beyond noise over the last 20, 60 or 180 steps, by at least half of the spread between episodes.
+
+    Where adaptive weights are lowered with success the reward falls by that alone; there the true reward is judged.
+    """
+    name = "true_reward_mean" if history.names("weights") else "reward_mean"
+    if len(history) < _FALL_WINDOWS[0]:
+        return None
+    for window in dict.fromkeys(min(each, len(history)) for each in _FALL_WINDOWS):
+        values = history.column(name, window)
+        down, apart = trend(values), difference(values[:_WINDOW], values[-_WINDOW:])
+        if down is None or apart is None or max(down.t, apart) > -VERY_SURE:
+            continue
+        then, now = float(np.nanmean(values[:_WINDOW])), float(np.nanmean(values[-_WINDOW:]))
+        spreads = history.known("reward_total_std", window)[: window // 2]
+        if name == "true_reward_mean" or not len(spreads) or then - now >= _FALLEN * float(spreads.mean()):
+            what = name.removesuffix("_mean").replace("_", " ")
+            evidence = f"the {what} fell from {format_number(then)} to {format_number(now)} in {window} steps (t = {down.t:.1f})"
+            return Finding(severity="warn", evidence=evidence)
+    return None
 
 
 def component_dominance(history: History) -> Finding | None:

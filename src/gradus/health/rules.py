@@ -180,6 +180,13 @@ RULES: tuple[Rule, ...] = (
         check=learning_rules.reward_stuck,
     ),
     Rule(
+        name="reward falls",
+        summary="the training reward falls far below where it was",
+        remedy="Go back to the checkpoint from before the fall (`best` is kept if the run validates), lower the learning rate, or raise kl_coef; "
+        "read the newest episodes with `gradus show RUN --last`.",
+        check=learning_rules.reward_falls,
+    ),
+    Rule(
         name="component dominance",
         summary="one component decides the reward alone",
         remedy="Weigh the components anew, or scale each on its own (gdpo).",
