@@ -22,6 +22,10 @@ FAULTS = {
     "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
     "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
     "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
+    "sampler mismatch": (
+        lambda r, i: {"weights_age": 3, "mismatch_fraction": min(0.8, 0.02 * i), "mismatch_kl": min(1.1, 0.03 * i)},
+        "warn",
+    ),
     "clip storm": (lambda r, i: {"clip_fraction": 0.3 + r["clip_fraction"]}, "warn"),
     "hack suspected": (
         lambda r, i: {
@@ -88,6 +92,8 @@ def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
         ("missing rewards", {"ungraded_episodes": 0.099}, {"ungraded_episodes": 0.101}),
         ("zero-variance groups", {"zero_variance_groups": 0.499}, {"zero_variance_groups": 0.501}),
         ("clip storm", {"clip_fraction": 0.199}, {"clip_fraction": 0.201}),
+        ("sampler mismatch", {"mismatch_fraction": 0.099}, {"mismatch_fraction": 0.101}),
+        ("sampler mismatch", {"mismatch_kl": 0.199}, {"mismatch_kl": 0.201}),
         (
             "component dominance",
             {"component_variance": {"play": 0.899, "belief": 0.1}},
@@ -131,6 +137,17 @@ def test_a_rule_stops_where_it_says(rule, warned, stopped):
     for change, severity in ((warned, "warn"), (stopped, "stop")):
         found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: MANY | change, steps=80))}
         assert found[rule].severity == severity
+
+
+@pytest.mark.parametrize("figures", [{"clip_fraction": 0.35}, {"mismatch_fraction": 0.4}])
+def test_old_weights_are_to_be_made_newer_and_new_ones_are_not(figures):
+    """Few passes over a batch do not help where the samples are of old weights, nor does a newer copy of the same weights."""
+    for age in (0, 2):
+        change = figures | {"weights_age": age}
+        (told,) = diagnose(spoiled(0, lambda r, i, change=change: change))
+        (alert,) = Monitor()(spoiled(0, lambda r, i, change=change: change))
+        assert ("grpo.sync_every" in told.remedy, "weights 2.0 steps old" in told.evidence) == (age > 0, age > 0)
+        assert alert["remedy"] == told.remedy
 
 
 def of_small_steps(seed, rates, *, episodes=8, steps=150):

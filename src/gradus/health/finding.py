@@ -11,8 +11,9 @@ SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """``adjust`` replaces the rule's own if this finding asks for something else."""
+    """``adjust`` and ``remedy`` replace the rule's own if this finding asks for something else."""
 
     severity: str
     evidence: str
     adjust: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""

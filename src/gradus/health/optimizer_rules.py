@@ -12,6 +12,11 @@ _LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
+_MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
+_NEWER_WEIGHTS = (
+    "Bring newer weights to the sampler (lower grpo.sync_every, or grpo.async_level = 0), take fewer passes over each batch, "
+    "or lower the learning rate."
+)
 _ZERO = 1e-3
 
 
@@ -83,8 +88,29 @@ def clip_storm(history: History) -> Finding | None:
     share = history.mean("clip_fraction", 3)
     if share is None or share <= _CLIP:
         return None
+    evidence = f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
+    age = history.mean("weights_age", 3)
+    if not age:
+        return Finding(severity="warn", evidence=evidence)
+    evidence += f"; they were sampled with weights {age:.1f} steps old"
+    return Finding(severity="warn", evidence=evidence, remedy=_NEWER_WEIGHTS)
+
+
+def sampler_mismatch(history: History) -> Finding | None:
+    """A correction cuts or masks more than a tenth of the tokens, or the sampler's distribution is far from the trainer's."""
+    share, kl, age = (history.mean(name, 3) for name in ("mismatch_fraction", "mismatch_kl", "weights_age"))
+    over = []
+    if share is not None and share > _MISMATCH:
+        over.append(f"{share:.0%} of action tokens cut or masked by the correction, above {_MISMATCH:.0%}")
+    if kl is not None and kl > _MISMATCH_KL:
+        over.append(f"sampler and trainer {kl:.2f} nats per token apart, above {_MISMATCH_KL}")
+    if not over:
+        return None
+    old = f", with weights {age:.1f} steps old" if age else ""
     return Finding(
-        severity="warn", evidence=f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
+        severity="warn",
+        evidence=f"{' and '.join(over)} over the last 3 steps{old}",
+        remedy=_NEWER_WEIGHTS if age else "",
     )
 
 

@@ -71,6 +71,13 @@ RULES: tuple[Rule, ...] = (
         adjust={"lr": 0.5},
     ),
     Rule(
+        name="sampler mismatch",
+        summary="the sampler is far from the policy that is trained",
+        remedy="The sampler has the newest weights and still gives other log-probs: check that temperature, top_k, the chat template and the precision are "
+        "the trainer's, and that vLLM runs with `--logprobs-mode processed_logprobs`.",
+        check=optimizer_rules.sampler_mismatch,
+    ),
+    Rule(
         name="clip storm",
         summary="more than a fifth of the action tokens is clipped",
         remedy="Take fewer passes over each batch, or lower the learning rate.",
