@@ -15,7 +15,7 @@ import torch
 from fakes import Lamps, lamps
 from safetensors.torch import load_file
 
-from gradus.core import Observation, StorageError
+from gradus.core import ConfigError, Observation, StorageError
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -105,6 +105,19 @@ def test_older_samples_are_weighted_by_the_sampler_that_drew_them(
         settings(correction=None)
     with pytest.raises(ValueError, match="set correction = 'truncate'"):
         settings(correction=None, old_logprobs="trainer")
+    with pytest.raises(ValueError, match="set correction = 'truncate', and leave old_logprobs out"):
+        settings(correction=None, old_logprobs="sampler", sampler="http", sampler_url="http://localhost/v1")
+
+
+def test_a_correction_of_the_models_own_samples_is_refused(lamps_model: Path, tmp_path: Path) -> None:
+    """It took the guard off: a sampler that was wrong by 0.4 nats would have been trained on."""
+    with pytest.raises(ConfigError, match="has no effect with sampler = 'local' and async_level = 0"):
+        train_grpo(lamps_model, lamps(), settings(async_level=0), tmp_path / "run", live=False)
+    assert not (tmp_path / "run").exists()
+    policy = LocalPolicy(load_model(lamps_model, device="cpu"), settings().sampling, grammar=lamps().language.grammar)
+    elsewhere = settings(async_level=0, max_steps=1)
+    train_grpo(lamps_model, lamps(), elsewhere, tmp_path / "elsewhere", live=False, sampler=policy)
+    assert steps(tmp_path / "elsewhere")[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_resumed_run_trains_on_what_was_rolled_out_ahead(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
@@ -219,7 +232,7 @@ def test_a_schedule_grades_the_groups_by_their_own_step(lamps_model: Path, tmp_p
     stages = [StageConfig(name="one", steps=2), StageConfig(name="two", weights={name: 3.0})]
     for level in (0, 1):
         schedule = RewardSchedule(grader.weights, stages=stages)
-        config = settings(async_level=level, lr=1e-12, max_steps=4)
+        config = settings(async_level=level, correction="truncate" if level else None, lr=1e-12, max_steps=4)
         train_grpo(lamps_model, spec, config, tmp_path / str(level), schedule=schedule, live=False)
     left, right = steps(tmp_path / "0"), steps(tmp_path / "1")
     assert [one["reward_mean"] for one in left] == pytest.approx([one["reward_mean"] for one in right])

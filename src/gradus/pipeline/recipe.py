@@ -188,6 +188,7 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        self.grpo.check_own_sampler()
         if self.reward_messages is not None and not self.rewards:
             raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, OWN_GRADER):

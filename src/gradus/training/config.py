@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
+from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
@@ -115,7 +116,8 @@ class GrpoConfig(TrainerConfig):
         "sets limits on the mean, the 99th percentile and the largest.",
     )
     correction: Literal["truncate", "mask"] | None = Field(
-        default=None, description="Weigh tokens by trainer over sampler, for a sampler that is not this process."
+        default=None,
+        description="Weigh tokens by trainer over sampler, for a sampler that is not this process, or async_level = 1.",
     )
     sampler: Literal["local", "http", "vllm"] = Field(
         default="local", description="What samples: this process, `gradus serve`, or vLLM."
@@ -243,6 +245,19 @@ class GrpoConfig(TrainerConfig):
         if self.correction is None:
             raise ValueError(
                 f"sampler = {self.sampler!r} computes log-probs elsewhere, perhaps with older weights; set correction = 'truncate'"
+                + (", and leave old_logprobs out" if self.old_logprobs == "sampler" else "")
+            )
+
+    def check_own_sampler(self) -> None:
+        """Raise ConfigError for a correction where this model samples itself, with the weights that are trained.
+
+        Its log-probs are the trainer's, so each weight would be 1, and a difference is a bug that the correction would hide. Not part of
+        the validation: a policy that is given to ``train_grpo`` may sample in its place.
+        """
+        if self.sampler == "local" and self.correction is not None and not self.async_level:
+            raise ConfigError(
+                f"correction = {self.correction!r} is for a sampler that is not this process, or has older weights; it has no effect with "
+                "sampler = 'local' and async_level = 0: leave it out, or set one of them"
             )
 
     @property

@@ -93,6 +93,8 @@ def train_grpo(
         StorageError: a file cannot be written. TrainingError: training cannot go on. The run folder then still holds its last
             checkpoint.
     """
+    if sampler is None:
+        config.check_own_sampler()
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
     run_folder = RunFolder(folder, writing=world().main, observer=on_record)
     chosen_grader = grader if isinstance(grader, Grader) else spec.grader(grader)
