@@ -162,6 +162,19 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
+def test_runs_on_rows_of_a_session_are_told_to_be_evaluated_there(runs: dict[str, Path]) -> None:
+    """`gradus eval rows` ended with: unknown environment 'rows'."""
+    for folder, weight in ((runs["low"], 1), (runs["high"], 2)):
+        results = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(json.dumps(results | {"environment": "rows"}))
+        (folder / "recipe.toml").write_text(f'environment = "rows"\nrewards = ["length={weight}"]\n')
+    low, high = (str(runs[name]) for name in ("low", "high"))
+    with pytest.raises(ConfigError) as refused:
+        compare_runs({"low": runs["low"], "high": runs["high"]})
+    assert f"gradus.evaluate([{low!r}, {high!r}], env=rows, rewards=[...]) in Python" in str(refused.value)
+    assert "gradus eval" not in str(refused.value)
+
+
 def test_a_run_that_does_not_say_how_it_was_graded_is_named(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,8 +135,16 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
         told = "; ".join(f"{key}: {', '.join(each)}" for key, each in values.items())
         raise ConfigError(
             f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them with one "
-            f"grader: gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
+            f"grader: {_evaluation(runs, environment)}"
         )
+
+
+def _evaluation(runs: Mapping[str, Path], environment: str) -> str:
+    """What evaluates runs anew. Rows and environments that were given as Python objects no command can name."""
+    if ":" in environment or environment.endswith(".py") or environments.is_registered_by_name(environment):
+        return f"gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
+    folders = ", ".join(repr(str(each)) for each in runs.values())
+    return f"gradus.evaluate([{folders}], env={environment}, rewards=[...]) in Python, with the {environment} that they were trained on"
 
 
 def _graded_by(run: Path) -> Mapping[str, str]:
