@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.api.environments import Data, as_name, load_environment
 from gradus.api.given import as_list, require_rewards_used, whole_number
+from gradus.api.pickled_spec import OfSpec
 from gradus.api.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.environments.naming import file_name
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit(Shown):
+class Audit(OfSpec):
     """The verdict on a grader. ``result`` holds the checks, the points of the figure and the hack, if one came up."""
 
     spec: EnvironmentSpec

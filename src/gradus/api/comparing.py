@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gradus.api.environments import Data, load_environment
 from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
+from gradus.api.pickled_spec import OfSpec
 from gradus.api.shown import Shown
 from gradus.api.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
@@ -20,7 +21,7 @@ _MOST_RUNS = 6  # whose settings stand on one line
 
 
 @dataclass(frozen=True, repr=False)
-class Scores(Shown):
+class Scores(OfSpec):
     """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes; ``wide`` shows all figures."""
 
     spec: EnvironmentSpec
