@@ -39,6 +39,23 @@ def test_the_monitor_sees_what_the_diagnosis_sees():
     assert first["adjust"] == {"lr": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("reward falls", lambda r, i: {"reward_mean": r["reward_mean"] * max(0.1, 1 - 0.03 * i)}),
+        ("sampler mismatch", lambda r, i: {"mismatch_fraction": 0.4, "weights_age": 2}),
+        ("truncation", lambda r, i: {"truncated_episodes": 0.5, "invalid_actions": 0.5, "episodes": 8}),
+        ("format ignored", lambda r, i: {"invalid_actions": 0.25 * (i % 2), "episodes": 8}),
+    ],
+)
+def test_alerts_are_those_of_the_stored_run_with_the_same_remedy(rule, change):
+    records = spoiled(0, change, steps=100)
+    (told,) = (each for each in diagnose(records) if each.rule == rule)
+    alerts = [alert for alert in _live(records) if alert["rule"] == rule]
+    assert (alerts[0]["step"], alerts[-1]["step"], len(alerts)) == (told.first_step, told.last_step, told.steps)
+    assert alerts[-1]["remedy"] == told.remedy
+
+
 def test_new_records_and_all_records_so_far_come_to_the_same():
     records = spoiled(0, _clipped, steps=90)
     monitor = Monitor()
