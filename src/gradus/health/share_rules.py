@@ -12,7 +12,7 @@ import numpy as np
 from gradus.health.finding import Finding
 from gradus.health.history import Array, History, difference
 from gradus.health.learning_rules import MOST_ZERO_VARIANCE, VERY_SURE
-from gradus.health.shares import recent_share, share_of
+from gradus.health.shares import counts_of, recent_share, share_of
 from gradus.stats import format_number
 
 _WINDOW = 10
@@ -62,7 +62,7 @@ def _solved(history: History) -> str:
 
 def format_ignored(history: History) -> Finding | None:
     """More than one answer in twenty cannot be understood, beyond those that a budget may have cut: they were not finished."""
-    episodes, turns = history.column("episodes"), history.column("turns_mean")
+    episodes, turns = counts_of(history, "episodes"), history.column("turns_mean")
     cut = cut_episodes(history) / np.where(turns >= 1, turns, 1.0)
     invalid = share_of(history, "invalid_actions")  # answers of one episode are alike, so episodes are counted
     share = recent_share((history.column("invalid_actions") - cut) * episodes, episodes)
@@ -76,7 +76,7 @@ def format_ignored(history: History) -> Finding | None:
 
 def truncation(history: History) -> Finding | None:
     """More than one episode in ten is cut by a budget. Turns may be a rule of the task, so that their limit is only told."""
-    share, episodes = share_of(history, "truncated_episodes"), history.column("episodes")
+    share, episodes = share_of(history, "truncated_episodes"), counts_of(history, "episodes")
     if share is None or not share.above(_TRUNCATED):
         return None
     cut = recent_share(cut_episodes(history) * episodes, episodes)

@@ -11,6 +11,7 @@ from gradus.stats.intervals import score_interval
 
 _STEPS, _MOST_STEPS = 5, 50
 _ENOUGH = 400  # episodes, answers or groups that are pooled if five steps hold fewer
+_MANY = 1e6
 _SURE = 2.5  # standard errors that a share must lie above a limit; rules ask at every step
 
 
@@ -28,12 +29,18 @@ class Share:
 
 def share_of(history: History, name: str, count: str = "episodes") -> Share | None:
     """The recent share ``name`` of what ``count`` counts at each step; None if fewer than three of five steps say it."""
-    counts = history.column(count, _MOST_STEPS)
-    return recent_share(history.column(name, _MOST_STEPS) * counts, counts)
+    counts = counts_of(history, count)
+    return recent_share(history.column(name) * counts, counts)
+
+
+def counts_of(history: History, name: str) -> Array:
+    """How many of ``name`` each step had, (n,); many where that is not known, so that the share is taken as it is."""
+    return np.nan_to_num(history.column(name), nan=_MANY)
 
 
 def recent_share(hits: Array, counts: Array) -> Share | None:
     """The share of ``hits`` among ``counts``, both one value a step (n,), the newest last; NaN is not known."""
+    hits, counts = hits[-_MOST_STEPS:], counts[-_MOST_STEPS:]
     known = ~np.isnan(hits) & (counts > 0)
     if known[-_STEPS:].sum() < 3:
         return None

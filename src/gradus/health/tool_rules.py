@@ -7,7 +7,7 @@ import numpy as np
 from gradus.health.finding import Finding
 from gradus.health.history import History
 from gradus.health.share_rules import cut_episodes
-from gradus.health.shares import Share, recent_share
+from gradus.health.shares import Share, counts_of, recent_share
 
 _FAULTY, _FAILED = 0.05, 0.5
 _FEW = 0.1  # calls an episode below which shares of them say nothing
@@ -38,7 +38,7 @@ def _of_calls(history: History, *faults: str) -> Share | None:
     calls = history.mean("metrics.calls", 5)
     if calls is None or calls < _FEW:
         return None
-    episodes = history.column("episodes")
+    episodes = counts_of(history, "episodes")
     faulty = np.sum([history.column(f"metrics.calls_{fault}") for fault in faults], axis=0)
     if "malformed" in faults:
         faulty = faulty - cut_episodes(history)
