@@ -346,6 +346,64 @@ def test_what_a_question_may_leave_open_is_no_wrong_answer():
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01
 
 
+def _squares(n=30):
+    rng = random.Random(3)
+    sets = [sorted({f"{rng.choice('abcdefgh')}{rng.randrange(1, 9)}" for _ in range(6)}) for _ in range(n)]
+    return [TextTask(key=str(i), prompt=f"position {i}", gold=" ".join(each)) for i, each in enumerate(sets)]
+
+
+def _by_pattern(whole):
+    def judge(task, answer):
+        said, gold = (set(re.findall(r"\b[a-h][1-8]\b", text)) for text in (answer, task.gold))
+        return float(said == gold if whole else said >= gold)
+
+    return judge
+
+
+@pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
+def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
+    """A square was q999983, which a grader that reads squares takes for a word beside them."""
+    checks = {check.name: check for check in _audit(_by_pattern(whole), _squares(), budget=0).checks}
+    assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+    golds = ["b a c", "c a b", "a c b"]  # all answers have the same elements: there is no other
+    task = TextTask(key="0", prompt="", gold=golds[0])
+    assert WRONG["an element too many"].make(task, Others(golds=golds), random.Random(0)) is None
+
+
+_STOPPED = "The {} in the {} stopped because of a loose {}."
+
+
+def _share_of_words(task, answer):
+    said, gold = ([w for w in re.findall(r"[a-z]+", text.lower()) if len(w) > 2] for text in (answer, task.gold))
+    both = len([word for word in gold if word in said])
+    return float(2 * both >= 0.9 * (len(said) + len(gold)))
+
+
+def test_a_sentence_is_no_list_of_words():
+    """Its article was an element that had been dropped, so that every grader of prose that allows for one word failed."""
+    rng = random.Random(4)
+    words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
+    tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
+    checks = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
+    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+    dropped = _made("one element dropped", tasks[0].gold, "Put the words in order.")
+    assert None not in dropped  # where the order of words is the task they are elements
+
+
+def test_an_object_read_out_of_the_text_is_not_denied_by_words_before_it():
+    def read(task, answer):
+        found = re.search(r"\{.*\}", answer, re.DOTALL)
+        try:
+            return float(bool(found) and json.loads(found[0]) == json.loads(task.gold))
+        except ValueError:
+            return 0.0
+
+    tasks = _records("Give name and age.", n=24)
+    assert all(task.gold.startswith("{") for task in tasks)
+    checks = {check.name: check for check in _audit(read, tasks, budget=0).checks}
+    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+
+
 def test_another_unit_is_wrong_and_not_for_a_person_as_well():
     """A person was asked about the same answer under another name."""
     assert set(_made("another unit", "12 km")) == {("12 kg",)}

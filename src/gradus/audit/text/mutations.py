@@ -10,7 +10,18 @@ from random import Random
 from typing import Any
 
 from gradus.audit.text.programs import are_programs
-from gradus.audit.text.shapes import ANY_ORDER, LISTED, NUMBER, Others, is_label, is_number, parts, states
+from gradus.audit.text.shapes import (
+    ANY_ORDER,
+    LISTED,
+    NUMBER,
+    Others,
+    alike,
+    is_label,
+    is_number,
+    is_sentence,
+    parts,
+    states,
+)
 from gradus.audit.text.tasks import TextTask
 
 
@@ -136,8 +147,8 @@ def _elements(
     rule: Callable[[str], object] | None = None,
 ) -> Wrong:
     def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        split = None if are_programs([task]) else parts(task.gold or "")  # a line of a program may do nothing
-        if split is None or len(split[0]) < 3:
+        split = _listed(task)
+        if split is None:
             return None
         elements, separator, left, right = split
         changed = change(list(elements), rng)
@@ -146,6 +157,16 @@ def _elements(
         return (f"{left}{separator.join(changed)}{right}",)
 
     return Wrong(make=make, settled=settled, rule=rule)
+
+
+def _listed(task: TextTask) -> tuple[list[str], str, str, str] | None:
+    """The elements of an answer of three or more, as :func:`parts` has them. The lines of a program may do nothing, and the
+    words of a sentence may be left out, unless the question asks for their order."""
+    gold = task.gold or ""
+    if are_programs([task]) or (is_sentence(gold) and not _wants_order(task.prompt)):
+        return None
+    split = parts(gold)
+    return split if split is not None and len(split[0]) >= 3 else None
 
 
 def _dropped(elements: list[str], rng: Random) -> list[str] | None:
@@ -162,15 +183,19 @@ def _swapped(elements: list[str], rng: Random) -> list[str] | None:
     return elements
 
 
-def _alien(elements: list[str], rng: Random) -> list[str]:
-    """One more element of the form of the others: what is no element at all may be words beside the answer."""
-
-    def word(match: re.Match[str]) -> str:
-        text = ("qzxv" * len(match[0]))[: len(match[0])]
-        return text.upper() if match[0].isupper() else text
-
-    strange = re.sub(r"[A-Za-z]+", word, re.sub(r"-?\d+(?:\.\d+)?", "999983", elements[-1]))
-    return [*elements, strange]
+def _one_more(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """One more element, which another answer of the same form has. A made-up word may be no element, but words beside the answer."""
+    split = _listed(task)
+    if split is None:
+        return None
+    elements, separator, left, right = split
+    golds = [two for gold in others.counts if (two := parts(gold)) is not None and two[1:] == split[1:]]
+    known = {each for two in golds for each in two[0] if any(alike(each, own) for own in elements)}
+    added = sorted(known - set(elements))
+    if not added and re.search(r"[A-Za-z]", elements[-1]):
+        return None
+    more = rng.choice(added) if added else re.sub(r"-?\d+(?:\.\d+)?", "999983", elements[-1])
+    return (f"{left}{separator.join([*elements, more])}{right}",)
 
 
 def _twice(elements: list[str], rng: Random) -> list[str] | None:
@@ -353,8 +378,8 @@ def _unit_swapped(task: TextTask, others: Others, rng: Random) -> tuple[str, ...
 
 
 def _denied(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    """Of an answer of one element: nobody denies a grid or a list, so words before one say nothing about it."""
-    if not task.gold or is_label(task, others) or parts(task.gold) is not None:
+    """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
+    if not task.gold or task.gold.lstrip()[:1] in ("[", "{") or is_label(task, others) or parts(task.gold) is not None:
         return None
     return (f"not {task.gold}", f"anything but {task.gold}")
 
@@ -378,7 +403,7 @@ WRONG: Mapping[str, Wrong] = {
     "one element dropped": _elements(_dropped),
     "one number twice": _elements(_twice),
     "one word twice": Wrong(make=_word_twice),
-    "an element too many": _elements(_alien),
+    "an element too many": Wrong(make=_one_more),
     "neighbors swapped": _elements(_swapped, settled=False, rule=_wants_order),
     "another first number in it": _number_replaced(0, least=1),
     "another second number in it": _number_replaced(1, least=3),

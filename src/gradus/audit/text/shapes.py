@@ -67,6 +67,20 @@ def parts(gold: str) -> tuple[list[str], str, str, str] | None:
     return None
 
 
+_FUNCTION_WORDS = re.compile(
+    r"(?<!\S)(?:[Tt]he|[Aa]n|[Ii]s|[Aa]re|[Ww]as|[Ww]ere|[Hh]as|[Hh]ave|[Oo]f|[Bb]ecause|[Tt]hat|[Ww]hich|[Ww]ith|[Ff]rom)(?!\S)"
+)
+
+
+def is_sentence(text: str) -> bool:
+    """Whether the text is prose, of which a word may be said otherwise or left out; a row of words, numbers or titles is none."""
+    text = text.strip()
+    if "\n" in text or len(text.split()) < 3:
+        return False
+    ended = re.search(r"[a-z][.!?]\Z", text) is not None
+    return ended or (", " not in text and _FUNCTION_WORDS.search(text) is not None)
+
+
 def states(answer: str, gold: str) -> bool:
     """Whether an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
     a, b = (_normal(text) for text in (answer, gold))
@@ -119,17 +133,18 @@ class Others:
         own = task.gold or ""
         if own not in self._drawn_from:
             different = sorted(gold for gold in self.counts if not states(gold, own))
-            near = [gold for gold in different if gold.count("\n") == own.count("\n") and _like(gold, own)]
+            near = [gold for gold in different if gold.count("\n") == own.count("\n") and alike(gold, own)]
             self._drawn_from[own] = near or different
         return rng.choice(self._drawn_from[own]) if self._drawn_from[own] else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
-        alike = [other for other in self.golds if _like(other, gold)]
-        return alike if 4 * len(alike) >= len(self.golds) else []
+        same = [other for other in self.golds if alike(other, gold)]
+        return same if 4 * len(same) >= len(self.golds) else []
 
 
-def _like(a: str, b: str) -> bool:
+def alike(a: str, b: str) -> bool:
+    """Whether two texts have one form: they differ in words and numbers alone."""
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
 
 
