@@ -867,9 +867,28 @@ def _counts_digits(task, answer):
 
 def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
     """Forty nines stood there for five thousand."""
-    hostile = {check.name: check for check in _audit(_counts_digits).checks}["hostile answers"]
-    assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
+
+    def refuses_long(task, answer):
+        return _sound(task, answer) if len(answer) < 50_000 else 1 / 0
+
+    hostile = {check.name: check for check in _audit(refuses_long, budget=0).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert f"the grader fails on {'a' * 40!r}... (100,000 characters) (" in hostile.evidence
     assert hostile.evidence.endswith("): return the least reward instead")
+
+
+def test_a_number_of_more_digits_than_python_converts_is_named_and_fails_nothing():
+    """The commonest sound grader, int(), was called unfit to train on because of an answer that no run samples."""
+    hostile = {check.name: check for check in _audit(_counts_digits, budget=0).checks}["hostile answers"]
+    assert hostile.status == "pass"
+    assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
+
+    def raises_on_words_too(task, answer):
+        return float(int(answer or 0) == int(task.gold))
+
+    hostile = {check.name: check for check in _audit(raises_on_words_too, budget=0).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert "characters" not in hostile.evidence
 
 
 _HASHED = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import ceil, fsum
@@ -259,11 +260,10 @@ def _hostile(asked: Probes) -> Check:
         problems.append(f"the grader executes the answer ({', '.join(asked.executed[:3])}); parse it instead")
     if asked.hung:
         problems.append(f"the grader hangs on {quoted(asked.hung[0].answer, _QUOTED)}; it was cut off")
-    if asked.errors and not asked.subject.remote:
-        first = asked.errors[0]
-        problems.append(
-            f"the grader fails on {quoted(first.answer, _QUOTED)} ({first.error}): return the least reward instead"
-        )
+    errors = [] if asked.subject.remote else asked.errors
+    rare, raised = ([each for each in errors if _is_out_of_reach(each) == far] for far in (True, False))
+    if raised:
+        problems.append(f"{_raised(raised[0])}: return the least reward instead")
     if asked.grown > _GROWN:
         problems.append(f"the grader's process grows by more than {_GROWN:g} MiB; keep nothing from call to call")
     where = "in a sandbox" if asked.confined else "not tried whether answers are executed: no sandbox for it"
@@ -275,10 +275,21 @@ def _hostile(asked: Probes) -> Check:
     }
     status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
+    if rare and not raised:
+        evidence += f"; {_raised(rare[0])}, which no run is likely to sample: such an answer has no reward there, so return the least instead"
     if not problems and (error := asked.unscored.get("hostile answers")):
         status = "unresolved"
         evidence = f"no answer makes the grader fail or hang; whether it runs answers is not known, because it fails on right ones in the sandbox: {error}"
     return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
+
+
+def _is_out_of_reach(probe: Probe) -> bool:
+    """Whether it is a number of more digits than Python converts: 1,400 tokens or more, three digits a token."""
+    return re.search(r"\d{4301}", probe.answer) is not None
+
+
+def _raised(probe: Probe) -> str:
+    return f"the grader fails on {quoted(probe.answer, _QUOTED)} ({probe.error})"
 
 
 def _seconds(times: Sequence[float]) -> dict[str, float | None]:
