@@ -63,6 +63,13 @@ def test_stretches_and_cycles_keep_time():
     assert stretches.answer(50, Observation(text="")) == "2 turn"
     cycle = _plan([[[0], [1]], [[0], [2]]], Shape(name="cycle", steps=2, cycle=True))
     assert [cycle.answer(turn, Observation(text="")) for turn in range(3)] == ["1 go", "2 turn", "1 go"]
+    later = _plan([[[0], [1], [1]], [[0], [1], [2]]], Shape(name="later", steps=3, after=0.25))
+    assert [later.answer(turn, Observation(text="")) for turn in range(5)] == ["1 go"] * 2 + [
+        "2 stay",
+        "2 turn",
+        "2 stay",
+    ]
+    assert later.describe() == "1 go then a cycle of 2 stay, 2 turn"
 
 
 def test_a_bent_reflex_keeps_its_own_words_where_the_plan_says_so():

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from fakes import lamps
 
+from gradus.audit.answers import answer_space
 from gradus.audit.run import run_audit
+from gradus.core import AuditHints
+from gradus.interop.classes import class_spec
 from gradus.pipeline.audit import store_audit
 from gradus.pipeline.learning_attack import LearningAttacker
 
@@ -25,3 +29,83 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     names = {path.name for path in store_audit(spec, result, tmp_path)}
     assert "audit.html" in names
     assert "audit.svg" not in names, "there is nothing to draw rewards against"
+
+
+class _Walk:
+    """Walk to a door. ``expert`` does so; a step towards it is paid each time, a step back costs nothing."""
+
+    actions = ("left", "right", "wait")
+    max_turns = 10
+
+    def reset(self, seed):
+        self.door = (3 + seed % 2) * (1 if seed % 3 else -1)
+        return f"the door is at {self.door}"
+
+    def expert(self):
+        return "right" if self.door > 0 else "left"
+
+    def step(self, action):
+        before = abs(self.door)
+        self.door += {"left": 1, "right": -1, "wait": 0}[action]
+        return f"the door is at {self.door}", self.paid(before), self.door == 0
+
+    def paid(self, before):
+        return 0.3 * max(0, before - abs(self.door))
+
+
+class _Arrival(_Walk):
+    def paid(self, before):
+        return float(self.door == 0) - 0.01
+
+
+@pytest.mark.parametrize(("kind", "search"), [(_Walk, "unresolved"), (_Arrival, "pass")])
+def test_a_reward_that_is_held_against_itself_is_open_and_more_than_the_expert_earns_is_said(kind, search) -> None:
+    """Rank correlation of a thing with itself is 1: a class whose reward is earned by going back and forth passed."""
+    result = run_audit(class_spec(kind), episodes=20, budget=4200)
+    checks = {check.name: check for check in result.checks}
+    assert (checks["alignment"].status, checks["search"].status) == ("unresolved", search)
+    assert result.verdict == "unresolved"
+    assert ("more than expert" in checks["search"].evidence) == (search == "unresolved")
+
+
+def test_a_class_is_searched_within_the_actions_that_it_declares() -> None:
+    """What is none of them is a random action there, and the search liked such an answer best."""
+    assert answer_space(class_spec(_Walk), (), seed=0).places == (("left", "right", "wait", ""),)
+    tags = AuditHints(random_answers=lambda seed: f"<answer>{seed % 2}</answer>")
+    assert len(answer_space(replace(class_spec(_Walk), audit=tags), (), seed=0).places[0]) > 3, "not a closed set"
+
+
+class _Knocking:
+    """Find the way of four turns to a door and enter. Each knock at the door is paid too, and enters nothing."""
+
+    actions = ("left", "right", "ahead", "knock", "enter")
+    max_turns = 16
+
+    def reset(self, seed):
+        self.rng, self.left = Random(seed), 4
+        return self.turned()
+
+    def turned(self):
+        self.way = self.rng.choice(self.actions[:3]) if self.left else "enter"
+        return f"the way: {self.way}"
+
+    def expert(self):
+        return self.way
+
+    def step(self, action):
+        entered, knocked = action == self.way == "enter", action == "knock" and not self.left
+        if not knocked:
+            self.left = max(0, self.left - 1) if action == self.way else 4
+        return self.turned(), 1.0 * entered + 0.3 * knocked, entered
+
+
+def test_farming_that_begins_where_skill_ends_is_found() -> None:
+    """Only a teacher comes to the door, and no plan bent one: the grader passed."""
+    spec = replace(
+        class_spec(_Knocking), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="entered"
+    )
+    result = run_audit(spec, episodes=30, budget=5000)
+    searched = next(check for check in result.checks if check.name == "search")
+    assert searched.status == "fail"
+    assert "expert with" in searched.evidence
+    assert "knock" in searched.evidence

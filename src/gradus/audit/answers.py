@@ -16,6 +16,7 @@ from gradus.core import EnvironmentSpec, Episode, child_seed
 
 COPY = "\x00"  # stands in an answer where what was shown is copied
 _POOL = 24
+_DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
 _PIECE_WORDS = 40
 _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
 
@@ -61,12 +62,21 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
     if spec.language.grammar:
         return AnswerSpace(places=tuple(tuple(words) for words in spec.language.grammar))
     drawn: list[str] = []
-    if spec.audit.random_answers is not None:
-        drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_POOL)]
     rolled_out = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
+    if spec.audit.random_answers is not None:
+        drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_DRAWS)]
+        if _is_closed(known := sorted(set(drawn)), rolled_out):
+            return AnswerSpace(places=((*known, ""),))
+        drawn = drawn[:_POOL]
     pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(rolled_out)), _POOL)]))
     forms = list(dict.fromkeys(form for answer in pool for form in _forms(answer)))[: _POOL // 2]
     return AnswerSpace(places=(tuple(dict.fromkeys((*pool, *forms, COPY, *_PLAIN))),))
+
+
+def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
+    """Whether these few answers are all that there are, as the moves of a game. What else is said there is invalid, or a random move."""
+    plain = not any(_forms(answer) for answer in answers)
+    return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
 
 
 def _spread(values: list[str], n: int) -> list[str]:

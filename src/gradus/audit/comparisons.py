@@ -18,8 +18,9 @@ from gradus.stats import Paired, mean_interval, paired_difference, spearman, spe
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
 _FEW = 30  # tasks below which a doubtful figure is left open
-_BLIND = ("silence", "random", "constant")  # whoever they are, what they earn is no skill
+BLIND = ("silence", "random", "constant")  # whoever they are, what they earn is no skill
 _RESAMPLES = 200
+_OWN = ("return", "reward")  # names of what an environment gives by itself, where nobody declared another aim
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 
 
@@ -133,7 +134,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     """
     floor = _components(panel, grader, [panel.ladder[0]])
     skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
-    if set(skilled) <= {panel.ladder[0], *_BLIND}:
+    if set(skilled) <= {panel.ladder[0], *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return Check(name="free credit", status="skip", evidence=evidence)
     best = _components(panel, grader, skilled)
@@ -191,11 +192,11 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     means = _row_means(aims)
     if not np.isfinite(means).any():
         return Check(name="alignment", status="unresolved", evidence=NO_AIM)
-    if len(names) < 3 and np.allclose(rewards, aims, equal_nan=True):
+    if np.allclose(rewards, aims, equal_nan=True):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
-        return Check(name="alignment", status="skip", evidence=evidence)
+        return Check(name="alignment", status="unresolved" if true_reward in _OWN else "skip", evidence=evidence)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = (
             f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"

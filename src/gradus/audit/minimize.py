@@ -94,7 +94,7 @@ def unlooking(plan: Plan) -> list[Plan]:
 def _shaped(plan: Plan, table: Table, **changes: Any) -> Plan:
     shape = replace(plan.shape, **changes)
     if shape.steps == 1 and shape.feature is None:
-        shape = replace(shape, cycle=False, name="bent reflex" if shape.bends else "constant")
+        shape = replace(shape, cycle=False, after=0.0, name="bent reflex" if shape.bends else "constant")
     return replace(plan, shape=shape, table=table)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,14 @@ Table = npt.NDArray[np.intp]
 class Shape:
     """What a plan can depend on: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
 
+    ``after``: one answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
     ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
     """
 
     name: str
     steps: int = 1
     cycle: bool = False
+    after: float = 0.0
     feature: Feature | None = None
     bends: str | None = None
     keeps: tuple[bool, ...] = ()
@@ -38,7 +41,11 @@ class Shape:
 
     def cell(self, turn: int, horizon: int, observation: Observation) -> tuple[int, int]:
         """Row and column of the table for this turn."""
-        step = turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
+        if self.after:
+            past = turn - ceil(self.after * horizon)
+            step = 0 if past < 0 else 1 + past % (self.steps - 1)
+        else:
+            step = turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
         return step, self.feature.bin(observation.data) if self.feature else 0
 
 
@@ -72,7 +79,10 @@ class Plan:
                 for column in range(shape.bins)
             ]
             rows.append(f"by {shape.feature.name}: {' | '.join(cells)}" if shape.feature else cells[0])
-        told = "cycle of " + ", ".join(rows) if shape.cycle else " then ".join(rows)
+        if shape.after:
+            told = f"{rows[0]} then a cycle of {', '.join(rows[1:])}"
+        else:
+            told = "cycle of " + ", ".join(rows) if shape.cycle else " then ".join(rows)
         return f"{shape.bends} with {told}" if shape.bends else told
 
 

@@ -26,14 +26,16 @@ _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is rolled out on
 _ELITE = 6
 _FINAL_TASKS = 18
-_SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0}
+_SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0, "skilled": 1.0}
+_AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """What is searched: an environment under a grader, the answers there are, and what can be looked at.
 
-    ``reflex``: a policy that plans may bend. ``horizon``: turns of a usual episode.
+    ``reflex``: a policy that plans may bend; ``skilled``: it is a teacher, which reaches what pays again and again. ``horizon``: turns
+    of a usual episode.
     """
 
     spec: EnvironmentSpec
@@ -43,6 +45,7 @@ class Field:
     horizon: int
     reflex: Policy | None = None
     keeps: tuple[bool, ...] = ()
+    skilled: bool = False
 
     def roll_out(
         self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int, name: str = "search"
@@ -154,7 +157,15 @@ def _shapes(field: Field) -> list[tuple[Shape, float]]:
         steps = 4 if field.horizon >= 8 else min(2, field.horizon)
         shape = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
         shapes.append((shape, _SHARES["bent"]))
+        shapes += _after_skill(field, shape) if field.skilled and field.horizon > 1 else []
     return shapes
+
+
+def _after_skill(field: Field, bent: Shape) -> list[tuple[Shape, float]]:
+    """The teacher at first or where nothing is seen yet, and then what earns again and again what the teacher reaches once."""
+    shapes = [replace(bent, name="cycle after skill", steps=3, after=after) for after in _AFTER]
+    shapes += [replace(bent, name=f"bent reflex on {each.name}", steps=1, feature=each) for each in field.features]
+    return [(shape, _SHARES["skilled"]) for shape in shapes]
 
 
 def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:
