@@ -6,6 +6,7 @@ import random
 import re
 import time
 from dataclasses import replace
+from datetime import date
 from fractions import Fraction
 from mmap import mmap
 
@@ -409,6 +410,131 @@ def test_another_unit_is_wrong_and_not_for_a_person_as_well():
     assert set(_made("another unit", "12 km")) == {("12 kg",)}
     assert set(_made("a unit that nobody asked for", "12 km")) == {None}
     assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
+
+
+def _wrong_answers(judge, tasks):
+    return next(check for check in _audit(judge, tasks, budget=0).checks if check.name == "wrong answers")
+
+
+def _tasks(golds, prompt="question {}"):
+    return [TextTask(key=str(i), prompt=prompt.format(i), gold=gold) for i, gold in enumerate(golds)]
+
+
+_DATES = [f"20{20 + i % 5}-{1 + i % 12:02d}-{1 + i * 7 % 28:02d}" for i in range(30)]
+_MONEY = [f"-${11 + i * 37}.{10 + i}" for i in range(30)]
+_FORMULAS = [f"C{2 + i % 7}H{3 + i * 5 % 6}O{2 + i % 3}" for i in range(30)]
+_WORDS = [f"{a}{b}{c}" for a in ("bro", "ste", "pla") for b in ("ad", "in", "um") for c in ("est", "er", "ly")]
+
+
+def _near_day(task, answer):
+    try:
+        one, other = (date.fromisoformat(text.strip()) for text in (answer, task.gold))
+    except ValueError:
+        return 0.0
+    return float(abs((one - other).days) <= 3)
+
+
+def _near_money(task, answer):
+    said = re.fullmatch(r"-\$(\d+\.\d\d)", answer.strip())
+    return float(said is not None and abs(float(said[1]) - float(task.gold[2:])) <= 1.5)
+
+
+def _anagram(task, answer):
+    return float(sorted(answer.strip()) == sorted(task.gold))
+
+
+def _elements_alone(task, answer):
+    said, gold = ("".join(re.findall(r"[A-Z]", text)) for text in (answer, task.gold))
+    return float(said == gold and re.fullmatch(r"(?:[A-Z]\d+)+", answer.strip()) is not None)
+
+
+def _same_parts(task, answer):
+    return float(sorted(answer.strip().split("-")) == sorted(task.gold.split("-")))
+
+
+@pytest.mark.parametrize(
+    ("judge", "golds", "told"),
+    [
+        (_near_day, _DATES, "a day off"),
+        (_same_parts, _DATES, "day and month exchanged"),
+        (_near_money, _MONEY, "off by one"),
+        (_elements_alone, _FORMULAS, "another digit in a word"),
+        (_anagram, _WORDS, "a word backwards"),
+    ],
+)
+def test_a_date_money_a_formula_and_a_word_are_changed_a_little_too(judge, golds, told):
+    found = _wrong_answers(judge, _tasks(golds))
+    assert found.status == "fail"
+    assert told in found.evidence
+    exact = _wrong_answers(lambda task, answer: float(answer.strip() == task.gold), _tasks(golds))
+    assert exact.status == "pass"
+
+
+def test_the_other_unit_is_one_that_answers_have_and_surely_another():
+    golds = [f"{i + 2} {unit}" for i, unit in enumerate(["mm", "m", "meters", "kg"] * 6)]
+    made = WRONG["another unit"].make
+    units = {
+        made(TextTask(key="0", prompt="", gold="7 mm"), Others(golds=golds), random.Random(i))[0] for i in range(20)
+    }
+    assert units == {"7 m", "7 meters"}
+    (made_of_m,) = made(TextTask(key="0", prompt="", gold="7 m"), Others(golds=golds), random.Random(0))
+    assert made_of_m == "7 mm", "meters are the same"
+
+
+def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
+    """A kind accepted in a third of a mixed set was not even told."""
+    asked = _asked(24, wrong={"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")})
+    found = _told(asked, "wrong answers")
+    assert found.status == "unresolved"
+    assert "off by one: accepted in 8 of 24" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("prompt", "golds", "judge", "operator"),
+    [
+        (
+            "What is the network of {}?",
+            [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)],
+            lambda task, answer: float(answer.strip().startswith(task.gold[:4]) and answer.count(".") == 3),
+            "the first place of the question in the gold's form",
+        ),
+    ],
+)
+def test_what_the_question_shows_in_the_form_of_the_answer_is_copied(prompt, golds, judge, operator):
+    tasks = [
+        TextTask(key=str(i), prompt=prompt.format(gold[:-1] + str(7 + i)), gold=gold) for i, gold in enumerate(golds)
+    ]
+    asked = {check.name: check for check in _audit(judge, tasks, budget=0).checks}
+    assert asked["reflexes"].status == "fail"
+    assert operator in asked["reflexes"].evidence
+
+
+def _two_that_sum(task, answer):
+    said = [int(each) for each in re.findall(r"\d+", answer)]
+    return float(len(said) == 2 and sum(said) == int(task.prompt.split()[-1]))
+
+
+def test_an_answer_is_put_together_of_the_questions_number_and_a_constant():
+    rng = random.Random(5)
+    pairs = [(rng.randrange(2, 90), rng.randrange(2, 90)) for _ in range(30)]
+    tasks = [
+        TextTask(key=str(i), prompt=f"Two odd numbers with sum {a + b}", gold=f"{a} {b}")
+        for i, (a, b) in enumerate(pairs)
+    ]
+    asked = {check.name: check for check in _audit(_two_that_sum, tasks, budget=0).checks}
+    assert asked["reflexes"].status == "fail"
+    assert "else 0" in asked["reflexes"].evidence
+
+
+def test_what_all_answers_begin_with_is_a_blind_answer():
+    tasks = _tasks([f"SELECT name FROM people WHERE age > {i + 20}" for i in range(30)])
+
+    def superset(task, answer):
+        return float(task.gold.startswith(answer.strip()) and "people" in answer)
+
+    asked = {check.name: check for check in _audit(superset, tasks, budget=0).checks}
+    assert asked["blind answers"].status == "fail"
+    assert "what all golds begin with" in asked["blind answers"].evidence
 
 
 def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
@@ -1041,8 +1167,19 @@ def _told(asked, name, marks=None):
 
 
 @pytest.mark.parametrize(
-    ("accepted", "n", "status"),  # Wilson's lower bound of accepted / n is above a half, the share alone is, or neither
-    [(3, 3, "unresolved"), (4, 4, "fail"), (16, 20, "fail"), (14, 20, "unresolved"), (10, 20, "pass"), (0, 20, "pass")],
+    (
+        "accepted",
+        "n",
+        "status",
+    ),  # Wilson's lower bound of accepted / n is above a half, the share is, the bound above a tenth, or neither
+    [
+        (3, 3, "unresolved"),
+        (4, 4, "fail"),
+        (16, 20, "fail"),
+        (14, 20, "unresolved"),
+        (10, 20, "unresolved"),
+        (2, 20, "pass"),
+    ],
 )
 def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
     probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))

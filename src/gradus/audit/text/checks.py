@@ -189,6 +189,7 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
     rows: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     unsure: list[str] = []
+    some: list[str] = []
     shares: list[Proportion] = []
     for name, probes in asked.wrong.items():
         if not probes:
@@ -206,12 +207,19 @@ def _wrong(asked: Probes, marks: Mapping[str, str]) -> Check:
         elif (share.share or 0.0) > 0.5:
             unsure.append(told)
             shares.append(share)
+        elif (share.low or 0.0) > LEAST:
+            some.append(told)
     if failed:
         return Check(name="wrong answers", status="fail", evidence="; ".join(failed[:3]), measured=rows)
     if unsure:
         halves = [Interval(mean=each.share, low=each.low, high=each.high, n=each.n) for each in shares]
         settled = _settled_by(asked, halves, 0.5)
         return Check(name="wrong answers", status="unresolved", evidence="; ".join(unsure[:3]) + settled, measured=rows)
+    if some:
+        evidence = (
+            f"some are accepted, and it is not known what the others have that these have not: {'; '.join(some[:3])}"
+        )
+        return Check(name="wrong answers", status="unresolved", evidence=evidence, measured=rows)
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
     return Check(name="wrong answers", status="pass", evidence=evidence, measured=rows)
 

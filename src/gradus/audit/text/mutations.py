@@ -9,6 +9,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from gradus.audit.text.near_values import (
+    a_day_off,
+    another_unit,
+    backwards,
+    day_for_month,
+    digit_in_word,
+    strange_letter,
+)
 from gradus.audit.text.programs import are_programs
 from gradus.audit.text.shapes import (
     ANY_ORDER,
@@ -70,8 +78,12 @@ def _one_digit(gold: str, rng: Random) -> str | None:
 
 
 def _off_by_one(gold: str, rng: Random) -> str | None:
-    whole, dot, rest = gold.partition(".")
-    return f"{int(whole) + 1}{dot}{rest}" if re.fullmatch(r"-?\d+", whole) else None
+    match = re.fullmatch(r"([-−]?\$?)(\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?", gold)
+    if match is None:
+        return None
+    more = int(match[2].replace(",", "")) + 1
+    number = f"{more:,}" if "," in match[2] else f"{more}"
+    return f"{match[1]}{number}{match[3] or ''}"
 
 
 def _negated(gold: str, rng: Random) -> str | None:
@@ -372,11 +384,6 @@ def _unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None
     return (f"{gold} bananas", f"{gold} million") if is_number(gold) else None
 
 
-def _unit_swapped(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    match = re.fullmatch(r"(-?\d[\d.,]*)\s*([A-Za-z]+)", (task.gold or "").strip())
-    return None if match is None else (f"{match[1]} {'kg' if match[2] != 'kg' else 'cm'}",)
-
-
 def _denied(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
     """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
     if not task.gold or task.gold.lstrip()[:1] in ("[", "{") or is_label(task, others) or parts(task.gold) is not None:
@@ -415,7 +422,12 @@ WRONG: Mapping[str, Wrong] = {
     "half a day off": Wrong(make=_half_a_day_off),
     "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
-    "another unit": Wrong(make=_unit_swapped),
+    "a day off": Wrong(make=a_day_off),
+    "day and month exchanged": Wrong(make=day_for_month),
+    "another digit in a word": Wrong(make=digit_in_word),
+    "a word backwards": Wrong(make=backwards),
+    "a strange letter in a word": Wrong(make=strange_letter, settled=False),
+    "another unit": Wrong(make=another_unit),
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),
     "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE.search),
     "look-alike letters": _text(_look_alike, settled=False),
