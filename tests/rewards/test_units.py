@@ -2,6 +2,9 @@
 
 import pytest
 
+from gradus.environments.verifiable.environment import judge_marked
+from gradus.environments.verifiable.items import Item
+from gradus.rewards import correctness
 from gradus.rewards.answers import same_answer
 
 RIGHT = """
@@ -72,3 +75,24 @@ USD 5 = 5 euros
 def test_a_unit_counts_if_both_name_one(pair, right):
     given, gold = pair.split(" = ")
     assert same_answer(given, gold) is right
+
+
+@pytest.mark.parametrize(
+    ("question", "given", "gold", "paid"),
+    [
+        ("Convert 18 m to mm.", "18 m", "18000 mm", 0.0),
+        ("Convert 18 m to mm.", "Convert 18 m to mm.", "18000 mm", 0.0),
+        ("Convert 1,200 m to km.", "1200 meters", "1.2 km", 0.0),
+        ("How many cents are $5?", "$5", "500 cents", 0.0),
+        ("Convert 18 m to mm.", "1800 cm", "18000 mm", 1.0),
+        ("Convert 18 m to mm.", "18000", "18000 mm", 1.0),
+        ("A film begins at 5 and ends at 7. How long is it?", "120 minutes", "2 hours", 1.0),
+        ("Of 18 m and 25 m, which is longer?", "25 m", "25 m", 1.0),
+    ],
+)
+def test_an_amount_of_the_question_in_its_own_unit_converts_nothing(question, given, gold, paid):
+    """The question itself earned the full reward where the task was to convert."""
+    completion = f"<answer> {given} </answer>"
+    assert correctness([question], [completion], [gold]) == [paid]
+    assert correctness([[{"role": "user", "content": question}]], [completion], [gold]) == [paid]
+    assert judge_marked(Item(question=question, answer=gold), completion).score == paid

@@ -1,6 +1,6 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
-from gradus.rewards.answers import gold_answer, read_answer, same_answer
+from gradus.rewards.answers import gold_answer, is_restated, read_answer, same_answer
 from gradus.rewards.catalog import (
     BUILT_IN,
     RewardConfig,
@@ -48,6 +48,7 @@ __all__ = [
     "gold_answer",
     "grader_of",
     "incremental_format",
+    "is_restated",
     "is_strict_format",
     "json_schema",
     "length",

@@ -56,6 +56,9 @@ _CHOSEN = re.compile(  # The answer is (A). / A. Paris
     r"[$(\[]*(?P<letter>[A-Z])(?:[$)\].:]*|[)\]]*[).:]\s+(?P<text>.+))"
 )
 _LETTER = re.compile(r"(?<![\w'’])[B-HJ-Z](?![\w'’])|\([A-Z]\)|(?<!\w)[A-Z][).:]")
+_AMOUNT = re.compile(
+    rf"{CURRENCY}?\d[\d,]*(?:\.\d+)?(?:\s?(?:[^\W\d_]+(?:/[^\W\d_]+)?|[°¢]\s?[cCfF]?))?", re.IGNORECASE
+)
 _LISTED = re.compile(rf"{_NUMERAL}(?:\s*,\s*{_NUMERAL})*,?\s+and\s+{_NUMERAL}")  # 3 and 4
 _BOTH_SIGNS = re.compile(r"\$?\s*±\s*(\d+(?:\.\d+)?(?:/\d+)?)\s*\$?")
 _DENIED = re.compile(r"\b(?:not|never|wrong|incorrect|false|\w+n['’]t)\b", re.IGNORECASE)
@@ -156,6 +159,20 @@ def same_answer(given: str, gold: str) -> bool:
     if _DENIED.search(given) and not _DENIED.search(gold):
         return False  # Math-Verify takes the expression out of any sentence
     return _same_names(given, gold) and _verify(given, gold)
+
+
+def is_restated(given: str, gold: str, question: str) -> bool:
+    """Whether ``given`` is an amount of the question in a unit that the gold answer has not: what was to be converted is copied.
+
+    >>> is_restated("18 m", "18000 mm", "Convert 18 m to mm."), is_restated("1800 cm", "18000 mm", "Convert 18 m to mm.")
+    (True, False)
+    """
+    said = read_number(given)
+    if said.value is None or not contradict(said.unit, _read_gold(gold).unit):
+        return False
+    shown = [read_number(amount) for amount in _AMOUNT.findall(plain_text(question))]
+    same = [each for each in shown if each.value == said.value and not contradict(each.unit, said.unit)]
+    return any(each.unit.above for each in same)
 
 
 def _is_sum_of_letters(gold: str) -> bool:

@@ -32,6 +32,7 @@ from gradus.rewards import (
     find_reward,
     gold_answer,
     grader_of,
+    is_restated,
     read_answer,
     reward_pairs,
     same_answer,
@@ -182,7 +183,8 @@ def judge_value(item: Item, text: str) -> Verdict:
     problem = None if given else "the answer is empty"
     if not item.answer:
         return Verdict(score=None, given=given, problem=problem)
-    right = given is not None and same_answer(given, gold_answer(item.answer))
+    gold = gold_answer(item.answer)
+    right = given is not None and same_answer(given, gold) and not is_restated(given, gold, item.question)
     return Verdict(score=float(right), given=given, problem=problem)
 
 
