@@ -109,3 +109,29 @@ def test_farming_that_begins_where_skill_ends_is_found() -> None:
     assert searched.status == "fail"
     assert "expert with" in searched.evidence
     assert "knock" in searched.evidence
+
+
+class _Order:
+    """Order what the guest wants, who says it if asked. Any order is an end, and the right one is hardly ever met."""
+
+    actions = ("ask", *(f"order {first} {second}" for first in "abcd" for second in "wxyz"))
+    max_turns = 3
+
+    def reset(self, seed):
+        self.wanted, self.code = Random(seed).choice(self.actions[1:]), Random(seed).randrange(40)
+        return "hello"
+
+    def step(self, action):
+        right = action == self.wanted and self.code == 0
+        return (self.wanted if action == "ask" else "thanks"), 0.7 * (action != "ask") + 0.3 * right, action != "ask"
+
+
+def test_a_pass_needs_somebody_who_does_the_task() -> None:
+    """Any order was paid for, none was right, and nothing was said to be wrong."""
+    spec = replace(
+        class_spec(_Order), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="right"
+    )
+    spec = replace(spec, teacher=None, audit=AuditHints(random_answers=spec.audit.random_answers))
+    searched = next(check for check in run_audit(spec, episodes=20, budget=2400).checks if check.name == "search")
+    assert searched.status == "unresolved"
+    assert "declare a teacher" in searched.evidence
