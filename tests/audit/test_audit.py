@@ -566,10 +566,13 @@ def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
 )
 def test_alignment_is_needed_over_policies_and_within_each(n, within, across, status):
     def rows(level):
-        return [(across * level + within * 0.01 * seed, level + 0.01 * seed) for seed in range(n)]
+        return [(2 * across * level + within * 0.01 * seed, level + 0.01 * seed) for seed in range(n)]
 
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == status, found.evidence
+    rows_of_one = _panel({name: [(level, level)] * n for level, name in enumerate(("random", "middle", "teacher"))})
+    assert check_alignment(rows_of_one, "aim").status == "skip", "nothing is held against itself"
+    assert check_alignment(rows_of_one, "return").status == "unresolved", "and nobody declared another aim"
     within = -1
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == ("fail" if n == 40 else "unresolved"), "40 tasks were too few, however clear it was"
