@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from datetime import date
+from difflib import SequenceMatcher
 from fractions import Fraction
 from mmap import mmap
 
@@ -387,6 +388,13 @@ def test_a_sentence_is_no_list_of_words():
     tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
     checks = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
     assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+
+    def alike(task, answer):
+        return float(SequenceMatcher(None, answer, task.gold).ratio() > 0.6)
+
+    found = _wrong_answers(alike, tasks)
+    assert found.status == "fail"
+    assert found.measured["half of its own words replaced"]["low"] > 0.1
     dropped = _made("one element dropped", tasks[0].gold, "Put the words in order.")
     assert None not in dropped  # where the order of words is the task they are elements
 

@@ -15,6 +15,7 @@ from gradus.audit.text.near_values import (
     backwards,
     day_for_month,
     digit_in_word,
+    half_of_its_words,
     strange_letter,
 )
 from gradus.audit.text.programs import are_programs
@@ -426,6 +427,7 @@ WRONG: Mapping[str, Wrong] = {
     "day and month exchanged": Wrong(make=day_for_month),
     "another digit in a word": Wrong(make=digit_in_word),
     "a word backwards": Wrong(make=backwards),
+    "half of its own words replaced": Wrong(make=half_of_its_words),
     "a strange letter in a word": Wrong(make=strange_letter, settled=False),
     "another unit": Wrong(make=another_unit),
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),

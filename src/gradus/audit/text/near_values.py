@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from random import Random
 
 from gradus.audit.text.programs import are_programs
-from gradus.audit.text.shapes import Others, is_label
+from gradus.audit.text.shapes import Others, is_label, is_sentence
 from gradus.audit.text.tasks import TextTask
 from gradus.rewards.units import contradict, unit_of
 
@@ -61,6 +62,27 @@ def strange_letter(task: TextTask, others: Others, rng: Random) -> tuple[str, ..
     known = set("".join(others.golds).lower())
     strange = next((letter for letter in "qzxjkvw" if letter not in known), None)
     return None if strange is None else (f"{gold[:1]}{strange}{gold[1:]}",)
+
+
+def half_of_its_words(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Of a sentence half of the words, but two at least, that another answer of as many words has otherwise."""
+    words = (task.gold or "").split()
+    if not is_sentence(task.gold or "") or are_programs([task]):
+        return None
+    alike = [
+        said for gold in others.counts if len(said := gold.split()) == len(words) and len(_differ(words, said)) > 1
+    ]
+    if not alike:
+        return None
+    other = rng.choice(alike)
+    places = _differ(words, other)
+    for place in rng.sample(places, max(2, (len(places) + 1) // 2)):
+        words[place] = other[place]
+    return (" ".join(words),)
+
+
+def _differ(words: Sequence[str], others: Sequence[str]) -> list[int]:
+    return [place for place, (one, other) in enumerate(zip(words, others, strict=True)) if one != other]
 
 
 def another_unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
