@@ -50,6 +50,13 @@ def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any
         yield served
 
 
+@pytest.fixture
+def fresh_address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
+    """A server of one's own: episodes over plain HTTP keep their places when a test ends."""
+    with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as served:
+        yield served
+
+
 def dial(address: str) -> connect:
     return connect(f"ws://{address}/ws", proxy=None)
 
@@ -341,9 +348,9 @@ def test_environments_that_wait_can_leave_the_event_loop(adder: EnvironmentSpec,
         assert ask(socket, "step", number=4.0)["data"]["observation"]["total"] == 4.0
 
 
-def test_the_same_over_plain_http(address: str, adder: EnvironmentSpec) -> None:
+def test_the_same_over_plain_http(fresh_address: str, adder: EnvironmentSpec) -> None:
     expected = in_process(adder, 9, [1.0, 2.0])
-    with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
+    with httpx.Client(base_url=f"http://{fresh_address}", trust_env=False) as client:
         assert client.get("/health").json() == {"status": "healthy"}
         assert client.get("/metadata").json()["name"] == "adder"
         assert client.get("/state").json() == {"episode_id": None, "step_count": 0}
@@ -364,8 +371,8 @@ def test_the_same_over_plain_http(address: str, adder: EnvironmentSpec) -> None:
         assert client.post("/mcp", json={}).json()["jsonrpc"] == "2.0"
 
 
-def test_http_episodes_make_room_for_each_other_but_not_at_a_sockets_cost(address: str) -> None:
-    with httpx.Client(base_url=f"http://{address}", trust_env=False) as client, dial(address) as socket:
+def test_http_episodes_make_room_for_each_other_but_not_at_a_sockets_cost(fresh_address: str) -> None:
+    with httpx.Client(base_url=f"http://{fresh_address}", trust_env=False) as client, dial(fresh_address) as socket:
         ask(socket, "reset", seed=1)
         for _ in range(SESSIONS + 1):  # a refused reset keeps no place
             assert client.post("/reset", json={"color": "red", "episode_id": "bad"}).status_code == 422
