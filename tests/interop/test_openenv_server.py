@@ -276,12 +276,12 @@ def test_a_reset_with_options_it_does_not_know_says_so(address: str) -> None:
         assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
 
 
-def test_over_capacity_is_told_and_a_place_that_is_left_can_be_taken(address: str) -> None:
+def test_over_capacity_is_told_and_a_place_that_is_left_can_be_taken(fresh_address: str) -> None:
     with ExitStack() as stack:
-        sockets = [stack.enter_context(dial(address)) for _ in range(SESSIONS)]
+        sockets = [stack.enter_context(dial(fresh_address)) for _ in range(SESSIONS)]
         for socket in sockets:
             assert ask(socket, "reset", seed=1)["type"] == "observation"
-        late = stack.enter_context(dial(address))
+        late = stack.enter_context(dial(fresh_address))
         refused = ask(late, "reset", seed=1)
         assert code(refused) == "CAPACITY_REACHED"
         assert refused["data"]["max_sessions"] == SESSIONS
