@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import WORDS, play, recomputed, sequences, starts
+from transformers import LlamaConfig
 
 from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
 from gradus.policies.local.decoding import _similar
 from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -424,3 +428,15 @@ def test_keys_that_are_repeated_give_the_same_answers(loaded: Load, monkeypatch:
             assert left.tokens is not None
             assert right.tokens is not None
             assert left.tokens.logprobs == pytest.approx(right.tokens.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_the_cache_has_the_name_that_the_models_forward_gives_it(name: str) -> None:
+    """transformers 5.24 renamed it, and every model was refused."""
+    ids = ("input_ids", "attention_mask", "position_ids", name, "logits_to_keep")
+
+    def forward(**_: Any) -> None: ...
+
+    forward.__signature__ = Signature([Parameter(each, Parameter.KEYWORD_ONLY) for each in ids])  # type: ignore[attr-defined]
+    plan = plan_masks(SimpleNamespace(config=LlamaConfig(), forward=forward))
+    assert plan.cached("kept") == {name: "kept", "use_cache": True, "logits_to_keep": 1}

@@ -273,14 +273,11 @@ class ContinuousBatch:
     def _forward(self, ids: Tensor, positions: Tensor, width: int) -> Tensor:
         """Run (n, S) tokens; logits (n, V) behind the last of each."""
         assert self._plan is not None
-        options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
         out = self.loaded.model(
             input_ids=ids,
             attention_mask=self._plan.masks(positions, width, self.loaded.dtype),
             position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            **options,
+            **self._plan.cached(self._cache),
         )
         return out.logits[:, -1]
 

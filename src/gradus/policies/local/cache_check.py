@@ -47,8 +47,7 @@ def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:
                 input_ids=ids[:, start:stop],
                 attention_mask=plan.masks(positions, stop, loaded.dtype),
                 position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
+                **plan.cached(cache),
             ).logits[0, -1].float()  # fmt: skip
     gap = float((plain - cached).abs().max() / plain.abs().max().clamp(min=1.0))
     if not gap <= _TOLERANCE.get(loaded.dtype, 0.1):

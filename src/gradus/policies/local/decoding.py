@@ -283,13 +283,10 @@ class Decoder:
             assert isinstance(mask, Tensor)  # a lean decoder has one kind of layer
             look = partial(self._cache.attend, count, mask)
             return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), look, last)
-        options = {"logits_to_keep": 1} if self._plan.keeps_last else {}
         out = self._loaded.model(
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            **options,
+            **self._plan.cached(self._cache),
         )
         return out.logits[:, -1]

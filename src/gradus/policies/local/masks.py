@@ -14,10 +14,17 @@ _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
 
 class MaskPlan:
-    """Which masks a model wants: one for full attention, one for a sliding window, or both by layer type."""
+    """Which masks a model wants: one for full attention, one for a sliding window, or both by layer type.
 
-    def __init__(self, *, window: int | None, by_layer: bool, keeps_last: bool) -> None:
-        self.window, self.by_layer, self.keeps_last = window, by_layer, keeps_last
+    ``cache_name``: what its forward calls the key-value cache. transformers has renamed it (5.24).
+    """
+
+    def __init__(self, *, window: int | None, by_layer: bool, keeps_last: bool, cache_name: str) -> None:
+        self.window, self.by_layer, self.keeps_last, self.cache_name = window, by_layer, keeps_last, cache_name
+
+    def cached(self, cache: Any) -> dict[str, Any]:
+        """What a forward pass over a key-value cache takes besides ids, mask and positions."""
+        return {self.cache_name: cache, "use_cache": True, **({"logits_to_keep": 1} if self.keeps_last else {})}
 
     def masks(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Additive masks (n, 1, S, width) for queries at ``positions`` (n, S): a token sees its row up to itself."""
@@ -44,7 +51,8 @@ def plan_masks(model: Any) -> MaskPlan:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config.get_text_config(decoder=True)
     taken = inspect.signature(base.forward).parameters
-    missing = {"input_ids", "attention_mask", "position_ids", "past_key_values"} - set(taken)
+    cache_name = "cache" if "cache" in taken else "past_key_values"
+    missing = {"input_ids", "attention_mask", "position_ids", cache_name} - set(taken)
     kinds = set(getattr(config, "layer_types", None) or ())
     # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
     own = kinds | set(getattr(config, "attention_layers", None) or ())
@@ -62,4 +70,4 @@ def plan_masks(model: Any) -> MaskPlan:
     window = getattr(config, "sliding_window", None)
     if kinds and "sliding_attention" not in kinds:
         window = None
-    return MaskPlan(window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in taken)
+    return MaskPlan(window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in taken, cache_name=cache_name)
