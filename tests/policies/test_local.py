@@ -438,5 +438,5 @@ def test_the_cache_has_the_name_that_the_models_forward_gives_it(name: str) -> N
     def forward(**_: Any) -> None: ...
 
     forward.__signature__ = Signature([Parameter(each, Parameter.KEYWORD_ONLY) for each in ids])  # type: ignore[attr-defined]
-    plan = plan_masks(SimpleNamespace(config=LlamaConfig(), forward=forward))
+    plan = plan_masks(SimpleNamespace(config=LlamaConfig(attn_implementation="sdpa"), forward=forward))
     assert plan.cached("kept") == {name: "kept", "use_cache": True, "logits_to_keep": 1}
