@@ -33,16 +33,11 @@ from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
+from gradus.training.trainer_config import OWNED_SETTINGS
 
 _SFT = re.compile(
     r"(?<![^\s-])sft(?![^\s-])"
 )  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
-
-
-_OWNED = (  # a setting, and which of its values others have an effect with
-    ("optimizer", ("muon",), ("muon_lr", "muon_momentum")),
-    ("schedule", ("linear", "cosine"), ("min_lr_ratio",)),
-)
 
 
 def load_recipe(
@@ -104,7 +99,7 @@ def load_recipe(
 def _leave_out_what_belongs_to_others(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
     """If an edit chooses another optimizer or schedule, the recipe's settings of its own go; what an edit names stays, and is refused."""
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
-        for key, owners, owned in _OWNED:
+        for key, owners, owned in OWNED_SETTINGS:
             section = table.get(stage)
             if f"{stage}.{key}" not in edits or not isinstance(section, dict):
                 continue

@@ -53,6 +53,13 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
+# A setting, which of its values others have an effect with, and those others: an optimizer's own, a falling schedule's.
+OWNED_SETTINGS = (
+    ("optimizer", ("muon",), ("muon_lr", "muon_momentum")),
+    ("schedule", ("cosine", "linear"), ("min_lr_ratio",)),
+)
+
+
 class LoraConfig(BaseModel):
     """Low-rank adapters (arXiv 2106.09685), by peft."""
 
@@ -126,16 +133,11 @@ class TrainerConfig(OptimizerConfig):
         return "float32" if self.autocast else self.dtype
 
     @model_validator(mode="after")
-    def _refuse_settings_of_other_optimizers(self) -> Self:
-        given = self.model_fields_set
-        if self.optimizer != "muon":
-            named = given & {"muon_lr", "muon_momentum"}
-            refuse_without_effect(
-                named, f"with optimizer = {self.optimizer!r}; leave it out, or set optimizer = 'muon'"
-            )
-        if self.schedule == "constant":
-            why = "while the rate stays at its peak; leave it out, or set schedule = 'cosine'"
-            refuse_without_effect({"min_lr_ratio"} if self.min_lr_ratio else set(), why)
+    def _refuse_settings_of_other_choices(self) -> Self:
+        for key, owners, owned in OWNED_SETTINGS:
+            if (chosen := getattr(self, key)) not in owners:
+                named = self.model_fields_set.intersection(owned)
+                refuse_without_effect(named, f"with {key} = {chosen!r}; leave it out, or set {key} = {owners[0]!r}")
         return self
 
     @model_validator(mode="after")
