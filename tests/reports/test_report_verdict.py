@@ -132,6 +132,29 @@ def test_without_a_student_the_ladder_is_read_step_by_step(played: Any) -> None:
     assert not verdict.cautions
 
 
+def stored_pairs(*names: str) -> dict[str, Any]:
+    """Policies that rise in reward by their place in ``names``' order, and the pairs of these names."""
+    pair = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "wins": 7, "episodes": 10}}
+    policies = dict.fromkeys(part for name in names for part in name.split(" - "))
+    rising = {name: {"reward": {"mean": place, "low": 0, "high": 9}} for place, name in enumerate(sorted(policies))}
+    conditions = {"home": {"episodes": 10, "policies": rising, "pairs": dict.fromkeys(names, pair)}}
+    return {"grader": "v9", "conditions": conditions}
+
+
+def test_every_pair_that_was_asked_for_is_told() -> None:
+    """Of three checkpoints against one base, the screen told of the one that came next to it."""
+    claims = verdict_on(stored_pairs("b - a", "c - a", "d - a")).claims["home"]
+    assert [claim.text.partition(" in ")[0] for claim in claims] == ["d is above a", "c is above a", "b is above a"]
+
+
+def test_greedy_answers_are_told_of_behind_the_sampled_ones() -> None:
+    claims = verdict_on(stored_pairs("grpo - sft", "grpo-greedy - sft-greedy", "sft - base")).claims["home"]
+    assert [claim.text.partition(" in ")[0] for claim in claims] == [
+        "grpo is above sft",
+        "grpo-greedy is above sft-greedy",
+    ]
+
+
 def test_a_quick_run_says_that_it_proves_nothing(played: Any) -> None:
     assert any("prove nothing" in caution for caution in verdict_on(played.results, quick=True).cautions)
 

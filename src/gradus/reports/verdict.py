@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,7 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
 OPEN = "GRPO is not proven to have changed the student"
 _FEW = 20  # tasks
 _MOST_NAMES = 6
+_GREEDY = "-greedy"  # ends the name of a checkpoint that takes its likeliest tokens
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
 
 
@@ -235,12 +237,19 @@ def _seen(difference: Figure, *, one_seed: bool) -> str:
 
 
 def _claims(results: Json, condition: str) -> list[Claim]:
-    """The student against every other policy; if there is no student, each policy against the next one below."""
+    """The student against every other policy it is paired with, and its greedy answers against those of others.
+
+    If there is no student: the pairs that were chosen, or each policy against the next one below if all pairs are there.
+    """
     order = ranked(results["conditions"], condition)
     student = next((name for name in STUDENTS if name in order), None)
+    stored = differences(results["conditions"], condition)
     if student is not None:
-        against = _against(results, condition, student)
-        pairs = [against[name] for name in order if name in against]
+        against, greedy = (_against(results, condition, name) for name in (student, f"{student}{_GREEDY}"))
+        pairs = [greedy[name] for name in order if name in greedy and name.endswith(_GREEDY)]
+        pairs += [against[name] for name in order if name in against]
+    elif len(stored) < math.comb(len(order), 2):
+        pairs = stored
     else:
         steps = [(_against(results, condition, upper), lower) for lower, upper in pairwise(order)]
         pairs = [against[lower] for against, lower in steps if lower in against]
