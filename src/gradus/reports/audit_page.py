@@ -25,6 +25,7 @@ _PAYING = (
 )
 _LONG = 400  # characters of what was shown
 _TURNS = 40
+_KNOWN = ("pass", "fail")  # of a check that found out what it asked
 
 
 def audit_page(document: Json, *, turns: Sequence[Json] = (), figure: str = "") -> str:
@@ -41,6 +42,7 @@ def audit_page(document: Json, *, turns: Sequence[Json] = (), figure: str = "") 
         failing=[each for each in document["checks"] if each["status"] == "fail"],
         accepted=_examples(document, "wrong answers", "accepted"),
         refused=_examples(document, "right answers", "refused"),
+        tried_right=any(each["name"] == "right answers" and each["status"] in _KNOWN for each in document["checks"]),
         open=document.get("review") or (),
         turns=shown,
         more_turns=max(0, len(turns) - len(shown)),
