@@ -496,6 +496,23 @@ def test_a_loss_of_ones_own_is_held_to_its_word(
     assert figures is None or (figures["clip_fraction"], figures["ratio_max"], figures["kl"]) == (None, None, None)
 
 
+def test_a_loss_of_ones_own_gets_the_tokens_without_advantage_too(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have terms that no advantage scales; groups without variance were left out."""
+
+    def loss(own: torch.Tensor, *_: Any, n_tokens: float, **__: Any) -> LossResult:
+        return LossResult(loss=-own.sum() / n_tokens, metrics={})
+
+    own = replace(find_algorithm("grpo"), loss=loss)
+    monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
+    settings = config(algorithm="mine", grad_clip=0)
+    live = [replace(one, advantages=torch.ones(one.actions)) for one in played(loaded, settings)]
+    some_silent = [replace(one, advantages=torch.zeros(one.actions)) for one in live[:5]] + live[5:]
+    got, expected = gradient(loaded, some_silent, settings), gradient(loaded, live, settings)
+    torch.testing.assert_close(got, expected)
+
+
 def test_what_a_loss_of_ones_own_measures_is_among_the_figures(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, LossResult, kl_loss
+from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, kl_loss
 from gradus.core import ConfigError, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
@@ -175,9 +175,11 @@ class _Update:
         self.part_of_episode = {
             index: one.actions / lengths[one.episode] for index, one in credited.items() if one.actions
         }
-        # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero.
+        # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero. A loss of
+        # somebody's own may have terms that no advantage scales.
         self.bonus = config.entropy_coef != 0
-        everything = reference is not None or self.bonus or config.observations > 0
+        own_loss = config.named.loss not in LOSSES.values()
+        everything = reference is not None or self.bonus or config.observations > 0 or own_loss
         self.trained = {index: one for index, one in credited.items() if one.actions and (everything or one.live)}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
         read = [one.read for one in self.trained.values() if one.read is not None and config.observations > 0]
