@@ -233,7 +233,9 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_e
 
 
 def test_a_small_budget_is_refused_with_the_number_that_is_needed():
-    with pytest.raises(ConfigError, match=r"needs a budget of \d+ episodes at least, got 100$"):
+    with pytest.raises(
+        ConfigError, match=r"needs a budget of \d+ episodes at least, got 100; raise --budget .*audit\.budget"
+    ):
         _audit(SPEC, "honest", budget=100, episodes=4)
 
 

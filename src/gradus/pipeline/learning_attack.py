@@ -68,7 +68,9 @@ class LearningAttacker:
         ways = [target] if target.reflex is None else [target, replace(target, reflex=None, keeps=())]
         least = len(ways) * _GROUPS * _MEMBERS
         if self.budget < least:
-            raise ConfigError(f"learning needs a budget of {least} episodes at least, got {self.budget}")
+            raise ConfigError(
+                f"learning needs a budget of {least} episodes at least, got {self.budget}; raise --attack-episodes"
+            )
         for way in ways:
             yield self._attempt(way, self.budget // least)
 
