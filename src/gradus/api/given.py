@@ -48,10 +48,16 @@ def whole_number(name: str, value: Any, *, least: int | None = None, most: int |
 
 def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
     """Refuse arguments that a call does not have."""
+    from gradus.pipeline.trl_names import trl_hint
+
     known = list(dict.fromkeys(known))
     for name in given:
         if name not in known:
-            raise ConfigError(f"{call} has no argument {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}")
+            hint = trl_hint(name) if "settings" in known else ""
+            hint += ", a key of settings" if "." in hint else ""
+            raise ConfigError(
+                f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
+            )
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:

@@ -26,6 +26,7 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_tables import is_shipped, raw_recipe
+from gradus.pipeline.trl_names import trl_hint
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
 from gradus.planning.shapes import read_shape
@@ -280,8 +281,8 @@ def _json_like(value: Any) -> Any:
 def _complaint(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        known = _known(error["loc"][:-1])
-        hint = did_you_mean(str(error["loc"][-1]), known)
+        known, name = _known(error["loc"][:-1]), str(error["loc"][-1])
+        hint = trl_hint(name, sft=known if error["loc"][0] == "sft" else ()) or did_you_mean(name, known)
         section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
         others = "" if hint else f"; {section} knows {', '.join(known)}"  # sixty names would hide the suggestion
         return f"{where}: unknown key{hint}{others}"
