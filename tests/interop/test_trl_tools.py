@@ -213,6 +213,9 @@ def test_what_is_missing_is_named():
         trl_environment("x", tools=[multiply], reward_funcs=[steps_left])
     with pytest.raises(ConfigError, match="two rows or more"):
         trl_environment("x", tools=[multiply], reward_funcs=[steps_left], rows=[{"prompt": "a"}])
+    made: Any = IncrementEnv()  # a TypeError without a name, in the first episode
+    with pytest.raises(ConfigError, match="give the class, IncrementEnv, got an instance"):
+        trl_environment("x", environment_factory=made, reward_funcs=[steps_left])
 
 
 @pytest.mark.parametrize("prompt", [[], "", None, 5, ["hi"], [{"role": "user", "content": None}], ...])

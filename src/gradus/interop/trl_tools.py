@@ -45,9 +45,14 @@ def trl_environment(
     ``environments`` get copies of the instances, with what of their attributes JSON can hold. A pair is a function and its weight.
 
     Raises:
-        ConfigError: nothing gives a reward, there are neither rows nor a factory, a row has no prompt, or without a factory
-            the rows ask fewer than two things.
+        ConfigError: nothing gives a reward, the factory cannot be called, there are neither rows nor a factory, a row has no prompt,
+            or without a factory the rows ask fewer than two things.
     """
+    if environment_factory is not None and not callable(environment_factory):
+        kind = type(environment_factory).__name__
+        raise ConfigError(
+            f"environment_factory makes an instance for each episode: give the class, {kind}, got an instance of it"
+        )
     functions = _weighted_rewards(reward_funcs, environment_factory)
     if environment_factory is None and not len(rows):
         raise ConfigError("nothing says what to ask: give rows with a prompt, or an environment_factory")
