@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -76,6 +77,22 @@ def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
         main()
     assert ended.value.code == 130
     assert "this goes on where it stopped: gradus teach rhythm -o" in capsys.readouterr().err
+
+
+LATE = """
+import atexit, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
+atexit.register(signal.raise_signal, signal.SIGINT)  # as what libraries tidy up, which is registered before the end
+from gradus.cli import main
+sys.argv = ["gradus", "--version"]
+main()
+"""
+
+
+def test_ctrl_c_while_a_command_ends_prints_no_traceback():
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+    assert ended.stdout.startswith("gradus ")
 
 
 def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +117,14 @@ def main() -> None:
             raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(_INTERRUPTED)
+    finally:
+        atexit.register(_end_at_ctrl_c)  # what is registered last is called first
+
+
+def _end_at_ctrl_c() -> None:
+    """Ctrl-C ends a command that has nothing left to do but to end; libraries tidy up for seconds, and would print a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _refuse_odd_bytes(words: list[str]) -> None:
