@@ -285,7 +285,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
         (
             "fail",
             1,
-            "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit   # writes audit.json",
+            "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit\n      (writes audit.json",
         ),
         ("unresolved", 2, "next: gradus audit shop --grader strict --reward format --seed 2 --episodes 36"),
     ],

@@ -86,6 +86,11 @@ def refuse(*names: str, why: str) -> None:
 
 
 def next_command(*words: object, why: str = "") -> None:
-    """The next sensible command, quoted for a shell, with what it is for as a comment; nothing after JSON or with --quiet."""
+    """The next sensible command, quoted for a shell, and on a line below what it is for; nothing after JSON or with --quiet.
+
+    It is no comment on the same line: zsh takes ``#`` for a word unless it is told not to.
+    """
     if not FOR_MACHINES.get() and not quiet():
-        note(f"next: gradus {shlex.join(str(word) for word in words)}{f'   # {why}' if why else ''}")
+        note(f"next: gradus {shlex.join(str(word) for word in words)}")
+        if why:
+            note(f"      ({why})")
