@@ -164,6 +164,14 @@ def test_a_played_environment_without_policies_names_a_model_to_compare_with(mon
     assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
 
 
+def test_a_closed_standard_input_is_at_its_end(monkeypatch, capsys):
+    """`gradus play` and `gradus rewards try -` ended with a traceback."""
+    monkeypatch.setattr("sys.stdin", None)
+    assert ends_with(monkeypatch, "play", "arithmetic") == 130
+    assert capsys.readouterr().err == "stopped\n"
+    assert ends_with(monkeypatch, "rewards", "try", "-") == 3
+
+
 @pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])
 def test_output_that_nobody_reads_is_no_verdict(words, monkeypatch):
     """typer and rich ended with 1, which is what a failed check ends with."""

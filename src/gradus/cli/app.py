@@ -97,6 +97,8 @@ def main() -> None:
     collect_rarely()
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
+    if sys.stdin is None:  # closed by who started the command: nothing can be read from it, as at its end
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the command runs
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors=STAND_IN)
     try:
