@@ -315,6 +315,14 @@ def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monk
     assert "next:" not in said
 
 
+def test_an_answer_from_a_memory_is_followed_by_a_look_at_the_memory(tmp_path):
+    text, memory = tmp_path / "me.txt", tmp_path / "kept"
+    text.write_text("Ann lives in Bergen.\n")
+    gradus("memory", "learn", "append-only", text, "--memory", memory)
+    said = gradus("memory", "ask", "append-only", "Where does Ann live?", "--memory", memory)
+    assert said.splitlines()[-1] == f"next: gradus memory show {memory}"
+
+
 def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
     result = SimpleNamespace(status="pass", problem=None, changes=["grpo.groups=2"], show=lambda: None)
     monkeypatch.setattr("gradus.check", lambda *_, **__: result)

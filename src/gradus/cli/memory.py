@@ -91,6 +91,7 @@ def ask(
 ) -> None:
     """Answer a question from what an agent kept, and show the entries that the answer was read from."""
     from gradus.api.memory import ask as ask_memory
+    from gradus.api.memory import memory_of
 
     answered = ask_memory(agent, question, memory=memory, reader=reader)
     if _on_one_line(answered.to_json(), json_file):
@@ -101,6 +102,7 @@ def ask(
         note(
             f"  {'core' if each.id is None else each.id}  {each.text}{f'  (since {each.timestamp})' if each.timestamp else ''}"
         )
+    next_command("memory", "show", memory_of(agent, memory))
 
 
 @app.command(cls=Command)
