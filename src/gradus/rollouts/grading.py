@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import fsum, isclose
 from typing import Any, TypeVar
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, StopReason
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, RewardTerm, StopReason
 from gradus.core.documents import check_metrics
 from gradus.core.files import storable, whole_characters
 from gradus.core.records import LARGEST_REWARD
@@ -82,7 +82,14 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
     """Hold a grader to its word: terms for every turn, their sum the reward, all of it finite."""
     if reward.value is None:
         return reward
-    for value in (reward.value, *(term.value for turn in reward.terms for term in turn)):
+    try:
+        whole, terms = _number(reward.value), tuple(tuple(map(_term, turn)) for turn in reward.terms)
+    except (TypeError, ValueError) as error:
+        raise GradingError(
+            f"grader {reward.grader!r} gave a reward, or a term of one, that is no number: {error}"
+        ) from error
+    reward = replace(reward, value=whole, terms=terms)
+    for value in (whole, *(term.value for turn in reward.terms for term in turn)):
         if not abs(value) <= LARGEST_REWARD:
             problem = (
                 f"the reward or a term of it is {value!r:.60}, expected a finite number, at most {LARGEST_REWARD:g}"
@@ -95,12 +102,22 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
             f"grader {reward.grader!r} gave terms for {len(reward.terms)} turns of an episode with {len(episode.turns)}"
         )
     total = fsum(reward.turn_rewards)
-    if not isclose(total, reward.value, rel_tol=1e-6, abs_tol=1e-6):
+    if not isclose(total, whole, rel_tol=1e-6, abs_tol=1e-6):
         raise GradingError(
-            f"grader {reward.grader!r}: the terms sum to {total:.6f} but the reward is {reward.value:.6f}; "
+            f"grader {reward.grader!r}: the terms sum to {total:.6f} but the reward is {whole:.6f}; "
             "turn credit would optimize something else than the reward"
         )
     return reward
+
+
+def _term(term: RewardTerm) -> RewardTerm:
+    """The term with a number of Python's in place of one of numpy or torch, which no file takes."""
+    number = _number(term.value)
+    return term if number is term.value else replace(term, value=number)
+
+
+def _number(value: Any) -> float:
+    return value if isinstance(value, int | float) else float(value)
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:
