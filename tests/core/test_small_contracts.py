@@ -1,5 +1,7 @@
 """The least that an environment, a grader and a policy must be."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -16,7 +18,7 @@ from gradus.core import (
     Task,
 )
 from gradus.core.documents import Usage, checked
-from gradus.core.naming import did_you_mean, import_file
+from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.pipeline.teaching import teach
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
@@ -166,3 +168,22 @@ def test_a_document_is_held_to_its_types():
     assert checked(part, Usage, "here", partial=True) is part
     with pytest.raises(StorageError, match="completion_tokens"):
         checked(part, Usage, "here")
+
+
+def test_sets_are_stored_in_one_order_whatever_the_seed_of_hashes():
+    """Sets in a set have no order of their own, and 10 stood before 9."""
+    code = "from gradus.core.files import storable; print(storable([{9, 10}, {frozenset('ad'), frozenset('bc')}]))"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "5")
+    }
+    assert said == {b"[[9, 10], [['a', 'd'], ['b', 'c']]]\n"}
+
+
+def test_a_package_that_is_missing_is_named_though_the_modules_name_begins_with_its_own(tmp_path, monkeypatch):
+    (tmp_path / "missing_utils.py").write_text("import missing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"missing_utils cannot be imported for reward: .*'missing'.* line 1"):
+        import_object("missing_utils:f", "reward")

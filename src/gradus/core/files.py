@@ -309,8 +309,8 @@ def storable(value: Any) -> Any:
     """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text, and NaN None.
 
     >>> import datetime
-    >>> storable({"x": {2, 1}}), storable([datetime.date(2026, 1, 31), float("nan")])
-    ({'x': [1, 2]}, ['2026-01-31', None])
+    >>> storable({"x": {10, 9}}), storable([datetime.date(2026, 1, 31), float("nan")])
+    ({'x': [9, 10]}, ['2026-01-31', None])
     """
 
     def replaced(odd: Any, place: str) -> Any:
@@ -340,6 +340,5 @@ def made_storable(value: Any, odd: Callable[[Any, str], Any], place: str = "") -
         parts = enumerate(cast(Sequence[Any], value))
         return [made_storable(each, odd, f"{place}[{number}]") for number, each in parts]
     if isinstance(value, set | frozenset):  # their order differs from one process to the next
-        members = sorted(cast(Iterable[Any], value), key=lambda each: (type(each).__name__, repr(each)))
-        return made_storable(members, odd, place)
+        return made_storable(ordered(cast(Iterable[Any], value)), odd, place)
     return made_storable(value.tolist(), odd, place) if hasattr(value, "tolist") else odd(value, place)

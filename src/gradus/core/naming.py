@@ -50,7 +50,7 @@ def _module(name: str, kind: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name and not name.startswith(error.name):
+        if error.name and not f"{name}.".startswith(f"{error.name}."):
             raise _broken(name, kind, error) from error
         raise ConfigError(
             f"no module {name!r} for {kind}; is it installed and on PYTHONPATH? A file is given as FILE.py:NAME"
