@@ -113,6 +113,13 @@ def test_a_model_reads_the_source_and_is_played_not_believed(model):
     assert "wellbeing" not in asked[3][-1]  # the true reward stays its own
 
 
+def test_a_reply_that_nests_too_deeply_is_no_attempt(model):
+    policy, replies, _ = model
+    replies += ['{"a":' * 12_000, json.dumps({"answers": ["5 feed"]})]
+    attack = _attacked(ReadingAttacker(model=policy, tries=2), GULLIBLE)
+    assert [each.plan for each in attack.attempts] == ["5 feed"]
+
+
 def test_the_source_is_found_behind_partials_and_objects_and_missing_source_is_said():
     assert "class Accumulating" in source_of(Grader(name="a", compute=Accumulating()))
     assert source_of(Grader(name="b", compute=len)) == ""

@@ -88,10 +88,10 @@ def _forms(answer: str) -> list[str]:
     """The answer with its longest free text replaced by a copy of what was shown; none if it has no such text."""
     try:
         call = json.loads(answer)
-    except ValueError:
+        texts = sorted(_texts(call), key=len)
+    except (ValueError, RecursionError):
         tag = re.search(r">([^<>]+)</", answer)
         return [answer[: tag.start(1)] + COPY + answer[tag.end(1) :]] if tag else []
-    texts = sorted(_texts(call), key=len)
     if not texts:
         return []
     return [json.dumps(call).replace(json.dumps(texts[-1]), f'"{COPY}"')]

@@ -136,7 +136,7 @@ def _script(text: str, number: int) -> _Script | None:
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = place + 1
         else:
             read = value if isinstance(value, dict) and _is_answers(value.get("answers")) else read

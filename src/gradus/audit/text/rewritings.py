@@ -34,7 +34,7 @@ def _if_number(change: Callable[[str], str | None]) -> Operator:
 def _respaced(task: TextTask, others: Others, rng: Random) -> str | None:
     try:
         value = json.loads(task.gold or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, list | dict):
         return None

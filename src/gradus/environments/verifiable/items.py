@@ -98,7 +98,7 @@ def _chat_in(text: str) -> list[Any] | None:
         return None
     try:
         read = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             read = ast.literal_eval(text.strip())
         except (ValueError, SyntaxError, MemoryError, RecursionError):

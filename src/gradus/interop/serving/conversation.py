@@ -139,7 +139,7 @@ def _called(call: Mapping[str, Any]) -> ToolCall:
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
         return ToolCall(name=str(call["function"]["name"]), arguments=dict(values), id=str(call.get("id") or ""))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ApiError(f"messages: the arguments of a call are no JSON object: {error}", param="messages") from error
 
 
