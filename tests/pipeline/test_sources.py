@@ -12,7 +12,8 @@ import gradus
 from gradus import environments
 from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.api.training import make_recipe
-from gradus.core import ConfigError
+from gradus.core import ConfigError, EnvironmentFault
+from gradus.pipeline import replay
 from gradus.pipeline.evaluation_processes import known_elsewhere
 from gradus.pipeline.own_code import code_digest
 from gradus.pipeline.replay import replay_elsewhere
@@ -238,3 +239,10 @@ def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
     Path("numbers.py").write_text("raise RuntimeError('not this one')\n")
     spec = environments.load("arithmetic")
     assert len(replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)) == 2
+
+
+def test_another_process_that_takes_too_long_is_a_fault_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_SECONDS", 0.001)
+    spec = environments.load("arithmetic")
+    with pytest.raises(EnvironmentFault, match=r"arithmetic could not be rolled out .* more than 0.001 s"):
+        replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)

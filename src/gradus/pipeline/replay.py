@@ -25,14 +25,19 @@ def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seen.json"
         order = json.dumps({"environment": environment, "tasks": rows, "seed": seed, "out": str(out), "path": sys.path})
-        process = subprocess.run(
-            [sys.executable, "-P", "-m", "gradus.pipeline.replay"],
-            input=order,
-            env={**os.environ, "PYTHONHASHSEED": "4711"},
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-        )
+        try:
+            process = subprocess.run(
+                [sys.executable, "-P", "-m", "gradus.pipeline.replay"],
+                input=order,
+                env={**os.environ, "PYTHONHASHSEED": "4711"},
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentFault(
+                f"{environment} could not be rolled out in another process: it took more than {_SECONDS} s"
+            ) from error
         if process.returncode != 0 or not out.is_file():
             said = process.stderr.strip().splitlines() or [f"it ended with code {process.returncode}"]
             raise EnvironmentFault(f"{environment} could not be rolled out in another process: {said[-1][:300]}")
