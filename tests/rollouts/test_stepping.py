@@ -1,6 +1,7 @@
 """Environments that take their time: what comes of an episode does not depend on who was first."""
 
 import asyncio
+import gc
 import sys
 import threading
 from dataclasses import replace
@@ -290,3 +291,18 @@ def test_waiting_for_the_own_loop_is_an_error_and_no_deadlock():
 
     with pytest.raises(RuntimeError, match="expected an await"):
         wait_for(outer())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux")
+def test_a_process_that_ended_leaves_no_open_pipe(spec):
+    make = in_processes(partial(Troubled, "crash"), 1)
+    troubled = replace(spec, make=make, stepping=Stepping(threads=True), content=None)
+
+    def open_pipes():
+        """After an episode that ends its process."""
+        (episode,) = roll_out(troubled, spec.policy("bisect"), [Task(environment=spec.name, seed=0)]).episodes
+        assert episode.failure is not None
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert open_pipes() == open_pipes() == open_pipes()

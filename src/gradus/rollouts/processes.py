@@ -75,6 +75,8 @@ class _House:
                 value, error, seen = self._exchange(pipe, (number, method, arguments, options))
             except (EOFError, OSError) as lost:
                 self._pipe = None
+                atexit.unregister(pipe.close)
+                pipe.close()
                 raise EnvironmentFault(_ENDED) from lost
         if error is not None:
             raise error
