@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from gradus.core import ConfigError
 from gradus.interop.serving.listening import listen, serve_until_stopped
 
 
@@ -37,6 +38,12 @@ def test_a_server_collects_the_cycles_that_requests_leave() -> None:
         gc.set_threshold(*thresholds)
         signal.signal(signal.SIGTERM, handler)
     assert seen[0] >= 1
+
+
+@pytest.mark.parametrize(("host", "port"), [("a..b", 0), ("127.0.0.1", 70_000)])
+def test_an_address_that_cannot_be_is_refused_in_a_sentence(host, port):
+    with pytest.raises(ConfigError, match=rf"cannot listen at {host}:{port} \(.+\); choose another"):
+        listen(host, port)
 
 
 ENDING = """

@@ -27,17 +27,21 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}); choose another --host") from error
+    except (OSError, UnicodeError) as error:  # a name with a part that is empty or too long
+        raise ConfigError(f"cannot listen at {host}:{port} ({_reason(error)}); choose another --host") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # a port above 65,535
         listener.close()
         raise ConfigError(
-            f"cannot listen at {host}:{port} ({error.strerror}); choose another --port or --host"
+            f"cannot listen at {host}:{port} ({_reason(error)}); choose another --port or --host"
         ) from error
     return listener
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:
