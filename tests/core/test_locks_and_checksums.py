@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -40,6 +42,24 @@ def test_a_folder_has_one_writer_and_a_second_is_told_who_it_is(tmp_path: Path) 
     mine = FolderLock(tmp_path / "mine")
     assert FolderLock.held_here(tmp_path / "mine")
     mine.release()
+
+
+def test_a_folder_let_go_while_it_is_locked_still_has_one_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, lock_file = FolderLock(tmp_path / "run"), fcntl.flock
+
+    def after_the_release(file: IO[str], how: int) -> None:
+        monkeypatch.undo()
+        first.release()
+        lock_file(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", after_the_release)
+    second = FolderLock(tmp_path / "run")
+    with pytest.raises(StorageError, match="in use by"):
+        FolderLock(tmp_path / "run")
+    second.release()
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_flipped_byte_is_named(tmp_path: Path) -> None:

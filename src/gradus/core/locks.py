@@ -26,25 +26,32 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file: IO[str] = (folder / _NAME).open("a+", encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be written to: {error.strerror or error}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "another process"
+        self._file = self._locked()
+        if not os.fstat(self._file.fileno()).st_nlink:  # its holder let the folder go meanwhile, and the file went
             self._file.close()
-            raise StorageError(
-                f"{folder} is in use by {holder}; wait until it has ended, or choose another folder"
-            ) from error
+            self._file = self._locked()
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]})")
         self._file.flush()
         self._mine.add(self)
         clear_half_written(folder)
+
+    def _locked(self) -> IO[str]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file = (self.folder / _NAME).open("a+", encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot be written to: {error.strerror or error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise StorageError(
+                f"{self.folder} is in use by {holder}; wait until it has ended, or choose another folder"
+            ) from error
+        return file
 
     @staticmethod
     def held_here(folder: Path) -> bool:
