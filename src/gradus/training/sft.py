@@ -23,8 +23,8 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.fsdp import is_sharded, shard
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
-from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update, share_prefixes
+from gradus.training.engine.forward import score_tokens, supports_tree
+from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.run.alerts import AlertNotes, Monitor
@@ -168,7 +168,7 @@ class _Trainer:
         self.steps = planned if config.max_steps is None else min(planned, config.max_steps)
 
     def _cut(self, sequences: Sequence[TrainingSample]) -> list[MicroBatch]:
-        share = share_prefixes(self.loaded.model)
+        share = supports_tree(self.loaded.model)
         return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:

@@ -29,7 +29,7 @@ from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.forward import disable_dropout, supports_tree, tree_attention
+from gradus.training.engine.forward import disable_dropout, tree_attention
 from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
@@ -231,11 +231,6 @@ def _set_threads(config: TrainerConfig) -> None:
         torch.set_num_threads(max(1, (config.threads or here.shared_threads) // here.size))
     elif config.threads is not None:
         torch.set_num_threads(config.threads)
-
-
-def share_prefixes(model: nn.Module) -> bool:
-    """Whether microbatches for this model may be trees."""
-    return supports_tree(model)
 
 
 def run_update(

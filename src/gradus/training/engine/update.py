@@ -21,7 +21,7 @@ from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import gather, share
-from gradus.training.engine.forward import score_tokens, tree_attention, vocabulary_size
+from gradus.training.engine.forward import score_tokens, supports_tree, tree_attention, vocabulary_size
 from gradus.training.engine.logp_diff import (
     LogpDiff,
     check_logp_diff,
@@ -30,7 +30,7 @@ from gradus.training.engine.logp_diff import (
     measure_logp_diff,
     uses_trainer_logprobs,
 )
-from gradus.training.engine.loss_step import precision, run_update, share_prefixes
+from gradus.training.engine.loss_step import precision, run_update
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
@@ -187,7 +187,7 @@ class _Update:
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
-        self.shares = share_prefixes(loaded.model) and self._reference_shares()
+        self.shares = supports_tree(loaded.model) and self._reference_shares()
 
     def begin(self, tokens: int) -> None:
         """Cut the update into passes of so many tokens, with all sums at zero."""
@@ -337,7 +337,7 @@ class _Update:
         if self.reference is None:
             return True
         with self.reference() as model:
-            return share_prefixes(model)
+            return supports_tree(model)
 
     @torch.no_grad()
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
