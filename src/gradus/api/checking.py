@@ -12,7 +12,7 @@ from gradus.api.environments import Data, as_name, load_environment
 from gradus.api.given import as_list, require_rewards_used, whole_number
 from gradus.api.pickled_spec import OfSpec
 from gradus.api.shown import Shown
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
@@ -196,7 +196,6 @@ def check(
     True
     """
     from gradus.api.training import WHOLE_RUN, make_recipe
-    from gradus.core import GradusError
     from gradus.pipeline.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)

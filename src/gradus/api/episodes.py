@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gradus import environments
 from gradus.api.environments import load_environment, with_rewards
 from gradus.api.shown import Shown
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Task
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError, Task
 from gradus.core.documents import Results
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ class StoredEpisodes(Shown):
 
     def _view(self, episode: Episode) -> Any:
         """The environment's own pictures; None if the episode came to nothing that they show, as one that failed at once."""
-        from gradus.core import GradusError
-
         try:
             return self.view(episode) if self.view else None
         except GradusError:
@@ -76,7 +74,6 @@ def show(
 
     ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
     """
-    from gradus.core import GradusError
     from gradus.core.stage_files import changed_since
     from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
     from gradus.reports import members_of

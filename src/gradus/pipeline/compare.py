@@ -126,7 +126,7 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
     keys = dict.fromkeys(key for table in tables.values() for key in table)
     differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
     digests = {name: _graded_by(folder) for name, folder in runs.items()}
-    for label in set[str].intersection(*map(set, digests.values())):
+    for label in sorted(set[str].intersection(*map(set, digests.values()))):
         if len({each[label] for each in digests.values()}) > 1:  # the file was changed between the runs
             differing.append(label)
             tables = {name: {**table, label: digests[name][label][:8]} for name, table in tables.items()}

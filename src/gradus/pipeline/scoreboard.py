@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,7 +17,7 @@ from gradus.audit.text.checks import EXPLOITABLE
 from gradus.audit.text.grader_process import Score
 from gradus.audit.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
-from gradus.core.files import read_json, write_text
+from gradus.core.files import read_json, read_toml, write_text
 from gradus.pipeline.progress import progress_bar
 from gradus.stats import format_interval, wilson
 
@@ -60,7 +59,7 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
 
 
 def _data(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(gradus.audit.__file__).parent.joinpath("scoreboard", f"{name}.toml").read_text())
+    return read_toml(Path(gradus.audit.__file__).parent / "scoreboard" / f"{name}.toml")
 
 
 def _itself(subject: TextSubject) -> TextSubject:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -47,11 +48,11 @@ _DATA_SETS = ("gsm8k", "jsonl", "csv")  # behind these names stands a path, what
 
 def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
-    table = _copied(_NANO)
+    table = deepcopy(_NANO)
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    whole = {"environment": environment, **table, "lm": _copied(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
+    whole = {"environment": environment, **table, "lm": deepcopy(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
     return within_conditions(whole, spec)
 
 
@@ -70,7 +71,7 @@ def within_conditions(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str,
     return table
 
 
-def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A recipe whose paths are relative to its own folder, with paths that can be used from here.
 
     A path that is not there stays as it is: it may be relative to where the command was typed, or a name on the hub.
@@ -80,7 +81,7 @@ def beside(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         path = Path(text)
         return str(folder / path) if text and not path.is_absolute() and (folder / path).exists() else text
 
-    moved = _copied(table)
+    moved = deepcopy(table)
     if isinstance(moved.get("environment"), str):
         moved["environment"] = with_paths(moved["environment"], here)
     model = moved.get("model")
@@ -119,9 +120,3 @@ def with_paths(name: str, change: Callable[[str], str]) -> str:
 def _option(option: str, change: Callable[[str], str]) -> str:
     key, _, value = option.partition("=")
     return f"{key}={quoted(change(unquote_plus(value)))}" if key in ("test", "system") else option
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value

@@ -97,7 +97,6 @@ _REMEDIES = {
 
 def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | None]:
     """How long a prompt is in the model's tokens and how long it may be, if the model can be looked at."""
-    from gradus.core import GradusError
     from gradus.policies.local.loading import context_length
 
     try:
