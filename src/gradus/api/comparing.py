@@ -42,9 +42,7 @@ class Scores(OfSpec):
     @property
     def episodes(self) -> list[Episode]:
         """All episodes, conditions and policies one after another."""
-        return [
-            each for by_policy in self.result.episodes.values() for several in by_policy.values() for each in several
-        ]
+        return self.result.flat
 
     @property
     def first_failure(self) -> str:

@@ -24,6 +24,11 @@ class Evaluation:
     document: Results
     episodes: Rollouts
 
+    @property
+    def flat(self) -> list[Episode]:
+        """All episodes, conditions and policies one after another."""
+        return [each for by_policy in self.episodes.values() for several in by_policy.values() for each in several]
+
     def to_json(self) -> Results:
         """The document of schema 2 (docs/evaluation.md); the same evaluation gives the same bytes."""
         return self.document.copy()

@@ -47,11 +47,8 @@ def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path:
     from gradus.pipeline.report_episodes import shown_groups
     from gradus.reports import environment_words, listed_episodes, shown_episodes, write_eval_report
 
-    evaluated = [
-        each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several
-    ]
     shown = {
         **shown_episodes(spec, shown_groups(evaluation.episodes, 3)),
-        "listed": listed_episodes(evaluated),
+        "listed": listed_episodes(evaluation.flat),
     }
     return write_eval_report(evaluation.to_json(), shown, path, about=environment_words(spec))

@@ -138,7 +138,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
             seed=run.recipe.seed if section.seed is None else section.seed,
             pairs=[],
         )
-        episodes = [e for by_policy in evaluation.episodes.values() for each in by_policy.values() for e in each]
+        episodes = evaluation.flat
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))
 

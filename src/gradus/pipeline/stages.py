@@ -206,7 +206,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     if best_is_the_start(run.folder / "grpo"):
         document["best_is_the_start"] = True
     write_json(run.folder / "results.json", document)
-    flat = [each for by_policy in evaluation.episodes.values() for several in by_policy.values() for each in several]
+    flat = evaluation.flat
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
     (run.folder / "eval" / "episodes.jsonl").unlink(missing_ok=True)  # of an earlier version
     write_report_episodes(run.folder, run.spec, run.grader, run.recipe, evaluation.episodes, policies)
