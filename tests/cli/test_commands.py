@@ -114,9 +114,9 @@ def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
     [
         ("memory insert m values -- --quiet", "memory insert m values -- --quiet"),
         ("memory insert m values x --timestamp --quiet", "memory insert m values x --timestamp --quiet"),
-        ("eval shop --save --strict -p gold --verbose", "--verbose eval shop --save --strict -p gold"),
+        ("eval shop --out --strict -p gold --verbose", "--verbose eval shop --out --strict -p gold"),
         ("check shop --json --strict", "--strict check shop --json"),
-        ("eval shop --save -- --quiet", "--quiet eval shop --save --"),
+        ("eval shop --out -- --quiet", "--quiet eval shop --out --"),
     ],
 )
 def test_a_word_that_is_a_value_or_comes_after_two_dashes_stays_where_it_is(typed, taken):
@@ -211,7 +211,7 @@ def test_power_is_said_without_wide_too(tmp_path):
 
 def test_an_evaluation_can_be_kept_and_reported(tmp_path):
     saved, report = tmp_path / "e.jsonl", tmp_path / "r.html"
-    gradus("eval", "rhythm", "-p", "heuristic,bayes", "-n", 3, "--save", saved, "--report", report)
+    gradus("eval", "rhythm", "-p", "heuristic,bayes", "-n", 3, "--out", saved, "--report", report)
     assert "<html" in report.read_text()
     assert "bayes" in gradus("show", saved, "-k", 4)
 
@@ -283,7 +283,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     )
     words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9 --rewrite-history --wide"
     said = gradus("eval", "rows.jsonl", *words.split())
-    assert f"next: gradus eval rows.jsonl {words} --save" in said
+    assert f"next: gradus eval rows.jsonl {words} --out" in said
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_commands_end_with_the_next_one(tmp_path):
     said = gradus("push", lessons, "me/lessons", "--public", "--dry-run").stderr
     assert said.splitlines()[-1] == f"next: gradus push '{lessons}' me/lessons --public"
     assert "next: gradus rewards try" in gradus("rewards", "list").stderr
-    said = gradus("rewards", "try", "-c", "x", "-a", "x", "-r", "format=2").stderr
+    said = gradus("rewards", "try", "-c", "x", "-a", "x", "--reward", "format=2").stderr
     assert "next: gradus audit arithmetic --reward format=2" in said
     assert not gradus("rewards", "try", "-c", "x", "-a", "x", "--json").stderr
 

@@ -36,7 +36,9 @@ def test_rewards_that_no_evaluation_would_take_are_errors(tmp_path: Path, weight
     names = ("a", "b")
     mine = tmp_path / "big.py"
     mine.write_text("".join(f"def {name}(completions, **kw): return [{size} for _ in completions]\n" for name in names))
-    rewards = [word for name, weight in zip(names, weights, strict=True) for word in ("-r", f"{mine}:{name}{weight}")]
+    rewards = [
+        word for name, weight in zip(names, weights, strict=True) for word in ("--reward", f"{mine}:{name}{weight}")
+    ]
     result = run("try", "-c", "x", *rewards, "--json")
     (row,) = map(json.loads, result.stdout.splitlines())
     taken = size == "1e99" and weights[0] == "=1"
@@ -47,7 +49,7 @@ def test_rewards_that_no_evaluation_would_take_are_errors(tmp_path: Path, weight
 
 def test_json_is_one_line_a_completion() -> None:
     text = json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"})
-    result = run("try", "-", "--json", "-r", "correctness", text=text)
+    result = run("try", "-", "--json", "--reward", "correctness", text=text)
     assert json.loads(result.stdout) == {
         "completion": RIGHT,
         "read": "2",
@@ -67,7 +69,7 @@ def test_stored_episodes(tmp_path: Path) -> None:
 
 def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    raise RuntimeError('no tone')\n")
-    result = run("try", "-c", RIGHT, "-r", f"{tmp_path / 'mine.py'}:tone", "-r", "format")
+    result = run("try", "-c", RIGHT, "--reward", f"{tmp_path / 'mine.py'}:tone", "--reward", "format")
     assert result.exit_code == 1
     assert "failed: tone: RuntimeError on 1 of 1 completions" in result.stderr
     assert "no tone" in result.stderr
@@ -75,7 +77,7 @@ def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "arguments",
-    [["try"], ["try", "x.jsonl", "-c", "y"], ["try", "nowhere.jsonl"], ["try", "-c", "y", "-r", "format=x"]],
+    [["try"], ["try", "x.jsonl", "-c", "y"], ["try", "nowhere.jsonl"], ["try", "-c", "y", "--reward", "format=x"]],
 )
 def test_wrong_use_is_said(arguments: list[str]) -> None:
     assert isinstance(run(*arguments).exception, GradusError)
@@ -85,7 +87,7 @@ def test_the_answer_to_typed_completions_is_refused_with_a_file(tmp_path: Path) 
     """The rows' own answers were taken without a word."""
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"}))
-    assert "have their own" in str(run("try", str(file), "-r", "correctness", "--answer", "3").exception)
+    assert "have their own" in str(run("try", str(file), "--reward", "correctness", "--answer", "3").exception)
 
 
 def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
@@ -120,5 +122,7 @@ def test_stored_episodes_are_scored_as_in_training(tmp_path: Path) -> None:
     write_episodes(tmp_path / "e.jsonl.gz", [episode], environment="arithmetic")
     rewards = [f"{own}:ids", f"{own}:said"]
     trained = load_rewards(rewards)([completion_of(episode)])[0].components
-    tried = run("try", str(tmp_path / "e.jsonl.gz"), "--json", *(word for each in rewards for word in ("-r", each)))
+    tried = run(
+        "try", str(tmp_path / "e.jsonl.gz"), "--json", *(word for each in rewards for word in ("--reward", each))
+    )
     assert json.loads(tried.stdout)["components"] == trained == {"ids": 30.0, "said": 5.0}

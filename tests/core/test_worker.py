@@ -49,6 +49,26 @@ def test_what_takes_too_much_is_cut_off_and_the_next_call_works(worker: Worker, 
     assert worker.call("add", a=1, b=1) == 2
 
 
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("import os; os._exit(7)", "did not start: .*ended with code 7"),
+        ("raise MemoryError('none left')", "did not start: MemoryError: none left"),
+        ("import time; time.sleep(60)", "did not start: .*took more than 2 s"),
+    ],
+)
+def test_a_worker_that_does_not_start_is_no_limit_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    """A limit counts as a wrong answer where answers are compared: all answers were wrong."""
+    monkeypatch.setattr("gradus.core.worker._START", 2 if "sleep" in script else 60)
+    (tmp_path / "script.py").write_text(script)
+    worker = Worker(tmp_path / "script.py", cpu_seconds=1)
+    with pytest.raises(WorkerError, match=says) as raised:
+        worker.call("add", a=1, b=1)
+    assert not isinstance(raised.value, WorkerLimit)
+
+
 @pytest.mark.usefixtures("many_open_files")
 def test_a_worker_answers_a_process_with_many_open_files(worker: Worker) -> None:
     assert worker.call("add", a=2, b=3) == 5

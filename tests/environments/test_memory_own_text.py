@@ -128,6 +128,24 @@ def test_a_person_is_found_however_the_question_is_written(question: str, answer
     assert read_plainly(memory, question).answer == answer
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where does Ann live?", "in Bergen"),  # was: Moved to Oslo in May. in Bergen.
+        ("What does Lina like?", "tea"),
+        ("What does Bob like?", "tea"),
+        ("When has Eve arrived?", "3 May 2030"),
+    ],
+)
+def test_of_several_sentences_the_one_that_says_it_is_read(question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", "Moved to Oslo in May. Ann lives in Bergen.")
+    memory.insert("values", "Lina: Ann moved. Like tea.")
+    memory.insert("values", "Bob likes tea.")
+    memory.insert("values", "Eve arrived on 3 May 2030. Eve left on 5 May 2030.")
+    assert read_plainly(memory, question).answer == answer
+
+
 def test_a_question_without_a_name_is_answered_if_its_words_are_known() -> None:
     memory = Memory()
     memory.insert("values", "the meeting is on 3 May 2030")

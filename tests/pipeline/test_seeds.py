@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,6 +185,31 @@ def test_the_same_command_is_advised_only_if_it_goes_on(
     assert last in str(failed.value)
     assert ("the same command goes on" in str(failed.value)) is goes_on
     assert isinstance(failed.value, ConfigError) is not goes_on
+
+
+def test_a_seed_that_starts_while_the_others_are_ended_is_ended_too(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C waited until it had trained."""
+    starting, killed, ended = Event(), Event(), list[str]()
+
+    def interrupted() -> Iterator[str]:
+        assert starting.wait(60)
+        raise KeyboardInterrupt
+        yield
+
+    def start(_: Recipe, folder: Path, *__: Any, **___: Any) -> Any:
+        if folder.name == "seed-0":
+            return SimpleNamespace(stdout=interrupted(), wait=lambda: 0, kill=killed.set)
+        starting.set()
+        assert killed.wait(60)
+        return SimpleNamespace(stdout=(), wait=lambda: 0, kill=lambda: ended.append(folder.name))
+
+    monkeypatch.setattr(seed_processes, "_start", start)
+    members = {tmp_path / "seed-0": recipe, tmp_path / "seed-1": recipe}
+    with pytest.raises(KeyboardInterrupt):
+        train_beside(members, tmp_path, 2, redo=False, console=Console(quiet=True))
+    assert ended == ["seed-1"]
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def command(
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     keep_history: bool | None = KEEP_HISTORY,
     json_file: str | None = JSON,
-    save: Path | None = typer.Option(None, "--save", help="Write the episodes (JSON lines) here."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Write the episodes (JSON lines) here."),
     report: Path | None = typer.Option(None, "--report", help="Write an HTML report here."),
     wide: bool = typer.Option(
         False, "--wide", help="Show every figure, component, pair and curve, not only the three that matter."
@@ -67,17 +67,17 @@ def command(
         **given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history),
     )
     show(replace(result, wide=wide), json_file)
-    if save is not None:
-        note(f"episodes: {result.save(save)}")
+    if out is not None:
+        note(f"episodes: {result.save(out)}")
     if report is not None:
         note(f"report: {result.report(report)}")
     if result.all_failed:
         note("every episode failed or could not be graded; the first says why: " + result.first_failure)
         raise typer.Exit(1)
-    if save is not None:
-        next_command("show", save)
+    if out is not None:
+        next_command("show", out)
     else:
-        also = ("--save", "episodes.jsonl", "--report", report or "report.html")
+        also = ("--out", "episodes.jsonl", "--report", report or "report.html")
         next_command("eval", environment, *same(*_SAME), *also)
 
 

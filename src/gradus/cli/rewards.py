@@ -29,7 +29,6 @@ def try_(
     reward: list[str] = typer.Option(
         ["correctness=2", "format=0.5", "incremental_format=0.5"],
         "--reward",
-        "-r",
         help="NAME, module:function or file.py:function, with =WEIGHT; repeat it for each.",
     ),
     completion: list[str] = typer.Option([], "--completion", "-c", help="A completion to score, instead of a file."),

@@ -69,7 +69,7 @@ class Worker:
                 assert process.stdin is not None
                 process.stdin.write(line)
                 process.stdin.flush()
-                return self._reply(12 * self._cpu_seconds)
+                return self._reply(12 * self._cpu_seconds, limit=self._cpu_seconds)
             except BrokenPipeError:
                 self._end()
                 raise WorkerLimit("WorkerLimit", "the worker ended before it answered") from None
@@ -95,7 +95,13 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"},
+                # OpenBLAS takes address space for each thread, so that a machine of many cores would pass the limit at the import.
+                env={
+                    "OPENBLAS_NUM_THREADS": "1",
+                    **os.environ,
+                    "PYTHONHASHSEED": "0",
+                    "PYTHONWARNINGS": "ignore",
+                },
                 start_new_session=True,  # Ctrl-C is for the process that asks
             )
         except OSError as error:
@@ -103,14 +109,18 @@ class Worker:
         atexit.register(self.close)
         clock.watch(self._process.pid)
         try:
-            self._reply(_START)
+            self._reply(_START, limit=_START)
+        except (
+            WorkerLimit
+        ) as error:  # no fault of a call: whoever takes a limit for a wrong answer would find all wrong
+            raise WorkerError(error.type, f"{self._command[3]} did not start: {error}") from error
         except BaseException:
             self._end()
             raise
         return self._process
 
-    def _reply(self, seconds: float) -> Any:
-        """The next line, as a result. The process is ended if none comes in time."""
+    def _reply(self, seconds: float, *, limit: float) -> Any:
+        """The next line, as a result. The process is ended if none comes in time; ``limit`` is what it is told to have passed."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -122,8 +132,12 @@ class Worker:
             ready = waiting.poll(left * 1000) if left > 0 else []
             chunk = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
             if not chunk:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(1 if ready else 0)
                 self._end()
-                raise WorkerLimit("WorkerLimit", f"took more than {self._cpu_seconds} s, or more memory than it may")
+                if process.returncode > 0:
+                    raise WorkerLimit("WorkerLimit", f"the worker ended with code {process.returncode}")
+                raise WorkerLimit("WorkerLimit", f"took more than {limit} s, or more memory than it may")
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         reply = json.loads(line)

@@ -246,7 +246,7 @@ def read_episodes(
     named = None if policy is None else f'"policy":{json.dumps(policy, ensure_ascii=False)}'
     path = stored_file(path)
     if not path.exists():
-        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --save` writes one")
+        raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
     problems: list[str] = []
     lines = lines_of(path, problems)
     header = _read_header(path, lines, problems)

@@ -47,7 +47,7 @@ function episodeBrowser(host, entries, listed) {
   // A page that has a server asks it for an episode that is not in the page; a file says how to see it.
   const fetched = async (row, number) => {
     if (typeof askEpisode !== "function") view.replaceChildren();  // what it showed is not what was asked for
-    if (!host.dataset.run) return address.replaceChildren("The turns of this episode are not in this file. ", html("code", {}, "gradus eval --save FILE"), " stores them all.");
+    if (!host.dataset.run) return address.replaceChildren("The turns of this episode are not in this file. ", html("code", {}, "gradus eval --out FILE"), " stores them all.");
     if (typeof askEpisode !== "function") return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.shown}/eval/episodes.jsonl.gz -k ${number}`), ", or open the run with ", html("code", {}, `gradus watch ${host.dataset.run}`), ".");
     const answer = await askEpisode(number);
     if (!answer.entries) return address.replaceChildren(answer.error ?? "The server has no such episode.");

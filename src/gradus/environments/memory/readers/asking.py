@@ -6,8 +6,9 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gradus.environments.memory.cutting import sentences, speaker_of
 from gradus.environments.memory.readers.free_text import WORD, is_name, texts_with
-from gradus.environments.memory.readers.reading import Chat, Note, RemoteReader, read_strict
+from gradus.environments.memory.readers.reading import Chat, Note, RemoteReader, read_text
 from gradus.environments.memory.store.memory import Memory
 from gradus.environments.memory.text import composed, content_words, plain_words
 from gradus.environments.memory.worlds.phrases import ATTRIBUTES
@@ -30,7 +31,7 @@ class Answered:
 def read_plainly(memory: Memory, question: str, chat: Chat | None = None) -> Answered:
     """Answer by ``chat``, a language model, or by the strict rule: an entry with the question's names and another of its words.
 
-    For the rule a question also has the nouns that its words stand for in the synthetic worlds: who *lives* somewhere has a *city*. A person
+    Of an entry of several sentences those are read that name both, if any does. For the rule a question also has the nouns that its words stand for in the synthetic worlds: who *lives* somewhere has a *city*. A person
     writes names as they come: see :func:`_with_names`.
     """
     if chat is not None:
@@ -42,8 +43,15 @@ def read_plainly(memory: Memory, question: str, chat: Chat | None = None) -> Ans
         return Answered(question=question, answer=UNKNOWN, why=why, notes=())
     said = set(plain_words(question))
     nouns = [noun for noun, each in ATTRIBUTES.items() if noun not in said and said & set(each.cues)]
-    reading = read_strict(memory, Question(text=" ".join([asked, *nouns]), answers=()))
-    return Answered(question=question, answer=reading.prediction, why=reading.why, notes=reading.notes)
+    reading = read_text(memory, Question(text=" ".join([asked, *nouns]), answers=()), sentences=_sentences)
+    answer = reading.prediction.rstrip(".!?;,")  # a sentence's end, not the value's
+    return Answered(question=question, answer=answer, why=reading.why, notes=reading.notes)
+
+
+def _sentences(entry: str) -> list[str]:
+    """The sentences of an entry, each with who says it."""
+    speaker, said = speaker_of(entry)
+    return [speaker + each for each in sentences(said)]
 
 
 def _with_names(memory: Memory, question: str) -> tuple[str, list[str]]:

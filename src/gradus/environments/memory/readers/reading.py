@@ -99,7 +99,7 @@ def read_strict(memory: Memory, question: Question) -> Reading:
     """At most 4 entries and 48 words in all, with the core if it fits beside them; an answer counts only from an entry that names entity and
     attribute; two different values make it wrong; nothing makes it "unknown"."""
     if not question.hops:
-        return _read_text(memory, question)
+        return read_text(memory, question)
     shown: list[Note] = []
     why = "no entry names entity and attribute"
     for hop in question.hops:
@@ -241,13 +241,19 @@ def _says(note: Note, answer: str) -> bool:
     )
 
 
-def _read_text(memory: Memory, question: Question) -> Reading:
+def read_text(
+    memory: Memory, question: Question, *, sentences: Callable[[str], Sequence[str]] | None = None
+) -> Reading:
+    """As the strict reader reads free text. ``sentences``: how to cut an entry, of which only those are read then that name entity and
+    attribute, if any does."""
     notes = _within_budget(_search(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
     asked = asked_of(memory, question.text)
     found: dict[tuple[str, ...], tuple[str, int | None]] = {}
     for note in (notes[place] for place in about(asked, [note.text for note in notes])):
-        for value in values_in(asked, note.text, note.timestamp):
-            found.setdefault(bare(value, english=asked.english), (value, note.id))
+        parts = sentences(note.text) if sentences else ()
+        for text in [parts[place] for place in about(asked, parts)] or [note.text]:
+            for value in values_in(asked, text, note.timestamp):
+                found.setdefault(bare(value, english=asked.english), (value, note.id))
     if not found:
         return judge(question, UNKNOWN, "no entry names entity and attribute", notes)
     values = " and ".join(value for value, _ in found.values())
