@@ -36,6 +36,11 @@ class FolderLock:
         self._mine.add(self)
         clear_half_written(folder)
 
+    def __del__(self) -> None:
+        """A lock that nobody holds any more is let go; Python would warn of a file that was left open."""
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def _locked(self) -> IO[str]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
