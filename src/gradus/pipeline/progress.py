@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from gradus.core.printable import printable
@@ -22,7 +23,7 @@ class _Rate(ProgressColumn):
     """Things per second."""
 
     def __init__(self, unit: str) -> None:
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self.unit = unit
 
     def render(self, task: Task) -> Text:
@@ -41,9 +42,9 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
-        MofNCompleteColumn(),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),  # on a narrow terminal the bar alone gets shorter
         _Rate(unit),
-        TimeRemainingColumn(compact=True),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet() or not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
