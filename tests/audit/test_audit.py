@@ -463,7 +463,10 @@ def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
         panel = PanelEpisodes(
             condition="c", episodes=ladder, ladder=("random", "gold"), reflexes=("random",), exploits=()
         )
-        assert check_separation(panel).status == status
+        found = check_separation(panel)
+        assert found.status == status
+        asked = "declare a teacher that does better" in found.evidence
+        assert asked == (status == "skip"), "it asked for a teacher where there was one, who does not do the task"
 
 
 @pytest.mark.parametrize(

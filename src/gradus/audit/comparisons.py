@@ -64,7 +64,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
     if status == "pass" and not any(map(_above, steps.values())):
         status, evidence = (
             "skip",
-            f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher",
+            f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher that does better",
         )
     measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
