@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradus.api import init
+from gradus.core import ConfigError
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.rewards import find_reward
 
@@ -80,3 +81,9 @@ def test_a_recipe_names_a_file_of_rows_as_the_command_line_does(tmp_path: Path) 
     recipe = load_recipe(None, path=tmp_path / "mine.toml")
     assert recipe.environment == f"jsonl:{tmp_path / 'rows.jsonl'}"
     assert recipe.spec().data_set.size("train") > 20
+
+
+def test_a_change_of_the_table_for_language_models_is_answered_with_the_key_to_change():
+    """It said that a recipe knows no `lm`, although a recipe's file may have the table."""
+    with pytest.raises(ConfigError, match=r"^lm\.grpo\.lr: .* name it grpo\.lr$"):
+        load_recipe("arithmetic", changes=["lm.grpo.lr=0.001"])

@@ -65,6 +65,7 @@ def load_recipe(
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
     table, source = raw_recipe(environment, path)
     edits = parse_changes(changes)
+    _refuse_language_model_keys(edits)
     chosen = _for_given_model(table, _named_model(model, edits, table), online=online)
     small = table.pop("quick", {})
     if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
@@ -95,6 +96,16 @@ def load_recipe(
     recipe._chosen = chosen
     recipe._shipped = str(path) if environment is None and path is not None and is_shipped(path) else None
     return recipe
+
+
+def _refuse_language_model_keys(edits: Mapping[str, Any]) -> None:
+    """The table ``[lm]`` is in force, or left out, before anything is changed, so a change of it would have no effect."""
+    for key in edits:
+        if key.startswith("lm."):
+            plain = key.removeprefix("lm.")
+            raise ConfigError(
+                f"{key}: a changed setting holds for the model of the run, whichever it is; name it {plain}"
+            )
 
 
 def _leave_out_what_belongs_to_others(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
