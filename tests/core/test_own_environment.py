@@ -119,3 +119,9 @@ def test_a_file_that_was_edited_is_imported_anew_by_the_next_call(tmp_path: Path
     os.utime(mine, (0, 0))
     assert paid() == 3.0
     assert sys.modules["beside_edited"] is module
+
+
+def test_the_page_says_where_a_reward_with_terms_comes_from():
+    module = re.search(r"`Reward\(value, components, terms\)` \(from `([\w.]+)`\)", PAGE.read_text(encoding="utf-8"))
+    assert module, "a reader took it from gradus, which does not have it"
+    assert hasattr(sys.modules[module.group(1)], "Reward")
