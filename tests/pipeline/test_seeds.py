@@ -20,9 +20,11 @@ import gradus
 from gradus.core import ConfigError, GradusError, StorageError
 from gradus.core.locks import FolderLock
 from gradus.core.strictness import VARIABLE
+from gradus.environments.registry import load as load_environment
 from gradus.pipeline import seed_processes
 from gradus.pipeline.compare import compare_runs, named_runs
 from gradus.pipeline.doctor import diagnosis_of
+from gradus.pipeline.policies import make_policy
 from gradus.pipeline.recipe import Recipe
 from gradus.pipeline.recipe_files import load_recipe
 from gradus.pipeline.run import run_recipe
@@ -85,6 +87,18 @@ def test_results_are_over_seeds_and_say_what_each_came_to(folder: Path) -> None:
     pair = condition["pairs"]["grpo - sft"]["reward"]
     assert pair["by_seed"] == [each["pairs"]["grpo - sft"]["reward"]["mean"] for each in own]
     assert pair["episodes"] == 8
+
+
+def test_of_several_seeds_it_is_said_which_one_is_taken(
+    folder: Path, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = load_environment(recipe.environment)
+    make_policy(spec, str(folder))
+    assert f"{folder} holds several seeds; the model is that of {folder / 'seed-0'}\n" == capsys.readouterr().err
+    make_policy(spec, str(folder / "seed-1"))
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="a run keeps its models in best and final"):
+        make_policy(spec, str(folder / "seed-0" / "grpo" / "checkpoints"))
 
 
 def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> None:

@@ -20,7 +20,7 @@ from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
-from gradus.policies.local.model_card import plain_prompt
+from gradus.policies.local.model_card import export_facts, plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, read_settings, write_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -271,6 +271,13 @@ def test_what_was_pushed_is_no_damaged_folder_but_damaged_adapters_are(
     (tmp_path / "apart" / "gradus.json").write_text("{}")
     with pytest.raises(StorageError, match=r"damaged: gradus\.json"):
         load_model(tmp_path / "apart")
+
+
+def test_a_card_names_a_base_of_this_machine_without_its_path(tmp_path: Path) -> None:
+    options: Any = {"parameters": 5, "dtype": "float32", "adapter": {"r": 4, "lora_alpha": 8}, "gap": None}
+    (tmp_path / "tiny").mkdir()
+    assert "trained from `tiny`" in export_facts(base=str(tmp_path / "tiny"), **options)
+    assert "trained from `Qwen/Qwen2.5-0.5B`" in export_facts(base="Qwen/Qwen2.5-0.5B", **options)
 
 
 def test_adapters_of_a_folder_on_this_machine_are_not_pushed(adapter: Path, tmp_path: Path) -> None:

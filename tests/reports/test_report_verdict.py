@@ -117,6 +117,13 @@ def test_a_corrected_p_is_said_where_the_interval_alone_would_mislead() -> None:
     assert "over all conditions" not in verdict_on(results).headline
 
 
+def test_a_policy_alone_is_not_the_highest() -> None:
+    results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
+    home = results["conditions"]["home"]
+    home["policies"], home["pairs"] = {"teacher": {"reward": {"mean": 0.0, "low": 0.0, "high": 0.1}}}, {}
+    assert verdict_on(results).headline.startswith("teacher on home: 0.000")
+
+
 def test_an_undefined_interval_proves_nothing() -> None:
     results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
     pair = results["conditions"]["home"]["pairs"]["grpo - sft"]

@@ -148,9 +148,14 @@ def serve(
 
 def _source(model: str | Path) -> str:
     """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
-    from gradus.policies.local.folders import check_model_source, find_model
+    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed
 
-    return str(find_model(path_text("model", model)) or check_model_source(path_text("model", model)))
+    name = path_text("model", model)
+    folder = find_model(name)
+    if folder is None:
+        return check_model_source(name)
+    tell_first_seed(name, folder)
+    return str(folder)
 
 
 def _loaded(model: str | Path, keep_history: bool | None) -> LoadedModel:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.naming import did_you_mean
-from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, trained_precision
+from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, tell_first_seed, trained_precision
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
@@ -67,7 +67,10 @@ def make_policy(
         raise ConfigError(
             f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: {f'it is none of {known}' if known else none}, not remote:MODEL, "
             "no folder with a model, and no hub name (owner/name)"
+            + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
         )
+    if folder is not None:
+        tell_first_seed(name, folder)
     from gradus.pipeline.recipe_files import sampling_of
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
@@ -148,4 +151,5 @@ def existing_model(name: str) -> Path:
         raise ConfigError(
             f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(RUN_MODELS)} in it"
         )
+    tell_first_seed(name, folder)
     return folder

@@ -209,6 +209,8 @@ def _ranking_headline(results: Json, condition: str) -> str:
         return f"No policy could be graded on {condition}."
     best = known[-1]
     amount = f"{format_interval(figure(policies[best].get('reward')))} in {_grader(results)}"
+    if len(policies) == 1:
+        return f"{best} on {condition}: {amount}."
     text = f"{best} is graded highest on {condition}: {amount}"
     if len(known) == 1:
         return f"{text}."

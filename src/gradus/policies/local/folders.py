@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,6 +92,13 @@ def run_of(source: str | Path, model: Path) -> Path:
     """
     path = Path(source).expanduser()
     return next((seed for seed in path.glob("seed-*") if model.is_relative_to(seed)), path)
+
+
+def tell_first_seed(source: str | Path, model: Path) -> None:
+    """Say on standard error that of a run of several seeds one is taken, if :func:`find_model` found ``model`` so."""
+    run = run_of(source, model)
+    if run != Path(source).expanduser():
+        print(f"{source} holds several seeds; the model is that of {run}", file=sys.stderr)
 
 
 def trained_precision(folder: str | Path) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def export_facts(
     if adapter is not None:
         kind = f"LoRA of rank {adapter.get('r')} and alpha {adapter.get('lora_alpha')}"
         state = "not merged" if gap is None else f"merged into the weights (log-probs agree to {gap:.1e} nats)"
-        facts += [f"trained from `{base}`", f"{kind}, {state}"]
+        shown = Path(base).name if Path(base).exists() else base  # where a folder lies is nobody else's business
+        facts += [f"trained from `{shown}`", f"{kind}, {state}"]
     return facts
 
 
