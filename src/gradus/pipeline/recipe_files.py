@@ -16,7 +16,6 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_tables import is_shipped, raw_recipe
+from gradus.pipeline.recipe_tables import own_table, raw_recipe
 from gradus.pipeline.trl_names import trl_hint
 from gradus.planning.defaults import by_size
 from gradus.planning.hardware import PRESETS
@@ -63,7 +62,7 @@ def load_recipe(
     """
     if environment is None and path is None:
         raise ConfigError("name an environment (gradus envs lists them) or give --recipe FILE")
-    table, source = raw_recipe(environment, path)
+    table, source, shipped = raw_recipe(environment, path)
     edits = parse_changes(changes)
     _refuse_language_model_keys(edits)
     chosen = _for_given_model(table, _named_model(model, edits, table), online=online)
@@ -94,7 +93,7 @@ def load_recipe(
         recipe = _compared_with_base(recipe, edits.keys())
     recipe._edited = frozenset(edits)
     recipe._chosen = chosen
-    recipe._shipped = str(path) if environment is None and path is not None and is_shipped(path) else None
+    recipe._shipped = str(path) if shipped and environment is None else None
     return recipe
 
 
@@ -233,9 +232,7 @@ def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     """How the environment's own recipe samples from a language model."""
-    table: dict[str, Any] = {}
-    if spec.recipe is not None:
-        table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
+    table = own_table(spec)
     layer = table.get("lm", table)
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
 

@@ -14,13 +14,15 @@ from gradus.pipeline.row_sizes import with_room_for_rows
 from gradus.pipeline.starter import beside, starter, within_conditions
 
 
-def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str]:
-    """The raw recipe and where it came from."""
+def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
+    """The raw recipe, where it came from, and whether ``path`` is the bare name of one that comes with Gradus, and no file."""
     if path is not None:
         try:
-            shipped = _own(path)
-            table = tomllib.loads(shipped or path.read_text(encoding="utf-8"))
-            return (table if shipped else beside(table, path.parent)), str(path)
+            if shipped := not path.is_file() and str(path) in own_recipes():
+                table = _shipped_table(f"{path}.toml")
+            else:
+                table = beside(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
+            return table, str(path), shipped
         except FileNotFoundError as error:
             raise ConfigError(
                 f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
@@ -33,15 +35,18 @@ def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, An
     assert environment is not None
     spec = environments.load(environment)
     kind = "settings for" if spec.recipe is None else "recipe of"
-    return recipe_of(environment, spec), f"the {kind} {environment}"
+    return recipe_of(environment, spec), f"the {kind} {environment}", False
 
 
 def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
     """The raw recipe of an environment: its own, or settings to begin with."""
-    if spec.recipe is None:
-        return with_room_for_rows(starter(environment, spec), spec)
-    table = tomllib.loads(resources.files("gradus.recipes").joinpath(spec.recipe).read_text(encoding="utf-8"))
-    return with_room_for_rows(within_conditions(table, spec), spec)
+    table = starter(environment, spec) if spec.recipe is None else within_conditions(own_table(spec), spec)
+    return with_room_for_rows(table, spec)
+
+
+def own_table(spec: EnvironmentSpec) -> dict[str, Any]:
+    """The recipe that an environment brings, as its file has it; empty if it brings none."""
+    return {} if spec.recipe is None else _shipped_table(spec.recipe)
 
 
 def own_recipes() -> list[str]:
@@ -51,13 +56,5 @@ def own_recipes() -> list[str]:
     )
 
 
-def is_shipped(path: Path) -> bool:
-    """Whether ``path`` is the bare name of a recipe that comes with Gradus, and no file."""
-    return not path.is_file() and str(path) in own_recipes()
-
-
-def _own(path: Path) -> str | None:
-    """The text of a recipe that comes with Gradus, if ``path`` is the bare name of one and no file."""
-    if not is_shipped(path):
-        return None
-    return resources.files("gradus.recipes").joinpath(f"{path}.toml").read_text(encoding="utf-8")
+def _shipped_table(file_name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("gradus.recipes").joinpath(file_name).read_text(encoding="utf-8"))
