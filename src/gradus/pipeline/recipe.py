@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,15 +125,19 @@ class EvalSection(_Section):
     )
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What loading a recipe found out and its settings do not say."""
+
+    edited: frozenset[str] = frozenset()  # dotted keys that were set on the command line
+    chosen: str = ""  # see Recipe.chosen
+    shipped: str | None = None  # its name, if it comes with Gradus and was asked for by that name alone
+
+
 class Recipe(_Section):
     """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
 
-    _edited: frozenset[str] = PrivateAttr(default=frozenset())  # dotted keys that were set on the command line
-    _chosen: str = PrivateAttr(default="")
-    _shipped: str | None = PrivateAttr(
-        default=None
-    )  # its name, if it comes with Gradus and was asked for by that name alone
-    _one_turn: bool | None = PrivateAttr(default=None)  # what template() found: to ask again is to read all rows again
+    _origin: Origin = PrivateAttr(default=Origin())
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
@@ -208,18 +213,24 @@ class Recipe(_Section):
             )
         return self
 
+    def with_origin(self, origin: Origin) -> Recipe:
+        """The same settings, and where they came from."""
+        recipe = self.model_copy()
+        recipe._origin = origin
+        return recipe
+
     @property
     def chosen(self) -> str:
         """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
-        return self._chosen
+        return self._origin.chosen
 
     def default_folder(self) -> Path:
         """Where its run is stored if nobody says so: after the recipe's name or the environment, and apart at toy size."""
-        return default_folder(self._shipped or self.environment, quick=self.quick)
+        return default_folder(self._origin.shipped or self.environment, quick=self.quick)
 
     def grpo_sources(self) -> dict[str, str]:
         """GRPO's settings that were given -> where they came from."""
-        edited = {key.split(".")[1] for key in self._edited if key.startswith("grpo.")}
+        edited = {key.split(".")[1] for key in self._origin.edited if key.startswith("grpo.")}
         return {name: "command line" if name in edited else "recipe" for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
@@ -245,14 +256,17 @@ class Recipe(_Section):
         """The grader to train with, in :meth:`spec`; None is its default one."""
         return None if self.weights else self.grader
 
+    @cached_property
+    def _one_turn(self) -> bool:
+        """Kept, for to ask again is to read all rows again."""
+        return self.spec().max_turns == 1
+
     def template(self, one_turn: bool | None = None) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
         they are, where the environment cannot be loaded by its name."""
-        if one_turn is not None:
-            self._one_turn = one_turn
-        if self._one_turn is None and self.model.path is not None and not self.model.keep_history:
-            self._one_turn = self.spec().max_turns == 1
-        keep = self.model.keep_history or (self.model.path is not None and self._one_turn)
+        keep = self.model.keep_history
+        if not keep and self.model.path is not None:
+            keep = self._one_turn if one_turn is None else one_turn
         written = None if self.model.tool_calls == "auto" else self.model.tool_calls
         return {
             "keep_history": keep or None,

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
-from gradus.pipeline.recipe import Recipe
+from gradus.pipeline.recipe import Origin, Recipe
 from gradus.pipeline.recipe_tables import own_table, raw_recipe
 from gradus.pipeline.trl_names import trl_hint
 from gradus.planning.defaults import by_size
@@ -91,10 +91,8 @@ def load_recipe(
     recipe = _validated(table, source)
     if edits.get("teach.enabled") is False:
         recipe = _compared_with_base(recipe, edits.keys())
-    recipe._edited = frozenset(edits)
-    recipe._chosen = chosen
-    recipe._shipped = str(path) if shipped and environment is None else None
-    return recipe
+    name = str(path) if shipped and environment is None else None
+    return recipe.with_origin(Origin(edited=frozenset(edits), chosen=chosen, shipped=name))
 
 
 def _refuse_language_model_keys(edits: Mapping[str, Any]) -> None:
