@@ -169,7 +169,7 @@ def run(
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
     folder = Path(out) if out is not None else None
-    chosen = make_recipe(
+    made = make_recipe(
         data,
         recipe=recipe,
         model=model,
@@ -189,14 +189,14 @@ def run(
     if parallel is not None:
         whole_number("parallel", parallel)
     with gradients():
-        require_names(chosen)
+        require_names(made)
         if seeds is not None and seeds != 1:
             from gradus.pipeline.seeds import run_seeds
 
-            return Run(run_seeds(chosen, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
+            return Run(run_seeds(made, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
         if parallel is not None:
             raise ConfigError("parallel has no effect without seeds; a plain run is one process")
-        return Run(run_recipe(chosen, out=folder, redo=redo, anyway=anyway))
+        return Run(run_recipe(made, out=folder, redo=redo, anyway=anyway))
 
 
 @contextmanager
@@ -248,15 +248,15 @@ def make_recipe(
         online=online,
         **options,
     )
-    chosen = load(changes=settings)
-    if chosen.chosen and not quiet():
-        print(chosen.chosen, file=sys.stderr)
+    made = load(changes=settings)
+    if made.chosen and not quiet():
+        print(made.chosen, file=sys.stderr)
     if memory is None:
-        return chosen
+        return made
     from gradus.pipeline.checks.plan import fitted_plan
     from gradus.planning.forecast import check_fits
 
-    forecast, config, changed = fitted_plan(chosen, preset=options.get("preset"), memory=memory, online=online)
+    forecast, config, changed = fitted_plan(made, preset=options.get("preset"), memory=memory, online=online)
     check_fits(forecast, config)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
     return load(changes={**parse_changes(settings), **parse_changes(changed)})

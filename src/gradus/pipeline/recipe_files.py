@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,9 +35,8 @@ from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
-_SFT = re.compile(
-    r"(?<![^\s-])sft(?![^\s-])"
-)  # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
+# as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
+_SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")
 
 
 def load_recipe(
@@ -65,32 +64,25 @@ def load_recipe(
     table, source, shipped = raw_recipe(environment, path)
     edits = parse_changes(changes)
     _refuse_language_model_keys(edits)
-    chosen = _for_given_model(table, _named_model(model, edits, table), online=online)
     small = table.pop("quick", {})
-    if isinstance(small, bool):  # a stored recipe says what it is, and has no smaller form
+    stored = isinstance(small, bool)  # a run's recipe says what it is: all is chosen, and it has no smaller form
+    if stored:
         table["quick"], small = small, {}
+    chosen = _for_given_model(table, None if stored else _named_model(model, edits, table), online=online)
     if rewards:
-        _without_grader(table, small, whole=path is None)
-        table["rewards"] = [dict(each) for each in rewards]
+        _with_rewards(table, small, rewards, whole=path is None)
     if quick:
-        for key, value in small.items():
-            _set(table, key, value)
+        _set_all(table, small)
         table["quick"] = True
     if preset is not None:
         _for_machine(table, preset)
-    named: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
+    named = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
     named["trackers"] = list(trackers) or None
-    for key, value in named.items():
-        if value is not None:
-            _set(table, key, value)
-    for key, value in edits.items():
-        _set(table, key, value)
+    _set_all(table, {key: value for key, value in named.items() if value is not None})
+    _set_all(table, edits)
     _leave_out_what_belongs_to_others(table, edits)
-    if edits.get("teach.enabled") is True and not edits.keys() & {"eval.policies", "eval.pairs"}:
-        _compare_with_sft(table)
-    recipe = _validated(table, source)
-    if edits.get("teach.enabled") is False:
-        recipe = _compared_with_base(recipe, edits.keys())
+    _compare_with_sft(table, edits)
+    recipe = _compared_with_base(_validated(table, source), edits)
     name = str(path) if shipped and environment is None else None
     return recipe.with_origin(Origin(edited=frozenset(edits), chosen=chosen, shipped=name))
 
@@ -118,8 +110,10 @@ def _leave_out_what_belongs_to_others(table: dict[str, Any], edits: Mapping[str,
                         section.pop(name, None)
 
 
-def _compare_with_sft(table: dict[str, Any]) -> None:
-    """If a teacher is switched on that the recipe does without, its student is in the tables too."""
+def _compare_with_sft(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
+    """If an edit switches a teacher on that the recipe does without, its student is in the tables too."""
+    if edits.get("teach.enabled") is not True or edits.keys() & {"eval.policies", "eval.pairs"}:
+        return
     section = table.get("eval", {})
     policies, pairs = list(section.get("policies", ())), list(section.get("pairs", ()))
     if "grpo" in policies and "sft" not in policies:
@@ -134,13 +128,15 @@ def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str
     return named if isinstance(named, str) else None
 
 
-def _compared_with_base(recipe: Recipe, given: Collection[str]) -> Recipe:
-    """A recipe without SFT: the model before GRPO takes the place of SFT's student, and promises about that student go."""
+def _compared_with_base(recipe: Recipe, edits: Mapping[str, Any]) -> Recipe:
+    """If an edit switches SFT off, the model before GRPO takes the place of SFT's student, and promises about that student go."""
+    if edits.get("teach.enabled") is not False:
+        return recipe
     section = recipe.eval
     named = {
         key: tuple(dict.fromkeys(_SFT.sub("base", name) for name in getattr(section, key)))
         for key in ("policies", "pairs")
-        if getattr(section, key) and f"eval.{key}" not in given
+        if getattr(section, key) and f"eval.{key}" not in edits
     }
     promises = tuple(each for each in recipe.promises if not _SFT.search(f"{each.policy} {each.pair}"))
     kept = {"promises": promises} if recipe.promises else {}
@@ -153,18 +149,19 @@ def _for_given_model(table: dict[str, Any], model: str | None, *, online: bool) 
     Without the table what the recipe says holds for any model, and what it leaves out follows the model's size.
     """
     layer = table.pop("lm", None)
-    own = table.keys() & {"sft", "grpo"} if layer is None else set[str]()
-    stored = isinstance(table.get("quick"), bool)  # a run's recipe, in which all is chosen
-    if model is None or stored or (own and is_nano(model)):
+    own = layer is None and bool(table.keys() & {"sft", "grpo"})
+    if model is None or (own and is_nano(model)):
         return ""
     table.pop("promises", None)  # they are about the nano model that the recipe makes
-    if layer is not None and is_nano(model):
-        return f"settings: the recipe's for a nano model, which {model} is"
-    for key, value in (layer or {}).items():
-        table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
+    if layer is not None:
+        if is_nano(model):
+            return f"settings: the recipe's for a nano model, which {model} is"
+        table.update(sft={}, grpo={})  # the own ones are for a nano model
+        for key, value in layer.items():
+            table[key] = {**table.get(key, {}), **value} if key in ("teach", "eval", "audit") else value
     parameters = _parameters(model, online=online)
     for stage, settings in by_size(parameters).items():
-        table[stage] = {**settings, **(table.get(stage, {}) if layer is None else layer.get(stage, {}))}
+        table[stage] = {**settings, **table.get(stage, {})}
     size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
     whose = (
         "the recipe's for a language model ([lm])" if layer else "the recipe's" if own else "those for a language model"
@@ -218,7 +215,9 @@ def parse_changes(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool) -> None:
+def _with_rewards(
+    table: dict[str, Any], small: dict[str, Any], rewards: Sequence[Mapping[str, Any]], *, whole: bool
+) -> None:
     """Rewards replace the grader; what an environment's own recipe says of its own grader goes with it (``whole``)."""
     for key in ("grader", "rewards", *(("stage", "adaptive", "promises") if whole else ())):
         table.pop(key, None)
@@ -226,6 +225,7 @@ def _without_grader(table: dict[str, Any], small: dict[str, Any], *, whole: bool
         table.get("eval", {}).pop("graders", None)
         for key in [key for key in small if key.startswith("stage.")]:
             del small[key]
+    table["rewards"] = [dict(each) for each in rewards]
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
@@ -233,6 +233,11 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     table = own_table(spec)
     layer = table.get("lm", table)
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
+
+
+def _set_all(table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        _set(table, key, value)
 
 
 def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
