@@ -87,3 +87,27 @@ def test_a_change_of_the_table_for_language_models_is_answered_with_the_key_to_c
     """It said that a recipe knows no `lm`, although a recipe's file may have the table."""
     with pytest.raises(ConfigError, match=r"^lm\.grpo\.lr: .* name it grpo\.lr$"):
         load_recipe("arithmetic", changes=["lm.grpo.lr=0.001"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lm = 3", r"lm: expected a table, \[lm\], got 3"),
+        ("grpo = 3", r"grpo: expected a table, \[grpo\], got 3"),
+        ("[lm]\nteach = 3", r"lm.teach: expected a table, \[lm.teach\], got 3"),
+        ('quick = "abc"', r"quick: expected a table, \[quick\], got 'abc'"),
+    ],
+)
+def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: str):
+    """Each was a TypeError or an AttributeError."""
+    (tmp_path / "mine.toml").write_text(f'environment = "arithmetic"\n{text}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=says):
+        load_recipe(None, path=tmp_path / "mine.toml", model="somebody/model", quick=True)
+
+
+def test_settings_are_those_for_the_model_that_a_change_names():
+    """They followed the size of the other one."""
+    both = load_recipe("arithmetic", model="somebody/other", changes={"model.path": "somebody/model"})
+    assert both == load_recipe("arithmetic", changes={"model.path": "somebody/model"})
+    nano = load_recipe("arithmetic", model="somebody/other", changes={"model.path": None})
+    assert nano.sft == load_recipe("arithmetic").sft

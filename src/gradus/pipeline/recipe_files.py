@@ -36,6 +36,7 @@ from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
 # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
+_SECTIONS = ("model", "stepping", "audit", "teach", "sft", "grpo", "eval")
 _SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")
 
 
@@ -64,6 +65,7 @@ def load_recipe(
     table, source, shipped = raw_recipe(environment, path)
     edits = parse_changes(changes)
     _refuse_language_model_keys(edits)
+    _check_tables(table, source)
     small = table.pop("quick", {})
     stored = isinstance(small, bool)  # a run's recipe says what it is: all is chosen, and it has no smaller form
     if stored:
@@ -85,6 +87,19 @@ def load_recipe(
     recipe = _compared_with_base(_validated(table, source), edits)
     name = str(path) if shipped and environment is None else None
     return recipe.with_origin(Origin(edited=frozenset(edits), chosen=chosen, shipped=name))
+
+
+def _check_tables(table: Mapping[str, Any], source: str) -> None:
+    """Layers are merged before the recipe is validated, so a section that is no table is refused before."""
+    given = {name: value for name, value in table.items() if name == "lm" or name in _SECTIONS}
+    lm = table.get("lm")
+    if isinstance(lm, Mapping):
+        given |= {f"lm.{name}": value for name, value in lm.items() if name in _SECTIONS}
+    if not isinstance(table.get("quick"), bool | None):
+        given["quick"] = table["quick"]
+    for name, value in given.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{source} cannot be used:\n  {name}: expected a table, [{name}], got {_short(value)}")
 
 
 def _refuse_language_model_keys(edits: Mapping[str, Any]) -> None:
@@ -124,7 +139,8 @@ def _compare_with_sft(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
 def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
     """The model that is asked for; anything but a text is left to the recipe's own check."""
     section = table.get("model", {})
-    named = model or edits.get("model.path") or (section.get("path") if isinstance(section, Mapping) else None)
+    path = section.get("path") if isinstance(section, Mapping) else None
+    named = edits.get("model.path", model or path)
     return named if isinstance(named, str) else None
 
 
