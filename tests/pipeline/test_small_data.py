@@ -6,6 +6,7 @@ import pytest
 
 import gradus
 from gradus.api.training import make_recipe
+from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
 from gradus.pipeline.recipe import own_grader
 from gradus.rewards import RewardConfig, tell_steps_taken
@@ -107,3 +108,15 @@ def test_rewards_that_are_missing_are_counted_and_named(tmp_path):
     assert 0.2 < step["ungraded_episodes"] < 0.8
     assert "bad row" in step["reward_error"]
     assert "missing rewards" in (run.folder / "doctor.json").read_text()
+
+
+def test_a_reward_that_wants_another_column_ends_the_run_at_its_teacher(tmp_path):
+    """GRPO's first step said so, behind SFT."""
+
+    def hard(completions, difficulty, **columns):
+        return [1.0] * len(completions)
+
+    rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
+    with pytest.raises(GradusError, match=r"none of the 64 episodes of .* could be graded: .* difficulty, which is no"):
+        gradus.train(None, rows, rewards=[hard], quick=True, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "sft").exists()

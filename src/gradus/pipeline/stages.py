@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, Policy
 from gradus.core.files import write_json
 from gradus.core.members import stored_file
 from gradus.core.metrics import read_metrics
@@ -144,6 +144,8 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )
     run.console.print(summary.sentence(path), highlight=False)
+    if summary.reward_mean is None and summary.reason is not None:  # GRPO would come to the same, later
+        raise GradusError(f"none of the {summary.episodes} episodes of {name} could be graded: {summary.reason}")
     left_out = {"seconds", "grader", "policy", "stored", *(() if summary.spent else ("spent",))}
     cost.update({key: value for key, value in asdict(summary).items() if key not in left_out})
 

@@ -37,7 +37,7 @@ class TeachSummary:
     prompt_tokens: int
     completion_tokens: int
     cost: float | None
-    reason: str | None = None  # of the first failure
+    reason: str | None = None  # of the first failure, or of the first grader's error
     spent: str = ""
 
     def sentence(self, path: Path) -> str:
@@ -78,6 +78,8 @@ class Tally:
                 self.reason = episode.failure.message
             if episode.reward is not None and episode.reward.value is not None:
                 self.rewards.append(episode.reward.value)
+            elif episode.reward is not None and self.reason is None:
+                self.reason = episode.reward.error
             for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
                 self.prompt_tokens += usage.prompt_tokens
                 self.completion_tokens += usage.completion_tokens
