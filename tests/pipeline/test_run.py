@@ -130,7 +130,9 @@ def test_metrics_are_one_record_a_step_unless_others_are_asked_for(run):
 
 def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_it(run):
     other = recipe("grpo.max_steps=3")
-    with pytest.raises(ConfigError, match=r"grpo\.max_steps was 2, is now 3"):
+    with pytest.raises(
+        ConfigError, match=r"grpo\.max_steps was 2, is now 3.*--out \(with --model .* from these weights\)"
+    ):
         run_recipe(other, out=run)
     sft = (run / "sft/best/model.safetensors").stat().st_mtime_ns
     run_recipe(other, out=run, redo=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -107,9 +108,11 @@ class RunState:
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
             what = [f"settings ({shown})"] if changed else []
+            trained = stage == "grpo" and (self.folder / "grpo" / "best").is_dir()
+            onward = f" (with --model {shlex.quote(str(self.folder))} from these weights)" if trained else ""
             raise ConfigError(
                 f"{self.folder} holds a stage {stage!r} made with other {' and other '.join([*what, *other])}; "
-                "choose another folder with --out, or do it and what builds on it again with --redo"
+                f"choose another folder with --out{onward}, or do it and what builds on it again with --redo"
             )
         self._forget(stage)
         return False

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -185,8 +186,10 @@ def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path, *, f
     for key in sorted({*stored, *now}):
         before, after = json.dumps(stored.get(key)), json.dumps(now.get(key))
         if before != after and key not in free:
+            weights = next((path / name for name in ("final", "best") if (path / name).is_dir()), None)
+            onward = "" if weights is None else f", with --model {shlex.quote(str(weights))} from this one's weights"
             raise ConfigError(
-                f"cannot resume {path}: {key} was {before} and is now {after}; set it back, or begin a new run in another folder"
+                f"cannot resume {path}: {key} was {before} and is now {after}; set it back, or begin a new run in another folder{onward}"
             )
         if before != after:
             others.append(f"{key} = {after} (it was {before})")
