@@ -39,8 +39,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import precision, prepare_model, share_prefixes
+from gradus.training.engine.forward import score_tokens, supports_tree, vocabulary_size
+from gradus.training.engine.loss_step import precision, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.throughput import matmul_peak, training_flops
 from gradus.training.engine.update import policy_update
@@ -163,7 +163,7 @@ def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], 
 @torch.no_grad()
 def trainer_logprobs(loaded: LoadedModel, sequences: Sequence[TrainingSample]) -> list[Tensor]:
     """What the trainer computes, sequence by sequence."""
-    share = share_prefixes(loaded.model)
+    share = supports_tree(loaded.model)
     result: dict[int, Tensor] = {}
     with precision(loaded, TrainerConfig()):
         batches = microbatches(sequences, budget=4096, share=share, vocabulary=vocabulary_size(loaded.model))
@@ -206,7 +206,7 @@ def agreement(name: str, config: Any, size: Size, dtype: torch.dtype) -> dict[st
     return {
         "architecture": name,
         "dtype": str(dtype).removeprefix("torch."),
-        "shares_prefixes": share_prefixes(loaded.model),
+        "shares_prefixes": supports_tree(loaded.model),
         "sampler_trainer": gap(sampled, trained),
         "trainer_plain": gap(trained, plain),
         "sampler_plain": gap(sampled, plain),
