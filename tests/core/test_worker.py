@@ -67,6 +67,8 @@ def test_a_worker_that_does_not_start_is_no_limit_of_a_call(
     with pytest.raises(WorkerError, match=says) as raised:
         worker.call("add", a=1, b=1)
     assert not isinstance(raised.value, WorkerLimit)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert worker.call("add", a=1, b=1) == 2  # what did not start is gone
 
 
 @pytest.mark.usefixtures("many_open_files")

@@ -110,9 +110,9 @@ class Worker:
         clock.watch(self._process.pid)
         try:
             self._reply(_START, limit=_START)
-        except (
-            WorkerLimit
-        ) as error:  # no fault of a call: whoever takes a limit for a wrong answer would find all wrong
+        except WorkerLimit as error:
+            # It is no fault of a call: who takes a limit for a wrong answer would find all answers wrong.
+            self._end()
             raise WorkerError(error.type, f"{self._command[3]} did not start: {error}") from error
         except BaseException:
             self._end()

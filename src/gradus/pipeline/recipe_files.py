@@ -35,8 +35,12 @@ from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
+_SECTIONS = [
+    name
+    for name, field in Recipe.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+]
 # as a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
-_SECTIONS = ("model", "stepping", "audit", "teach", "sft", "grpo", "eval")
 _SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")
 
 
@@ -138,9 +142,7 @@ def _compare_with_sft(table: dict[str, Any], edits: Mapping[str, Any]) -> None:
 
 def _named_model(model: str | None, edits: Mapping[str, Any], table: Mapping[str, Any]) -> str | None:
     """The model that is asked for; anything but a text is left to the recipe's own check."""
-    section = table.get("model", {})
-    path = section.get("path") if isinstance(section, Mapping) else None
-    named = edits.get("model.path", model or path)
+    named = edits.get("model.path", model or table.get("model", {}).get("path"))
     return named if isinstance(named, str) else None
 
 

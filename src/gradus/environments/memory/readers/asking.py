@@ -31,8 +31,8 @@ class Answered:
 def read_plainly(memory: Memory, question: str, chat: Chat | None = None) -> Answered:
     """Answer by ``chat``, a language model, or by the strict rule: an entry with the question's names and another of its words.
 
-    Of an entry of several sentences those are read that name both, if any does. For the rule a question also has the nouns that its words stand for in the synthetic worlds: who *lives* somewhere has a *city*. A person
-    writes names as they come: see :func:`_with_names`.
+    Of an entry of several sentences those are read that name both, if any does. For the rule a question also has the nouns that its
+    words stand for in the synthetic worlds: who *lives* somewhere has a *city*. A person writes names as they come: see :func:`_with_names`.
     """
     if chat is not None:
         reading = RemoteReader(chat=chat)(memory, Question(text=question, answers=()))
