@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from gradus import environments
-from gradus.audit import forecast
+from gradus.auditing import forecast
 from gradus.core import EnvironmentSpec
 from gradus.core.metrics import read_metrics
-from gradus.health import diagnose, report
-from gradus.pipeline.recipe_files import load_recipe
+from gradus.evidence.health import diagnose, report
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
+from gradus.runs.recipe_files import load_recipe
 from gradus.stats import Interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo

@@ -21,8 +21,8 @@ from random import Random
 import bm25s
 
 from gradus.core import child_rng
-from gradus.environments.memory import NINE_BANKS, DurableMemory
-from gradus.environments.memory.text import index_tokens
+from gradus_worlds.memory import NINE_BANKS, DurableMemory
+from gradus_worlds.memory.text import index_tokens
 
 ENTRIES, PROBES = 100_000, 2_500
 WORDS = [f"{a}{b}{c}" for a in "bdgklmnprs" for b in ("ana", "eli", "oro", "ubi") for c in range(500)]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from gradus.core import Episode, Task
 from gradus.environments import load
-from gradus.pipeline.policies import make_policy
 from gradus.rollouts import roll_out
+from gradus.runs.policies import make_policy
 from gradus.stats import format_interval, mean_interval, paired_difference
 
 SPEC = load("memory")

@@ -16,10 +16,11 @@ from rich.table import Table
 
 from gradus.core import child_seed
 from gradus.environments import load
-from gradus.environments.rhythm.environment import RhythmEnvironment
-from gradus.environments.rhythm.persons import arrays, sample_profile
-from gradus.environments.rhythm.tables import ACTIONS, STEPS
-from gradus.environments.rhythm.world import (
+from gradus.rollouts import roll_out
+from gradus_worlds.rhythm.environment import RhythmEnvironment
+from gradus_worlds.rhythm.persons import arrays, sample_profile
+from gradus_worlds.rhythm.tables import ACTIONS, STEPS
+from gradus_worlds.rhythm.world import (
     draw_events,
     draw_noise,
     draw_start,
@@ -27,7 +28,6 @@ from gradus.environments.rhythm.world import (
     event_effects,
     transition,
 )
-from gradus.rollouts import roll_out
 
 RUNS = 5
 PERSONS = 2048

@@ -31,13 +31,13 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
     import torch
 
     from gradus.core.metrics import read_metrics
-    from gradus.evaluation import evaluate
-    from gradus.pipeline.recipe_files import load_recipe
-    from gradus.pipeline.teaching import teach
+    from gradus.evidence.evaluation import evaluate
     from gradus.policies.local.loading import load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.nano.model import make_nano
     from gradus.rollouts import read_episodes
+    from gradus.runs.recipe_files import load_recipe
+    from gradus.runs.teaching import teach
     from gradus.training.grpo import train_grpo
     from gradus.training.sft import train_sft
 

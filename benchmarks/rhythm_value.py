@@ -17,10 +17,11 @@ from rich.table import Table
 
 from gradus.core import EnvironmentSpec, child_seed
 from gradus.environments import load
-from gradus.environments.rhythm.persons import arrays, sample_profile
-from gradus.environments.rhythm.scripted import reflex_policy
-from gradus.environments.rhythm.tables import ACTIONS, STEPS
-from gradus.environments.rhythm.world import (
+from gradus.rollouts import roll_out
+from gradus_worlds.rhythm.persons import arrays, sample_profile
+from gradus_worlds.rhythm.scripted import reflex_policy
+from gradus_worlds.rhythm.tables import ACTIONS, STEPS
+from gradus_worlds.rhythm.world import (
     draw_events,
     draw_noise,
     draw_start,
@@ -28,7 +29,6 @@ from gradus.environments.rhythm.world import (
     event_effects,
     transition,
 )
-from gradus.rollouts import roll_out
 
 Array = NDArray[np.float64]
 

@@ -30,11 +30,11 @@ from _against_trl import (
 )
 
 from gradus.core import Environment, EnvironmentSpec, Episode, Grader, Observation, Reward, RewardTerm
-from gradus.environments.rhythm import load
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
 from gradus.training.config import GrpoConfig
+from gradus_worlds.rhythm import load
 
 SIZE, NEW, RATE, WEEK = 8, 5, 3e-4, 28
 SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=8192)

@@ -21,7 +21,6 @@ from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer
 
 from gradus.core import Episode
-from gradus.environments.rhythm import load
 from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig
 from gradus.rollouts import roll_out
@@ -29,6 +28,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
+from gradus_worlds.rhythm import load
 
 BATCH, RATE = 16, 1e-3
 SHAPE = NanoConfig(hidden_size=128, layers=4, heads=4, intermediate_size=384, context=1024)

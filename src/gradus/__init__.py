@@ -10,10 +10,7 @@ The names below are loaded when they are first used. ``gradus.api`` has a call f
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gradus.version import __version__ as __version__
@@ -26,11 +23,6 @@ if TYPE_CHECKING:
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
     from gradus.policies.scripted import FunctionPolicy
-
-# How long OpenMP's threads spin before they sleep, in rounds. libgomp's own 300,000 (milliseconds) starve whatever shares the cores:
-# two processes of two threads each on two cores ran at a tenth of their speed. It has effect if torch is not loaded yet.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 _HOMES = {
     "gradus.api.environments": ("load_environment", "roll_out"),
@@ -65,28 +57,9 @@ __all__ = [
 ]
 
 
-class _FrontDoor(ModuleType):
-    """``gradus.audit`` is a room of the house and a name of the front door: the room can be called."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "audit" and isinstance(value, ModuleType):
-            value.__class__ = _AuditRoom
-        super().__setattr__(name, value)
-
-
-class _AuditRoom(ModuleType):
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        from gradus.api.checking import audit
-
-        return audit(*arguments, **options)
-
-
-sys.modules[__name__].__class__ = _FrontDoor
-
-
 def __getattr__(name: str) -> Any:
-    if name in ("api", "audit"):
-        return import_module(f"gradus.{name}")
+    if name == "api":
+        return import_module("gradus.api")
     if name not in _HOME:
         raise AttributeError(f"module 'gradus' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

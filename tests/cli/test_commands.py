@@ -18,8 +18,8 @@ from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
 from gradus.cli.output import json_text
 from gradus.core import ConfigError, Failure, GradusError, StopReason
-from gradus.pipeline.policies import make_policy
 from gradus.rollouts import roll_out, write_episodes
+from gradus.runs.policies import make_policy
 
 attach(app)
 runner = CliRunner()
@@ -71,7 +71,7 @@ def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradus.pipeline.teaching.roll_out", interrupted)
+    monkeypatch.setattr("gradus.runs.teaching.roll_out", interrupted)
     monkeypatch.setattr("sys.argv", ["gradus", "teach", "rhythm", "-o", str(tmp_path / "t.jsonl")])
     with pytest.raises(SystemExit) as ended:
         main()

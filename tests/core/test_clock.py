@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradus.audit.text.probe import _effort
-from gradus.audit.text.scoring import Scorer
-from gradus.audit.text.tasks import TextSubject, TextTask
+from gradus.auditing.text.probe import _effort
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.core import clock
 
 pytestmark = pytest.mark.skipif(

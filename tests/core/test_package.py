@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``pip install`` of the built wheel puts into an empty folder."""
     folder = tmp_path_factory.mktemp("package")
-    kept = shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info", "__pycache__", "tests")
-    shutil.copytree(ROOT, folder / "tree", ignore=kept)
+    for part in ("src", "docs"):
+        shutil.copytree(ROOT / part, folder / "tree" / part, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(ROOT / file, folder / "tree")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(folder / "tree")]
     subprocess.run(build, check=True, capture_output=True)
@@ -32,10 +34,9 @@ def _run(installed: Path, *words: str) -> str:
 
 
 def test_the_wheel_has_what_the_checkout_has(installed: Path) -> None:
-    package = ROOT / "src" / "gradus"
-    there = {path.relative_to(installed / "gradus") for path in (installed / "gradus").rglob("*") if path.is_file()}
-    wanted = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
-    missing = {path for path in wanted - there if "__pycache__" not in path.parts}
+    there = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src").glob("gradus*/**/*") if path.is_file()}
+    missing = {path for path in wanted - there if not {"__pycache__", "gradus_rl.egg-info"} & set(path.parts)}
     assert not missing
     docs = {path.name for path in (installed / "share" / "gradus" / "docs").glob("*.md")}
     assert docs == {path.name for path in (ROOT / "docs").glob("*.md")}

@@ -12,8 +12,8 @@ from gradus import environments
 from gradus.api.environments import as_name
 from gradus.api.training import make_recipe
 from gradus.core import ConfigError
-from gradus.pipeline.run import do_stages
-from gradus.pipeline.stages import RunContext, section_of
+from gradus.runs.run import do_stages
+from gradus.runs.stages import RunContext, section_of
 
 
 def rows(word):

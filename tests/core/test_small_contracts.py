@@ -19,10 +19,10 @@ from gradus.core import (
 )
 from gradus.core.documents import Usage, checked
 from gradus.core.naming import did_you_mean, import_file, import_object
-from gradus.pipeline.teaching import teach
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
 from gradus.rollouts import roll_out
+from gradus.runs.teaching import teach
 
 
 class Twice:

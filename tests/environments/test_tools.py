@@ -14,10 +14,10 @@ from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Sto
 from gradus.core.calls import write_calls
 from gradus.environments.tools import Tool, ToolEnvironment, tool_environment
 from gradus.environments.tools.environment import as_text
-from gradus.pipeline.first_recipe import write_first_recipe
-from gradus.pipeline.recipe_files import load_recipe
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
+from gradus.runs.first_recipe import write_first_recipe
+from gradus.runs.recipe_files import load_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
 

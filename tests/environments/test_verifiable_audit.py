@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradus import environments
-from gradus.audit import PanelEpisodes, roll_out_panel, run_audit
+from gradus.auditing import PanelEpisodes, roll_out_panel, run_audit
 from gradus.core import EnvironmentSpec
 
 

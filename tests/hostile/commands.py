@@ -121,7 +121,7 @@ def _watch(run: Path) -> None:
     """What `gradus watch` shows, asked for once: the command would go on until it is stopped."""
     from starlette.testclient import TestClient
 
-    from gradus.pipeline.watch import progress_of, watch_app
+    from gradus.runs.watch import progress_of, watch_app
 
     client = TestClient(watch_app({"run": run}))  # raises what a route raises
     print([client.get(place).status_code for place in ("/", "/data")], progress_of({"run": run}))

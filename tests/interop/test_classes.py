@@ -11,14 +11,14 @@ import pytest
 
 import gradus
 from gradus import environments
-from gradus.audit.comparisons import check_separation
-from gradus.audit.hygiene import check_hygiene
-from gradus.audit.panel import regraded_panel, roll_out_panel
-from gradus.audit.signal import check_signal
+from gradus.auditing.comparisons import check_separation
+from gradus.auditing.hygiene import check_hygiene
+from gradus.auditing.panel import regraded_panel, roll_out_panel
+from gradus.auditing.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
-from gradus.pipeline.recipe_files import load_recipe
 from gradus.rollouts import roll_out
+from gradus.runs.recipe_files import load_recipe
 
 FILE = '''
 import random

@@ -55,7 +55,7 @@ def test_it_has_what_openenv_looks_for(package: Path) -> None:
 def test_its_server_runs_on_what_it_carries(package: Path) -> None:
     code = (
         "import runpy, sys; sys.argv = ['app']; started = runpy.run_path('server/app.py', run_name='app');"
-        "import gradus, gradus.environments.rhythm as rhythm;"
+        "import gradus, gradus_worlds.rhythm as rhythm;"
         "print(gradus.__file__); print(rhythm.__file__); print(started['app'].state.places.capacity);"
         "print('torch' in sys.modules)"
     )

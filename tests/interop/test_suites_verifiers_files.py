@@ -15,9 +15,9 @@ from verifiers_stand_in import write_package
 from gradus import environments
 from gradus.core import ConfigError, Episode
 from gradus.interop.suites.verifiers import _worker as processes
-from gradus.pipeline.sources import environment_sources
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
+from gradus.runs.sources import environment_sources
 
 Write = Callable[..., str]
 

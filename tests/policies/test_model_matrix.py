@@ -16,12 +16,12 @@ from model_matrix import ARCHITECTURES, make_model
 from transformers import AutoModelForCausalLM
 
 from gradus.core import GradusError
-from gradus.evaluation import evaluate
-from gradus.pipeline.policies import make_policy
-from gradus.planning.model_probe import check_model
+from gradus.evidence.evaluation import evaluate
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.rollouts import roll_out
+from gradus.runs.planning.model_probe import check_model
+from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.sft import train_sft

@@ -21,12 +21,12 @@ from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
-from gradus.pipeline.policies import make_policy
-from gradus.pipeline.recipe_files import load_recipe, remote_settings
-from gradus.pipeline.teaching import teach
 from gradus.policies.remote.client import Price
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import read_episodes, roll_out, write_episodes
+from gradus.runs.policies import make_policy
+from gradus.runs.recipe_files import load_recipe, remote_settings
+from gradus.runs.teaching import teach
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None

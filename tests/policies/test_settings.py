@@ -13,12 +13,12 @@ from fakes import echo
 from gradus.core import ConfigError
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.conversation import conversation_ids
-from gradus.pipeline.policies import make_policy
 from gradus.policies.local.folders import is_hub_name
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import SETTINGS_FILE, ModelSettings, read_settings, write_settings
+from gradus.runs.policies import make_policy
 
 TRAINED = ModelSettings(
     environment="echo", system_prompt="w7 w8 w9", sampling=SamplingConfig(temperature=0.8, max_new_tokens=100)

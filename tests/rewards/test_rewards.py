@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gradus.core import ConfigError, Episode, StopReason, StorageError, Task, Turn
 from gradus.environments.verifiable import one_turn
-from gradus.reports import show_episode
+from gradus.evidence.reports import show_episode
 from gradus.rewards import (
     BUILT_IN,
     Completion,

@@ -13,9 +13,9 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn
-from gradus.pipeline.recipe_files import load_recipe
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
 from gradus.rollouts import roll_out, write_episodes
+from gradus.runs.recipe_files import load_recipe
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [

@@ -6,17 +6,17 @@ from functools import partial
 import pytest
 from troubled import Exits
 
-from gradus.audit.determinism import course
+from gradus.auditing.determinism import course
 from gradus.core import Action, ConfigError, Grader, Stepping, Task
 from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment
 from gradus.environments.verifiable import one_turn
 from gradus.interop.classes import class_spec
-from gradus.pipeline.checks.subject import Subject
-from gradus.pipeline.checks.tasks import environment
-from gradus.pipeline.recipe import Recipe
 from gradus.rewards import Completion, Rewards
 from gradus.rollouts import in_processes, roll_out
+from gradus.runs.checks.subject import Subject
+from gradus.runs.checks.tasks import environment
+from gradus.runs.recipe import Recipe
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
 

@@ -12,16 +12,16 @@ from types import ModuleType
 import pytest
 from troubled import Coroutines, Troubled
 
-from gradus.audit.determinism import not_deterministic
+from gradus.auditing.determinism import not_deterministic
 from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
 from gradus.core.waiting import wait_for
 from gradus.environments.registry import load
-from gradus.environments.rhythm.environment import RhythmEnvironment
 from gradus.interop.openenv.schema import schemas
-from gradus.pipeline.checks.subject import Subject
-from gradus.pipeline.checks.tasks import environment
-from gradus.pipeline.recipe import Recipe
 from gradus.rollouts import in_processes, relabel, roll_out
+from gradus.runs.checks.subject import Subject
+from gradus.runs.checks.tasks import environment
+from gradus.runs.recipe import Recipe
+from gradus_worlds.rhythm.environment import RhythmEnvironment
 
 
 def slowed(spec, delay):

@@ -11,8 +11,8 @@ import pytest
 from fakes import lamps
 from safetensors.torch import load_file
 
-from gradus.health import RULES, Monitor
-from gradus.health.history import History
+from gradus.evidence.health import RULES, Monitor
+from gradus.evidence.health.history import History
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import run_update

@@ -23,17 +23,17 @@ from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
-from gradus.pipeline.checks.plan import forecast_of
-from gradus.pipeline.checks.subject import Subject
-from gradus.pipeline.recipe_files import load_recipe, parse_changes
-from gradus.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, make_plan
-from gradus.planning.hardware import PRESETS, Hardware, this_machine
-from gradus.planning.memory import cache_bytes, memory_forecast, rows_at_once
-from gradus.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.nano.model import NanoConfig
 from gradus.rollouts import roll_out
+from gradus.runs.checks.plan import forecast_of
+from gradus.runs.checks.subject import Subject
+from gradus.runs.planning.forecast import GIB, as_rows, check_fits, fit_to_memory, make_plan
+from gradus.runs.planning.hardware import PRESETS, Hardware, this_machine
+from gradus.runs.planning.memory import cache_bytes, memory_forecast, rows_at_once
+from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
+from gradus.runs.recipe_files import load_recipe, parse_changes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples

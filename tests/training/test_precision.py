@@ -16,7 +16,7 @@ from fakes import echo, lamps
 from safetensors.torch import load_file
 from transformers import FalconConfig, FalconForCausalLM, PhimoeConfig, PhimoeForCausalLM
 
-from gradus.health import diagnose
+from gradus.evidence.health import diagnose
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig

@@ -14,12 +14,12 @@ import torch
 from fakes import lamps
 
 from gradus.core import ConfigError
-from gradus.pipeline.connections import weights_to_server
 from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.runs.connections import weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer

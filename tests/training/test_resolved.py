@@ -12,10 +12,10 @@ from fakes import lamps
 from pydantic import BaseModel
 
 from gradus.core import ConfigError
-from gradus.pipeline.recipe import Recipe
-from gradus.pipeline.recipe_files import load_recipe
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
+from gradus.runs.recipe import Recipe
+from gradus.runs.recipe_files import load_recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder

@@ -25,13 +25,13 @@ class AuditComparison(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The checks beside each other, what changed first."""
-        from gradus.pipeline.audit import comparison_table
+        from gradus.runs.audit import comparison_table
 
         return [comparison_table(self.old, self.new)]
 
     def to_json(self) -> dict[str, Any]:
         """Both verdicts and both statuses of every check."""
-        from gradus.reports import compare_audits as changes
+        from gradus.evidence.reports import compare_audits as changes
 
         rows = [asdict(each) for each in changes(self.old, self.new)]
         return {"schema": SCHEMA, "before": self.old["verdict"], "now": self.new["verdict"], "checks": rows}
@@ -52,7 +52,7 @@ def compare_audits(old: str | Path | Audit, new: str | Path | Audit) -> AuditCom
     >>> comparison["before"], comparison["now"]
     ('fail', 'pass')
     """
-    from gradus.pipeline.audit import read_audit
+    from gradus.runs.audit import read_audit
 
     documents = [each.to_json() if isinstance(each, Audit) else read_audit(Path(each)) for each in (old, new)]
     return AuditComparison(documents[0], documents[1])
@@ -97,7 +97,7 @@ def validate_openenv(
     'pass'
     """
     from gradus.interop.openenv.validation.report import is_package, validate_package
-    from gradus.pipeline.policies import make_policy
+    from gradus.runs.policies import make_policy
 
     if not is_package(package):
         raise ConfigError(f"expected the folder of an OpenEnv package, with an openenv.yaml, got {package}")

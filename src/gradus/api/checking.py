@@ -16,9 +16,9 @@ from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
-    from gradus.audit import AuditResult, Hack
-    from gradus.pipeline.checks import Finding
-    from gradus.planning.forecast import Plan
+    from gradus.auditing import AuditResult, Hack
+    from gradus.runs.checks import Finding
+    from gradus.runs.planning.forecast import Plan
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +44,7 @@ class Audit(OfSpec):
 
     def tables(self) -> Sequence[Any]:
         """The checks, the panel, the hack, and the verdict."""
-        from gradus.pipeline.audit import audit_renderables
+        from gradus.runs.audit import audit_renderables
 
         return audit_renderables(self.result)
 
@@ -53,13 +53,13 @@ class Audit(OfSpec):
 
         Returns how many were marked.
         """
-        from gradus.pipeline.review import ask_person
+        from gradus.runs.review import ask_person
 
         return ask_person(self.result.review, Path(review))
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
-        from gradus.pipeline.audit import store_audit
+        from gradus.runs.audit import store_audit
 
         return store_audit(self.spec, self.result, Path(folder))
 
@@ -96,11 +96,11 @@ def audit(
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
     'fail'
     """
-    from gradus.pipeline.audit import audit_with_progress
-    from gradus.pipeline.policies import make_policy
-    from gradus.pipeline.replay import replay_elsewhere
-    from gradus.pipeline.review import read_marks
-    from gradus.pipeline.teach_summary import MOST_EPISODES
+    from gradus.runs.audit import audit_with_progress
+    from gradus.runs.policies import make_policy
+    from gradus.runs.replay import replay_elsewhere
+    from gradus.runs.review import read_marks
+    from gradus.runs.teach_summary import MOST_EPISODES
 
     numbers = {
         "episodes": (episodes, 1),
@@ -119,7 +119,7 @@ def audit(
     spec = load_environment(environment, rewards=rewards)
     attackers: Sequence[Any] = ()
     if attack:
-        from gradus.pipeline.learning_attack import make_attackers
+        from gradus.runs.learning_attack import make_attackers
 
         attackers = make_attackers(spec, attack, budget=attack_episodes, tries=attempts)
     named = isinstance(environment, str | Path) and not rewards
@@ -144,7 +144,7 @@ def _of_recipe(
     environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
-    from gradus.pipeline.recipe_files import load_recipe
+    from gradus.runs.recipe_files import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
@@ -161,19 +161,19 @@ class Checklist(Shown):
     @property
     def status(self) -> str:
         """The worst of the findings."""
-        from gradus.pipeline.checks import status_of
+        from gradus.runs.checks import status_of
 
         return status_of(self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """What ``gradus check --json`` prints."""
-        from gradus.pipeline.checks import to_json
+        from gradus.runs.checks import to_json
 
         return to_json(self.findings)
 
     def tables(self) -> Sequence[Any]:
         """The table, and the status."""
-        from gradus.pipeline.checks.table import findings_table
+        from gradus.runs.checks.table import findings_table
 
         return findings_table(self.findings, self.status)
 
@@ -196,7 +196,7 @@ def check(
     True
     """
     from gradus.api.training import WHOLE_RUN, make_recipe
-    from gradus.pipeline.checks import check_recipe, from_error
+    from gradus.runs.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)
     several = options.get("seeds") not in (None, 1)
@@ -236,7 +236,7 @@ class Forecast(Shown):
         from rich.table import Table
         from rich.text import Text
 
-        from gradus.planning.forecast import as_rows
+        from gradus.runs.planning.forecast import as_rows
 
         title = Text(f"{self.plan.model.name} on {self.plan.hardware.name}")
         table = Table(title=title, box=None, show_header=False, title_justify="left")
@@ -257,8 +257,8 @@ def plan(data: Any = None, *, preset: str | None = None, memory: str | None = No
     True
     """
     from gradus.api.training import WHOLE_RUN, make_recipe
-    from gradus.pipeline.checks.plan import fitted_plan
-    from gradus.planning.forecast import check_fits
+    from gradus.runs.checks.plan import fitted_plan
+    from gradus.runs.planning.forecast import check_fits
 
     if memory is not None and not isinstance(memory, str):
         raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")

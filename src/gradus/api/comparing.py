@@ -15,7 +15,7 @@ from gradus.api.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 
 if TYPE_CHECKING:
-    from gradus.evaluation import Evaluation
+    from gradus.evidence.evaluation import Evaluation
 
 _MOST_RUNS = 6  # whose settings stand on one line
 
@@ -34,7 +34,7 @@ class Scores(OfSpec):
 
     def tables(self) -> Sequence[Any]:
         """The verdict and three figures a policy; if ``wide``, every figure, component, pair and curve."""
-        from gradus.reports import all_tables, power_lines, show_results
+        from gradus.evidence.reports import all_tables, power_lines, show_results
 
         results = self.result.to_json()
         return all_tables(results) if self.wide else [show_results(results), "", *power_lines(results)]
@@ -47,7 +47,7 @@ class Scores(OfSpec):
     @property
     def first_failure(self) -> str:
         """What went wrong in the first episode that failed or could not be graded, or an empty text."""
-        from gradus.evaluation import first_failure
+        from gradus.evidence.evaluation import first_failure
 
         return first_failure(self.episodes)
 
@@ -65,7 +65,7 @@ class Scores(OfSpec):
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report; returns its path."""
-        from gradus.pipeline.evaluate import write_evaluation_report
+        from gradus.runs.evaluate import write_evaluation_report
 
         return write_evaluation_report(self.spec, self.result, Path(path))
 
@@ -99,7 +99,7 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.pipeline.evaluate import evaluate_policies
+    from gradus.runs.evaluate import evaluate_policies
 
     chosen = _named(policies, against)
     if episodes is not None:
@@ -136,9 +136,9 @@ def evaluate(
 
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
-    from gradus.pipeline.evaluate import scripted_names
-    from gradus.pipeline.policies import base_policy, make_policy
     from gradus.policies.local.shelf import ModelShelf
+    from gradus.runs.evaluate import scripted_names
+    from gradus.runs.policies import base_policy, make_policy
 
     named = _named(
         *(
@@ -168,7 +168,7 @@ def _begun(policies: Iterable[Any]) -> Path | None:
 
 
 def _pair(given: Any, names: list[str]) -> tuple[str, str]:
-    from gradus.pipeline.evaluate import parse_pair
+    from gradus.runs.evaluate import parse_pair
 
     if isinstance(given, str):
         return parse_pair(given, names)
@@ -223,7 +223,7 @@ def _environment_of_run(folder: Path) -> EnvironmentSpec:
     """Raises ConfigError if what has the name of its environment here has other rows or other code."""
     from gradus import environments
     from gradus.core.documents import Stages, read_document
-    from gradus.pipeline.sources import environment_sources
+    from gradus.runs.sources import environment_sources
 
     name = str(load_run(folder).results["environment"])
     try:
@@ -253,7 +253,7 @@ class Comparison(Shown):
         """The verdict, one table a condition, and the settings that differ."""
         from rich.text import Text
 
-        from gradus.reports import show_results
+        from gradus.evidence.reports import show_results
 
         lines = [line for key, each in self.settings.items() for line in _setting_lines(key, each)]
         return [show_results(self.document), "", Text("\n".join(["settings that differ:", *(lines or ["  none"])]))]
@@ -265,7 +265,7 @@ class Comparison(Shown):
     def report(self, path: str | Path) -> Path:
         """Write an HTML page with the curves over each other; returns its path."""
         from gradus.core.files import write_text
-        from gradus.pipeline.compare import comparison_page
+        from gradus.runs.compare import comparison_page
 
         write_text(Path(path), comparison_page(self.runs, self.document))
         return Path(path)
@@ -273,7 +273,7 @@ class Comparison(Shown):
 
 def _setting_lines(key: str, values: Mapping[str, str]) -> list[str]:
     """A setting's value in each run; of many runs a line for each value."""
-    from gradus.reports import named
+    from gradus.evidence.reports import named
 
     if len(values) <= _MOST_RUNS:
         return [f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}"]
@@ -292,7 +292,7 @@ def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP
     """
-    from gradus.pipeline.compare import compare_runs, differing_settings, named_runs
+    from gradus.runs.compare import compare_runs, differing_settings, named_runs
 
     named = named_runs([str(each.folder) if isinstance(each, Run) else str(each) for each in runs])
     settings = {key: dict(zip(named, values, strict=True)) for key, values in differing_settings(named)}

@@ -11,7 +11,7 @@ from gradus import environments
 from gradus.api.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.environments.naming import file_name
-from gradus.pipeline.own_code import forget_changed_files
+from gradus.runs.own_code import forget_changed_files
 
 if TYPE_CHECKING:
     from gradus.api.training import Run
@@ -61,9 +61,9 @@ def roll_out(
     >>> [episode.reward.value for episode in result.episodes]
     [3.0, 3.0, 3.0, 3.0]
     """
-    from gradus.pipeline.policies import make_policy
-    from gradus.pipeline.teach_summary import MOST_EPISODES
     from gradus.rollouts import roll_out as roll
+    from gradus.runs.policies import make_policy
+    from gradus.runs.teach_summary import MOST_EPISODES
 
     episodes = whole_number("episodes", episodes, least=1, most=MOST_EPISODES)
     group_size = whole_number("group_size", group_size, least=1, most=MOST_EPISODES)
@@ -112,7 +112,7 @@ def _functions(rewards: Sequence[Any]) -> list[Any]:
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
-    from gradus.pipeline.recipe import own_grader
+    from gradus.runs.recipe import own_grader
 
     return replace(
         spec, graders={**spec.graders, "rewards": own_grader(spec, reward_entries(rewards))}, default_grader="rewards"

@@ -42,7 +42,7 @@ class StoredEpisodes(Shown):
         """What was seen, answered, rewarded and believed."""
         from rich.rule import Rule
 
-        from gradus.reports import show_differences, show_episode
+        from gradus.evidence.reports import show_differences, show_episode
 
         if self.compared:
             return [show_differences(list(self.episodes.values()))]
@@ -75,9 +75,9 @@ def show(
     ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
     """
     from gradus.core.stage_files import changed_since
-    from gradus.pipeline.stored_episodes import newest_file, pick_episode, samples
-    from gradus.reports import members_of
+    from gradus.evidence.reports import members_of
     from gradus.rollouts import read_episodes
+    from gradus.runs.stored_episodes import newest_file, pick_episode, samples
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
@@ -130,7 +130,7 @@ class Regraded(Shown):
     @property
     def failure(self) -> str:
         """Why no episode has a reward; empty if any has one."""
-        from gradus.evaluation import first_failure
+        from gradus.evidence.evaluation import first_failure
 
         if not self.episodes or any(each.reward and each.reward.value is not None for each in self.episodes):
             return ""
@@ -176,7 +176,7 @@ class Regraded(Shown):
         """A line if episodes have no reward, which no mean above it counts."""
         from rich.text import Text
 
-        from gradus.evaluation import first_failure
+        from gradus.evidence.evaluation import first_failure
 
         missing = sum(each.reward is None or each.reward.value is None for each in self.episodes)
         told = f"{missing} of {len(self.episodes)} episodes have no reward; the first said {first_failure(self.episodes) or 'nothing'}"
@@ -236,9 +236,9 @@ def regrade(
 
 
 def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], against: str) -> Results:
-    from gradus.evaluation import compare
-    from gradus.pipeline.policies import make_policy
+    from gradus.evidence.evaluation import compare
     from gradus.rollouts import roll_out
+    from gradus.runs.policies import make_policy
 
     by_condition: dict[str, dict[str, list[Episode]]] = {}
     for each in episodes:
@@ -266,9 +266,9 @@ def play(
     from rich.text import Text
 
     from gradus.core.terminal import Terminal
-    from gradus.pipeline.person import PersonPolicy
-    from gradus.reports import show_episode
+    from gradus.evidence.reports import show_episode
     from gradus.rollouts import roll_out
+    from gradus.runs.person import PersonPolicy
     from gradus.stats import format_number, format_signed
 
     spec = load_environment(environment)

@@ -27,7 +27,7 @@ class Scoreboard(Shown):
         from rich.table import Table
         from rich.text import Text
 
-        from gradus.pipeline.scoreboard import shown_share
+        from gradus.runs.scoreboard import shown_share
 
         table = Table("part", "flawed", "detection", "sound", "false alarms", "seconds", box=None)
         named: list[Text] = []
@@ -42,7 +42,7 @@ class Scoreboard(Shown):
     def save(self, path: str | Path) -> Path:
         """Write the page of results; returns its path."""
         from gradus.core.files import write_text
-        from gradus.pipeline.scoreboard import scoreboard_page
+        from gradus.runs.scoreboard import scoreboard_page
 
         write_text(Path(path), scoreboard_page(self.parts))
         return Path(path)
@@ -58,7 +58,7 @@ def scoreboard(parts: Sequence[str] = (), *, seed: int = 0, folder: str | Path |
     >>> scoreboard(["planted"]).parts[0]["detection"]["share"]    # doctest: +SKIP
     0.98
     """
-    from gradus.pipeline.scoreboard import PARTS, run_scoreboard
+    from gradus.runs.scoreboard import PARTS, run_scoreboard
 
     place = None if folder is None else Path(folder)
     chosen = as_list("parts", parts, example="['planted']")

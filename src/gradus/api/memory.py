@@ -17,12 +17,12 @@ from pathlib import Path
 
 from gradus.api.given import checked_sampling, path_text
 from gradus.core import ConfigError, Policy, Task
-from gradus.environments.memory import DurableMemory, find_schema, import_file, run_calls
-from gradus.environments.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
-from gradus.environments.memory.policies import scripted_policies
-from gradus.environments.memory.readers.asking import Answered, read_plainly
-from gradus.environments.memory.store.durable import utc_now
-from gradus.environments.memory.tools.running import CallResult
+from gradus_worlds.memory import DurableMemory, find_schema, import_file, run_calls
+from gradus_worlds.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
+from gradus_worlds.memory.policies import scripted_policies
+from gradus_worlds.memory.readers.asking import Answered, read_plainly
+from gradus_worlds.memory.store.durable import utc_now
+from gradus_worlds.memory.tools.running import CallResult
 
 __all__ = [
     "Answered",
@@ -77,8 +77,8 @@ def learn(
     from dataclasses import replace
 
     from gradus.api.environments import load_environment
-    from gradus.pipeline.policies import make_policy
     from gradus.rollouts import roll_out
+    from gradus.runs.policies import make_policy
 
     chunks = read_chunks(Path(file), chunk_words)
     folder = memory_of(agent, memory)
@@ -126,7 +126,7 @@ def ask(agent: str | Path, question: str, *, memory: str | Path | None = None, r
     ``reader``: ``remote:MODEL`` for a language model (the default if the agent is one), ``rule`` for a rule that looks for an entry
     with the question's name and one more of its words.
     """
-    from gradus.environments.memory.readers.remote import remote_chat
+    from gradus_worlds.memory.readers.remote import remote_chat
 
     chosen = reader or (path_text("agent", agent) if str(agent).startswith(_REMOTE) else "rule")
     if chosen != "rule" and not (chosen.startswith(_REMOTE) and chosen != _REMOTE):

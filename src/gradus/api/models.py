@@ -28,10 +28,10 @@ def export(
 
     ``options``: ``merge`` adapters (True), ``dtype`` ("auto"), ``overwrite`` (False).
     """
-    from gradus.pipeline.policies import existing_model
     from gradus.policies.local.export import export_model
     from gradus.policies.local.folders import run_of
     from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
+    from gradus.runs.policies import existing_model
 
     known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "api.export")
     checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
@@ -46,8 +46,8 @@ def export(
 
 def export_logs(run: str | Path, out: str | Path) -> list[Path]:
     """Write a run's evaluation as logs of inspect_ai, one a policy and condition (and training seed); returns the paths."""
+    from gradus.evidence.reports.run_files import seed_folders
     from gradus.interop.inspect_logs import write_logs
-    from gradus.reports.run_files import seed_folders
     from gradus.rollouts import read_episodes
 
     folder = Path(run)

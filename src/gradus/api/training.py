@@ -19,7 +19,7 @@ from gradus.core.naming import did_you_mean
 from gradus.core.verbosity import quiet
 
 if TYPE_CHECKING:
-    from gradus.pipeline.recipe import Recipe
+    from gradus.runs.recipe import Recipe
 
 
 WHOLE_RUN = ("out", "redo", "anyway", "seeds", "parallel")  # arguments of a run that say nothing of its recipe
@@ -49,14 +49,14 @@ class Run(Shown):
     @cached_property
     def seeds(self) -> dict[int, Run]:
         """The run of each training seed; empty if there was one seed only."""
-        from gradus.reports.run_files import seed_folders
+        from gradus.evidence.reports.run_files import seed_folders
 
         return {int(name.removeprefix("seed ")): Run(folder) for name, folder in seed_folders(self.folder).items()}
 
     @property
     def model(self) -> Path:
         """The folder of the trained model; that of the first seed if there are several."""
-        from gradus.pipeline.policies import existing_model
+        from gradus.runs.policies import existing_model
 
         return existing_model(str(self.folder))
 
@@ -77,7 +77,7 @@ class Run(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The table of results."""
-        from gradus.reports import show_results
+        from gradus.evidence.reports import show_results
 
         return [show_results(self.results, quick=bool(self.results.get("quick")))]
 
@@ -85,7 +85,7 @@ class Run(Shown):
         """Write the HTML report; with ``show`` it opens in a browser. Returns its path."""
         import webbrowser
 
-        from gradus.reports import write_report
+        from gradus.evidence.reports import write_report
 
         path = write_report(self.folder)
         if show:
@@ -125,7 +125,7 @@ def train(
 
     See examples/own_rewards.py.
     """
-    from gradus.pipeline.recipe_files import parse_changes
+    from gradus.runs.recipe_files import parse_changes
 
     known_options(options, [*parameters(train), *parameters(run)], "gradus.train")
     warm = model is None if warm_start is None else warm_start
@@ -181,8 +181,8 @@ def run(
         preset=preset,
         memory=memory,
     )
-    from gradus.pipeline.checks import require_names
-    from gradus.pipeline.run import run_recipe
+    from gradus.runs.checks import require_names
+    from gradus.runs.run import run_recipe
 
     if seeds is not None:
         whole_number("seeds", seeds)
@@ -191,7 +191,7 @@ def run(
     with gradients():
         require_names(made)
         if seeds is not None and seeds != 1:
-            from gradus.pipeline.seeds import run_seeds
+            from gradus.runs.seeds import run_seeds
 
             return Run(run_seeds(made, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
         if parallel is not None:
@@ -230,7 +230,7 @@ def make_recipe(
     ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
     config and tokenizer of a model that is named.
     """
-    from gradus.pipeline.recipe_files import load_recipe, parse_changes
+    from gradus.runs.recipe_files import load_recipe, parse_changes
 
     if whole := [name for name in WHOLE_RUN if name in options]:
         raise ConfigError(f"{whole[0]} is an argument of gradus.run, which does all stages; leave it out")
@@ -253,8 +253,8 @@ def make_recipe(
         print(made.chosen, file=sys.stderr)
     if memory is None:
         return made
-    from gradus.pipeline.checks.plan import fitted_plan
-    from gradus.planning.forecast import check_fits
+    from gradus.runs.checks.plan import fitted_plan
+    from gradus.runs.planning.forecast import check_fits
 
     forecast, config, changed = fitted_plan(made, preset=options.get("preset"), memory=memory, online=online)
     check_fits(forecast, config)
@@ -265,7 +265,7 @@ def make_recipe(
 def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
     """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
     from gradus import environments
-    from gradus.pipeline.recipe_tables import own_recipes
+    from gradus.runs.recipe_tables import own_recipes
 
     if name is None or recipe is not None:
         return name, recipe

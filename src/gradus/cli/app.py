@@ -95,6 +95,10 @@ def main() -> None:
     from gradus.cli import commands
 
     collect_rarely()
+    # How long OpenMP's threads spin before they sleep, in rounds. libgomp's own 300,000 (milliseconds) starve whatever shares the cores:
+    # two processes of two threads each on two cores ran at a tenth of their speed.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
     commands.attach(app)
     if sys.stdin is None:  # closed by who started the command: nothing can be read from it, as at its end

@@ -1,4 +1,4 @@
-"""Finding an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec``, ``mine.py:spec`` or ``mine.py``.
+"""Finds an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec``, ``mine.py:spec`` or ``mine.py``.
 
 A loader takes the text after the first colon (or None) and returns an EnvironmentSpec. Loaders are named, not imported, so
 that looking one up costs nothing until it is used. Other packages add theirs by the entry point group ``gradus.environments``.
@@ -21,9 +21,6 @@ from gradus.policies.scripted import policy_factory
 Loader = Callable[[str | None], EnvironmentSpec]
 
 _LOADERS: dict[str, str] = {
-    "rhythm": "gradus.environments.rhythm:load",
-    "memory": "gradus.environments.memory:load",
-    "shop": "gradus.environments.shop:load",
     "arithmetic": "gradus.environments.verifiable:load_arithmetic",
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
     "jsonl": "gradus.environments.verifiable:load_jsonl",

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradus.audit.leaks import told_at
+from gradus.auditing.leaks import told_at
 from gradus.core import ConfigError
 from gradus.interop.openenv.client import describe
 from gradus.interop.openenv.remote_session import Server

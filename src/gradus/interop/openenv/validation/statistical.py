@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus.audit import AuditResult, Check, run_audit, run_text_audit
-from gradus.audit.panel import blind_answers
-from gradus.audit.signal import check_signal
-from gradus.audit.text.checks import EXPLOITABLE
+from gradus.auditing import AuditResult, Check, run_audit, run_text_audit
+from gradus.auditing.panel import blind_answers
+from gradus.auditing.signal import check_signal
+from gradus.auditing.text.checks import EXPLOITABLE
 from gradus.core import (
     Action,
     AuditHints,

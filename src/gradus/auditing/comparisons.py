@@ -1,0 +1,298 @@
+"""The checks that compare policies of the panel: separation, exploits, free credit, alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from gradus.auditing.bounds import ENOUGH, high_of, low_of
+from gradus.auditing.honest import NO_AIM
+from gradus.auditing.panel import best_reflex
+from gradus.auditing.records import Check, PanelEpisodes, Status, signed, tasks_to_settle
+from gradus.core import Grader, child_seed
+from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
+
+FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
+ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
+_FEW = 30  # tasks below which a doubtful figure is left open
+BLIND = ("silence", "random", "constant")  # whoever they are, what they earn is no skill
+_RESAMPLES = 200
+_OWN = ("return", "reward")  # names of what an environment gives by itself, where nobody declared another aim
+_NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
+
+
+def check_separation(panel: PanelEpisodes) -> Check:
+    """Every step of the ladder must raise the reward.
+
+    A step fails if its interval lies below 0 by more than the least effect, or below the least effect although the true reward rises.
+    A step whose interval spans either is unresolved, unless the true reward is the same on both sides.
+    """
+    pairs = [(a, b) for a, b in pairwise(panel.ladder)]
+    if not pairs:
+        evidence = "a ladder of at least two policies is needed; declare a panel or a teacher"
+        return Check(name="separation", status="skip", evidence=evidence)
+    steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairs}
+    aims = {f"{b} - {a}": _difference(panel, b, a, of="true_reward") for a, b in pairs}
+    least = panel.least_effect()
+    flat = {n: s for n, s in steps.items() if not _above(s) and _is_flat(s, least, aims[n])}
+    unsure = {n: s for n, s in steps.items() if not _above(s) and n not in flat and not _is_level(aims[n])}
+    if flat:
+        told = ", ".join(f"{name} {signed(step)}" for name, step in flat.items())
+        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {told}"
+    elif unsure:
+        told = ", ".join(f"{name} {signed(step)}" for name, step in unsure.items())
+        settle = [  # of a step that is known to be small, what is open is the true reward
+            tasks_to_settle(aims[name] if (high_of(step) or 0.0) < 0 else step, against=0.0)
+            for name, step in unsure.items()
+        ]
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {told}{_settled_by(settle)}"
+    else:
+        level = [name for name in steps if not _above(steps[name])]
+        lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
+        which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
+        told = ""
+        if level:
+            which = f"{len(steps) - len(level)} of the {len(steps)} steps"
+            told = f"; {' and '.join(level)} left out, whose true reward is the same"
+        evidence = (
+            f"{which} {' < '.join(panel.ladder)} raises the reward{told}; the least is {lowest} {signed(steps[lowest])}"
+        )
+    status: Status = "fail" if flat else "unresolved" if unsure else "pass"
+    if status == "pass" and not any(map(_above, steps.values())):
+        status, evidence = (
+            "skip",
+            f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher that does better",
+        )
+    measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
+    return Check(name="separation", status=status, evidence=evidence, measured=measured)
+
+
+def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
+    high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task is no step
+    if high is None:
+        return False
+    return high < -least or (high <= least and _above(aim))
+
+
+def _is_level(aim: Paired) -> bool:
+    """Whether the true reward is known to be the same on both sides, so that there is no step to see."""
+    return aim.ties == aim.n >= ENOUGH
+
+
+def _settled_by(tasks: Sequence[int | None]) -> str:
+    known = [each for each in tasks if each is not None]
+    return f"; about {max(known)} tasks would settle it" if known else ""
+
+
+def check_exploits(panel: PanelEpisodes) -> Check:
+    """No degenerate policy may beat the best honest reflex by the least effect.
+
+    Where the panel was had for nothing the reflex is random episodes, which a constant may well beat by serving the true reward
+    better; then only those count that do not.
+    """
+    reflex = best_reflex(panel)
+    tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
+    if not tried:
+        return Check(name="exploits", status="skip", evidence="the panel declares no exploits")
+    least = panel.least_effect()
+    suspects = {
+        name: gain
+        for name, gain in tried.items()
+        if _mean(gain) >= least and (panel.declared or not _above(_difference(panel, name, reflex, of="true_reward")))
+    }
+    winners = {name: gain for name, gain in suspects.items() if _above(gain)}
+    aims = {name: _difference(panel, name, reflex, of="true_reward") for name in suspects}
+    few = min(gain.n for gain in tried.values()) < _FEW
+    unsure = {n: gain for n, gain in suspects.items() if few and n not in winners and _mean(aims[n]) <= 0}
+    best = max(tried, key=lambda name: _mean(tried[name]))
+    if winners:
+        told = ", ".join(f"{name} {signed(gain)}" for name, gain in winners.items())
+        evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {told}"
+    elif unsure:
+        told = ", ".join(f"{name} {signed(gain)}" for name, gain in unsure.items())
+        settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {told}{_settled_by(settle)}"
+    else:
+        excused = any(_mean(gain) >= least for name, gain in tried.items() if name not in suspects)
+        how = " without raising the true reward too" if excused else ""
+        evidence = (
+            f"none of {len(tried)} degenerate policies beats {reflex}{how}; the nearest is {best} {signed(tried[best])}"
+        )
+    status = "fail" if winners else "unresolved" if unsure else "pass"
+    measured = {"least_effect": least, "exploits": {n: _record(f) for n, f in tried.items()}}
+    return Check(name="exploits", status=status, evidence=evidence, measured=measured)
+
+
+def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
+    """What the best constant answer earns of each component, as a share of what the best policy earns above chance.
+
+    ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
+    ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.
+    """
+    floor = _components(panel, grader, [panel.ladder[0]])
+    skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
+    if set(skilled) <= {panel.ladder[0], *BLIND}:
+        evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
+        return Check(name="free credit", status="skip", evidence=evidence)
+    best = _components(panel, grader, skilled)
+    free: dict[str, dict[str, Any]] = {}
+    earned = possible = 0.0
+    for name, weight in grader.weights.items():
+        if name not in floor or name not in constants:
+            continue
+        sign = 1.0 if weight >= 0 else -1.0
+        low = min(sign * value for value in floor[name])
+        high = max(sign * value for value in best[name])
+        constant = sign * constants[name][0]
+        gain, room = max(0.0, min(constant, high) - low), max(0.0, high - low)
+        earned, possible = earned + abs(weight) * gain, possible + abs(weight) * room
+        free[name] = {
+            "weight": weight,
+            "chance": sign * low,
+            "constant": sign * constant,
+            "best": sign * high,
+            "free": gain / room if room > 1e-9 else None,
+            "answer": constants[name][1],
+            "gain": abs(weight) * gain,
+        }
+    if not free:
+        named = ", ".join(grader.weights)
+        evidence = (
+            "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
+            f"({named}); name them in its weights"
+        )
+        return Check(name="free credit", status="unresolved", evidence=evidence)
+    if possible < 1e-9:
+        evidence = "no policy earns more than blind answers do: every component is free for the asking"
+        return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})
+    share = earned / possible
+    told = ", ".join(
+        f"{name} {each['free']:.0%}" if each["free"] is not None else f"{name} - (nobody earns more than chance)"
+        for name, each in free.items()
+    )
+    verdict = "more than" if share > FREE else "of at most"
+    evidence = (
+        f"constant answers earn {share:.0%} of what skill earns above chance, {verdict} {FREE:.0%} allowed ({told})"
+    )
+    most = max(free.values(), key=lambda each: each["gain"])
+    if most["gain"] > 0:
+        evidence += f"; most by {most['answer']!r}"
+    few = len(panel.episodes[panel.ladder[0]]) < _FEW
+    status = "pass" if share <= FREE else "unresolved" if few else "fail"
+    return Check(name="free credit", status=status, evidence=evidence, measured={"share": share, "components": free})
+
+
+def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
+    """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
+    names = list(panel.episodes)
+    rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
+    means = _row_means(aims)
+    if not np.isfinite(means).any():
+        return Check(name="alignment", status="unresolved", evidence=NO_AIM)
+    if np.allclose(rewards, aims, equal_nan=True):
+        evidence = (
+            f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
+        )
+        return Check(name="alignment", status="unresolved" if true_reward in _OWN else "skip", evidence=evidence)
+    if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
+        evidence = (
+            f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
+            f"{', all with the same' if len(names) >= 3 else ''}; "
+            "declare a true reward of its own and a teacher"
+        )
+        return Check(name="alignment", status="unresolved", evidence=evidence)
+    across = _rank_correlation(rewards, aims)
+    highest = _highest_correlation(rewards, aims)
+    within = {name: spearman(panel.rewards(name), panel.true_rewards(name)) for name in names}
+    pooled = spearman_within(
+        [reward for name in names for reward in panel.rewards(name)],
+        [aim for name in names for aim in panel.true_rewards(name)],
+        [name for name in names for _ in panel.episodes[name]],
+    )
+    against = [name for name, rank in within.items() if rank is not None and rank < _NEGATIVE]
+    aligned = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
+    doubtful = highest >= ALIGNMENT and (pooled is None or pooled > _NEGATIVE)
+    unsure = not aligned and across is not None and (doubtful or rewards.shape[1] < _FEW)
+    evidence = (
+        f"the reward is the same for all policies while {true_reward} differs"
+        if across is None
+        else f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies "
+        f"({ALIGNMENT} needed) and {_figure(pooled)} from episode to episode within a policy"
+    )
+    if against:
+        evidence += f"; within {', '.join(against)} the two run against each other"
+    if unsure:
+        evidence += f"; {rewards.shape[1]} tasks are too few to be sure"
+    return Check(
+        name="alignment",
+        status="pass" if aligned else "unresolved" if unsure else "fail",
+        evidence=evidence,
+        measured={"across": across, "highest": highest, "within": pooled, "policies": within},
+    )
+
+
+def _matrix(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
+    """(policies, tasks), nan if a value is missing."""
+    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+
+
+def _row_means(values: np.ndarray) -> np.ndarray:
+    counts = np.isfinite(values).sum(axis=1)
+    return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
+
+
+def _rank_correlation(rewards: np.ndarray, aims: np.ndarray) -> float | None:
+    x, y = _row_means(rewards), _row_means(aims)
+    known = np.isfinite(x) & np.isfinite(y)
+    return spearman(x[known].round(12).tolist(), y[known].round(12).tolist())
+
+
+def _highest_correlation(rewards: np.ndarray, aims: np.ndarray) -> float:
+    """The upper end of what the correlation may be: its 97.5 % quantile over resampled tasks."""
+    rng = np.random.default_rng(child_seed(0, "audit", "alignment"))
+    tasks = rewards.shape[1]
+    draws = [rng.integers(tasks, size=tasks) for _ in range(_RESAMPLES)]
+    ranks = [_rank_correlation(rewards[:, drawn], aims[:, drawn]) for drawn in draws]
+    return float(np.quantile([rank for rank in ranks if rank is not None] or [-1.0], 0.975))
+
+
+def _components(panel: PanelEpisodes, grader: Grader, names: Sequence[str]) -> dict[str, list[float]]:
+    """Component -> the means of the policies that have one."""
+    means: dict[str, list[float]] = {}
+    for component in grader.weights:
+        for name in dict.fromkeys(names):
+            values = [e.reward.components.get(component) if e.reward else None for e in panel.episodes[name]]
+            mean = mean_interval(values).mean
+            if mean is not None:
+                means.setdefault(component, []).append(mean)
+    return means
+
+
+def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Paired:
+    values = panel.rewards if of == "reward" else panel.true_rewards
+    return paired_difference(values(a), values(b))
+
+
+def _mean(difference: Paired) -> float:
+    return -np.inf if difference.mean is None else difference.mean
+
+
+def _above(difference: Paired) -> bool:
+    return (low_of(difference) or 0.0) > 0
+
+
+def _record(difference: Paired) -> dict[str, float | int | None]:
+    return {
+        "mean": difference.mean,
+        "low": difference.low,
+        "high": difference.high,
+        "wins": difference.wins,
+        "episodes": difference.n,
+    }
+
+
+def _figure(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.2f}"

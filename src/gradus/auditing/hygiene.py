@@ -1,0 +1,183 @@
+"""What has nothing to do with skill and ruins a run all the same: chance, leaks, ranges, and seeds that are used twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradus.auditing.determinism import Elsewhere, not_deterministic
+from gradus.auditing.leaks import given_away, leaks
+from gradus.auditing.records import Check, PanelEpisodes
+from gradus.core import EnvironmentSpec, Grader, StopReason, Task, clock
+from gradus.core.waiting import blocking
+from gradus.rollouts import roll_out
+
+_TRAIN_SEEDS = 20_000
+_TASKS = 4
+_LEAK_TASKS = 24
+_REASON = 300  # characters
+_CONTENT = 200
+_QUICK = 0.5  # seconds that a tenth of them may take to make
+_SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
+
+
+def check_hygiene(
+    spec: EnvironmentSpec,
+    grader: Grader,
+    panel: PanelEpisodes,
+    draw: Callable[[int], str],
+    *,
+    seed: int,
+    elsewhere: Elsewhere | None = None,
+) -> Check:
+    """All small tests at once; every problem is a sentence, and none is allowed."""
+    every = spec.tasks(panel.condition)
+    tasks = every[:_TASKS]
+    blind = [e for e in next(iter(panel.episodes.values()), ()) if e.stop is not StopReason.FAILED]
+    problems_of = {
+        "determinism": not_deterministic(
+            spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
+        ),
+        "hidden state": [*leaks(spec, every[:_LEAK_TASKS], draw, seed), *given_away(spec, blind)],
+        "gold": _gold(spec, grader, tasks, seed) if panel.is_graded else [],
+        "range": _out_of_range(grader, panel),
+        "grading": _ungraded(panel),
+        "seeds": _shared_seeds(spec),
+    }
+    problems = [problem for each in problems_of.values() for problem in each]
+    declared = [
+        "the same seed gives the same episode" + (", also in another process" if elsewhere else ""),
+        _told_of_hidden(len(spec.audit.hidden)),
+        _told_of_gold(spec, grader),
+        f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
+        "train and test seeds are disjoint",
+    ]
+    evidence = "; ".join(problems) if problems else "; ".join(declared)
+    return Check(name="hygiene", status="fail" if problems else "pass", evidence=evidence, measured=problems_of)
+
+
+def _told_of_hidden(keys: int) -> str:
+    if not keys:
+        return "no hidden keys are declared"
+    return f"{keys} hidden {'key is' if keys == 1 else 'keys are'} not to be seen"
+
+
+def check_tasks(
+    spec: EnvironmentSpec, draw: Callable[[int], str], *, seed: int, elsewhere: Elsewhere | None = None
+) -> Check:
+    """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
+    every = spec.tasks(next(iter(spec.conditions)))
+    hidden = tuple(key for key in spec.audit.hidden if key == "answer")
+    problems_of = {
+        "determinism": not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
+        "hidden state": leaks(
+            replace(spec, audit=replace(spec.audit, hidden=hidden)), every[:_LEAK_TASKS], draw, seed, texts=False
+        ),
+        "seeds": _shared_seeds(spec),
+        "content": _shared_content(spec, every[:_CONTENT]),
+    }
+    problems = [problem for each in problems_of.values() for problem in each]
+    evidence = "; ".join(problems) or "the same seed is the same task, and no test task is a training task"
+    return Check(name="tasks", status="fail" if problems else "pass", evidence=evidence, measured=problems_of)
+
+
+def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
+    """Test questions that are also training questions, by their text; a spec that says what a task asks is kept apart by that."""
+    if spec.content is not None:
+        return []
+    environment = blocking(spec.make())
+
+    def text(task: Task) -> str:
+        return environment.reset(seed=task.seed, **task.options).text
+
+    started = clock.now()
+    training = {text(spec.train_task(i)) for i in range(_CONTENT // 10)}
+    if clock.now() - started < _QUICK:
+        training |= {text(spec.train_task(i)) for i in range(_CONTENT)}
+    else:
+        tasks = tasks[: _CONTENT // 10]  # questions that are slow to make: a tenth of them
+    shared = [task for task in tasks if text(task) in training]
+    environment.close()
+    told = f"{len(shared)} of {len(tasks)} test questions are training questions too, e.g. seed"
+    return [f"{told} {shared[0].seed}"] if len(shared) > _SHARED * len(tasks) else []
+
+
+def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:
+    """If the environment knows the right answers, they must get the full reward, or some reward if nobody says what is full."""
+    name = spec.audit.gold
+    if name is None:
+        return []
+    episodes = roll_out(spec, spec.policy(name), tasks, seed=seed, key=("audit", "gold"), grader=grader).episodes
+    values = {episode.task.seed: episode.reward.value if episode.reward else None for episode in episodes}
+    top = grader.range[1] if grader.range else None
+    short = {s: value for s, value in values.items() if value is None or (top is not None and abs(value - top) > 1e-6)}
+    if not short:
+        return []
+    worst, value = next(iter(short.items()))
+    full = "a reward" if top is None else f"{top:g}"
+    return [
+        f"the gold policy {name!r} gets {value} instead of {full} on seed {worst}, and less on {len(short)} of {len(values)}"
+    ]
+
+
+def _told_of_gold(spec: EnvironmentSpec, grader: Grader) -> str:
+    if spec.audit.gold is None:
+        return "no gold policy is declared"
+    return "gold gets the full reward" if grader.range else "gold gets a reward"
+
+
+def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
+    if grader.range is None:
+        return []
+    low, high = grader.range
+    for name in panel.episodes:
+        for episode, value in zip(panel.episodes[name], panel.rewards(name), strict=True):
+            if value is not None and not low - 1e-9 <= value <= high + 1e-9:
+                return [
+                    f"{name} gets {value:.4f} on seed {episode.task.seed}, outside the declared range [{low:g}, {high:g}]"
+                ]
+    return []
+
+
+def _ungraded(panel: PanelEpisodes) -> list[str]:
+    """Episodes without a reward, and why; a reason that several policies meet is said once."""
+    if not panel.is_graded:
+        return [_none_graded(panel)]
+    reasons: dict[str, list[str]] = {}
+    for name, episodes in panel.episodes.items():
+        failed = [e.failure.message for e in episodes if e.failure]
+        errors = [str(e.reward.error) for e in episodes if e.reward and e.reward.value is None]
+        for met, what in ((failed, "failed"), (errors, "got no reward")):
+            if met:
+                of_policy = f"{len(met)} of {len(episodes)} of {name}"
+                reasons.setdefault(f"{what} ({met[0][:_REASON]})", []).append(of_policy)
+    return [f"episodes {what}: {', '.join(names)}" for what, names in reasons.items()]
+
+
+def _none_graded(panel: PanelEpisodes) -> str:
+    """The error that episodes met most."""
+    every = [episode for episodes in panel.episodes.values() for episode in episodes]
+    errors = [e.failure.message if e.failure else str(e.reward.error if e.reward else None) for e in every]
+    error, times = Counter(errors).most_common(1)[0]
+    often = "" if times == len(every) else f", {times} times"
+    return f"none of {len(every)} episodes got a reward ({error[:_REASON]}{often}); mend that first, then audit again"
+
+
+def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
+    """Training tasks that are also tasks of a condition."""
+    training = [spec.train_task(i) for i in range(_TRAIN_SEEDS)]
+    seeds = {task.seed for task in training}
+    problems: list[str] = []
+    for name, condition in spec.conditions.items():
+        shared = seeds & set(condition.seeds)
+        same = [t for t in training if t.seed in shared and _options(t.options) == _options(condition.options)]
+        if same:
+            problems.append(f"{len(same)} training tasks are also in condition {name!r}, e.g. seed {same[0].seed}")
+    return problems
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    return json.dumps(options, sort_keys=True, default=str)

@@ -1,0 +1,220 @@
+"""Hidden values that can be read off what is shown.
+
+A hidden value that is shown somewhere is not yet a leak: the question may list all labels, and a right answer may be a word of the
+text. A leak is a *place* at which each task shows its own hidden value, and hardly ever another task's. A place is a path in the
+structured observation, or one in the text: after the same words, or the same word of the same line. A hidden key is a leak by its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gradus.auditing.determinism import course
+from gradus.core import EnvironmentSpec, Episode, Task
+from gradus.core.waiting import blocking
+from gradus.stats import spearman, wilson
+
+_LAST = 3  # words of a text whose place is a place also where its questions differ in length
+_TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
+_LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
+_LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
+_WORD = re.compile(r"\S+")
+_BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
+_PUNCTUATION = "()[]{}.,:;=\"'"
+
+
+def leaks(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Callable[[int], str], seed: int, *, texts: bool = True
+) -> list[str]:
+    """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
+
+    ``texts``: look into the texts too, not only into structured data.
+    """
+    if not spec.audit.hidden:
+        return []
+    shown: list[list[tuple[str, Any]]] = []
+    hidden: list[Mapping[str, Any]] = []
+    keys: dict[str, None] = {}
+    for task in tasks:
+        environment = blocking(spec.make())
+        seen = list(course(spec, environment, task, draw, seed))
+        outcome = environment.outcome()
+        hidden.append({key: outcome[key] for key in spec.audit.hidden if key in outcome})
+        shown.append([])
+        for turn, (observation, state) in enumerate(seen):
+            if turn and (observation.terminated or observation.truncated):
+                continue
+            public = {"data": observation.data, "state": state, "action_data": observation.action_data}
+            for place, value in public.items():
+                for path, leaf in _walk(value):
+                    shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
+                    for key in (each for each in spec.audit.hidden if each in path):
+                        keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
+            if texts:
+                shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
+        environment.close()
+    return [*list(keys)[:2], *_telling_places(shown, hidden)][:3]
+
+
+def _telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence[Mapping[str, Any]]) -> list[str]:
+    problems: list[str] = []
+    places = Counter(place for each in shown for place, _ in each)
+    by_place = [dict(each) for each in shown]
+    for key in dict.fromkeys(key for each in hidden for key in each):
+        values = [[leaf for _, leaf in _walk(each.get(key)) if _is_worth(leaf)] for each in hidden]
+        for place in places:
+            column = [each.get(place) for each in by_place]
+            if place.startswith("the text"):
+                where = told_at([str(text or "") for text in column], values)
+            else:
+                where = "" if _shows(column, values, _equal) else None
+            if where is not None:
+                example = next(value for each in values for value in each)
+                problems.append(f"hidden {key} (as {example!r}) is in {place}{where}")
+                break
+    return problems
+
+
+def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after: bool = False) -> str | None:
+    """The place in the texts that shows each task's own value, in words, or None. ``values``: the hidden values of each task.
+
+    ``only_after``: only places that follow the same words, and the last three words. Where the last words are options or labels, they
+    are one task's value about as often as another's, and no leak.
+    """
+    candidates: Counter[tuple[str, Any]] = Counter()
+    for text, own in zip(texts, values, strict=True):
+        words = list(_WORD.finditer(text))
+        hits = {rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(words, i)}
+        candidates.update(hits)
+    for (kind, which), count in candidates.most_common(40):
+        if count < _LEAST_OWN * len(texts):
+            break
+        if only_after and kind != "after" and not (kind == "word from the end" and which <= _LAST):
+            continue
+        starts = [_located(text, kind, which) for text in texts]
+        column = [None if at is None else text[at.start() :] for text, at in zip(texts, starts, strict=True)]
+        if _shows(column, values, _begins):
+            return f" {kind} {which!r}" if kind == "after" else f", {kind} {which}"
+    return None
+
+
+def _rules(words: Sequence[re.Match[str]], index: int) -> list[tuple[str, Any]]:
+    before = words[index - 1].group() if index else ""
+    prefix = re.match(r"[^\w-]*[A-Za-z_]+[=:]", words[index].group())
+    rules: list[tuple[str, Any]] = [("word", index), ("word from the end", len(words) - index)]
+    if before and not any(character.isdigit() for character in before):
+        rules.append(("after", before))
+    if prefix:
+        rules.append(("after", prefix.group()))
+    return rules
+
+
+def _located(text: str, kind: str, which: Any) -> re.Match[str] | None:
+    words = list(_WORD.finditer(text))
+    if kind == "after":
+        for index, word in enumerate(words):
+            if index and words[index - 1].group() == which:
+                return word
+            if word.group().startswith(which) and len(word.group()) > len(which):
+                return word
+        return None
+    index = which if kind == "word" else len(words) - which
+    return words[index] if 0 <= index < len(words) else None
+
+
+def _stands(text: str, word: re.Match[str], own: Sequence[Any]) -> bool:
+    bare = _bare(text[word.start() :]) if own else ""
+    return any(_bare_begins(bare, value) for value in own)
+
+
+def _begins(shown: Any, value: Any) -> bool:
+    """Whether a text begins with the value, punctuation and a name before it left out; a number as precisely as it is shown."""
+    return isinstance(shown, str) and _bare_begins(_bare(shown), value)
+
+
+def _bare(shown: str) -> str:
+    return _BEFORE.sub("", shown)
+
+
+def _bare_begins(text: str, value: Any) -> bool:
+    if isinstance(value, str):
+        rest = text[len(value) :]
+        return text.startswith(value.strip(_PUNCTUATION)) and not (rest[:1].isalnum())
+    number = re.match(r"-?\d+\.\d+", text)
+    if number is None:
+        return False
+    decimals = len(number.group().partition(".")[2])
+    return decimals >= _TELLING and round(float(value), decimals) == float(number.group())
+
+
+def _equal(shown: Any, value: Any) -> bool:
+    if isinstance(value, str):
+        return shown == value
+    return isinstance(shown, float) and round(shown, 9) == round(float(value), 9)
+
+
+def _shows(column: Sequence[Any], values: Sequence[Sequence[Any]], same: Callable[[Any, Any], bool]) -> bool:
+    """Whether the column holds its own task's value, and hardly ever the next tasks'."""
+    n = len(column)
+    own = sum(any(same(shown, value) for value in each) for shown, each in zip(column, values, strict=True))
+    if own <= _LEAST_OWN * n:  # as most places: no lower bound of a share lies above it
+        return False
+    others = [
+        any(same(shown, value) for value in values[(i + step) % n])
+        for i, shown in enumerate(column)
+        for step in (1, 2, 3)
+        if n > step
+    ]
+    low = wilson(own, n).low or 0.0
+    return low > _LEAST_OWN and low - sum(others) / max(1, len(others)) > _LEAST_GAP
+
+
+def _is_worth(leaf: Any) -> bool:
+    return (isinstance(leaf, str) and bool(leaf.strip())) or _is_telling(leaf)
+
+
+def given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]:
+    """Numbers of the first observation that order the episodes exactly as a hidden number does."""
+    if len(episodes) < 20:
+        return []
+    public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
+    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
+    problems: list[str] = []
+    for path, column in public.items():
+        for name, truth in hidden.items():
+            rank = spearman(column, truth) if len(column) == len(truth) else None
+            if rank is not None and abs(rank) > 0.999:
+                problems.append(
+                    f"{path} of the first observation gives hidden {name} away (rank correlation {rank:.3f})"
+                )
+    return problems[:3]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Numeric leaves that every row has and that take at least ten values: path -> one number a row."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for path, leaf in _walk(row):
+            if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+                columns.setdefault(".".join(map(str, path)), []).append(float(leaf))
+    return {path: column for path, column in columns.items() if len(column) == len(rows) and len(set(column)) >= 10}
+
+
+def _walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Paths and leaves of nested mappings and lists."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _walk(inner, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _walk(inner, (*path, index))
+    else:
+        yield path, value
+
+
+def _is_telling(leaf: Any) -> bool:
+    """A number that is too particular to stand somewhere by chance."""
+    return isinstance(leaf, float) and abs(leaf - round(leaf, _TELLING - 1)) > 1e-9

@@ -1,0 +1,164 @@
+"""The panel: which policies an audit rolls out, and rolling them out once so that any number of graders can be judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gradus.auditing.answers import AnswerSpace, answer_space
+from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.auditing.records import PanelEpisodes
+from gradus.core import (
+    Action,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grader,
+    Policy,
+    Request,
+    Task,
+    child_seed,
+)
+from gradus.rollouts import grade_episodes, roll_out
+from gradus.stats import mean_interval
+
+Progress = Callable[[str, int, int], None]
+
+
+class RandomAnswers:
+    """Answers drawn without looking, a fresh draw at every turn."""
+
+    def __init__(self, draw: Callable[[int], str], *, name: str = "random") -> None:
+        self.name = name
+        self._draw = draw
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _RandomSession:
+        return _RandomSession(self._draw, episodes)
+
+
+class _RandomSession:
+    def __init__(self, draw: Callable[[int], str], episodes: Sequence[EpisodeStart]) -> None:
+        self._draw, self._episodes = draw, episodes
+        self._turns = [0] * len(episodes)
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        actions: list[Action] = []
+        for request in requests:
+            turn, key = self._turns[request.row], self._episodes[request.row].key
+            actions.append(Action(text=self._draw(child_seed(0, *key, "answer", turn) % 2**31)))
+            self._turns[request.row] += 1
+        return actions
+
+    def close(self) -> None:
+        pass
+
+
+def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:
+    """Seed -> an answer drawn without looking: the environment's own draw, or one from the answer space."""
+    if spec.audit.random_answers is not None:
+        return spec.audit.random_answers
+    space = answer_space(spec, (), seed=seed)
+    return lambda drawn: space.text([drawn // (7 * place + 1) % size for place, size in enumerate(space.sizes)])
+
+
+def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]:
+    """The first ``episodes`` tasks of the main condition, or all of them if it has fewer. If rows are few, those of the others follow."""
+    main, *others = spec.conditions
+    tasks = spec.tasks(main)[:episodes]
+    if spec.data_set is None or len(tasks) == episodes:
+        return tasks
+    known = {spec.identify(task).id for task in tasks}
+    for task in (each for name in others for each in spec.tasks(name)):
+        if (found := spec.identify(task).id) not in known:
+            known.add(found)
+            tasks.append(task)
+    return tasks[:episodes]
+
+
+def roll_out_panel(
+    spec: EnvironmentSpec,
+    *,
+    episodes: int,
+    seed: int,
+    policies: Mapping[str, Policy] | None = None,
+    progress: Progress | None = None,
+) -> PanelEpisodes:
+    """Roll out the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
+
+    Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
+    """
+    tasks = main_tasks(spec, episodes)
+    cast = {name: spec.policy(name) for name in _declared(spec)} if spec.audit.panel else {}
+    roles = spec.audit.panel
+    if roles is None:
+        cast = _cast_for_nothing(spec, tasks, seed)
+    cast |= policies or {}
+    rolled_out: dict[str, Sequence[Episode]] = {}
+    for name, policy in cast.items():
+        tell = None if progress is None else _labeled(progress, name)
+        episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        rolled_out[name] = [replace(episode, policy=name) for episode in episodes_of]
+    teacher = [spec.teacher] if spec.teacher in cast else []
+    return PanelEpisodes(
+        condition=tasks[0].condition,
+        episodes=rolled_out,
+        ladder=tuple(roles.ladder) if roles else ("random", *teacher),
+        reflexes=tuple(roles.reflexes) if roles else ("random",),
+        exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
+        given=tuple(policies or ()),
+        declared=roles is not None,
+    )
+
+
+def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
+    """The same episodes under another grader."""
+    return replace(
+        panel, episodes={name: grade_episodes(spec, rolled_out, grader) for name, rolled_out in panel.episodes.items()}
+    )
+
+
+def best_reflex(panel: PanelEpisodes) -> str:
+    """The honest policy without inference that the grader likes best."""
+    means = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
+    known = {name: mean for name, mean in means.items() if mean is not None}
+    return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
+
+
+def _declared(spec: EnvironmentSpec) -> list[str]:
+    assert spec.audit.panel is not None
+    return list(dict.fromkeys([*spec.audit.panel.ladder, *spec.audit.panel.reflexes, *spec.audit.panel.exploits]))
+
+
+def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
+    """Policies for an environment that declares no panel."""
+    space = answer_space(spec, (), seed=seed)
+    cast: dict[str, Policy] = {"random": _random(spec, space)}
+    if spec.teacher is not None:
+        cast[spec.teacher] = spec.policy(spec.teacher)
+    cast["constant"] = _fixed(space, Shape(name="constant"), len(tasks), seed)
+    cast["cycle"] = _fixed(space, Shape(name="cycle", steps=2, cycle=True), len(tasks), seed)
+    return cast
+
+
+def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
+    if "random" in spec.policies:
+        return spec.policy("random")
+    if spec.audit.random_answers is not None:
+        return RandomAnswers(spec.audit.random_answers)
+    return RandomAnswers(
+        lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
+    )
+
+
+def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
+    """A constant or a cycle of answers that were drawn blindly."""
+    rng = np.random.default_rng(child_seed(seed, "audit", shape.name))
+    table = np.stack([rng.integers(size, size=(shape.steps, 1)) for size in space.sizes])
+    plan = Plan(space=space, shape=shape, horizon=1, table=table.astype(np.intp))
+    return PlanPolicy([plan], tasks=tasks, name=shape.name)
+
+
+def _labeled(progress: Progress, label: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(label, done, total)

@@ -1,0 +1,120 @@
+"""Simple policies for the search: an answer looked up by the time and at most one feature of what is shown.
+
+A plan may also bend a reflex: at the places that it keeps, the reflex's own word stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from gradus.auditing.answers import COPY, AnswerSpace, render
+from gradus.auditing.features import Feature
+from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session
+
+Table = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a plan can depend on: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
+
+    ``after``: one answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
+    ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
+    """
+
+    name: str
+    steps: int = 1
+    cycle: bool = False
+    after: float = 0.0
+    feature: Feature | None = None
+    bends: str | None = None
+    keeps: tuple[bool, ...] = ()
+
+    @property
+    def bins(self) -> int:
+        return self.feature.bins if self.feature else 1
+
+    def cell(self, turn: int, horizon: int, observation: Observation) -> tuple[int, int]:
+        """Row and column of the table for this turn."""
+        if self.after:
+            past = turn - ceil(self.after * horizon)
+            step = 0 if past < 0 else 1 + past % (self.steps - 1)
+        else:
+            step = turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
+        return step, self.feature.bin(observation.data) if self.feature else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """``table`` (places, steps, bins): the word at each place for each cell, one past the last word to keep the reflex's.
+
+    ``horizon``: turns of a usual episode.
+    """
+
+    space: AnswerSpace
+    shape: Shape
+    horizon: int
+    table: Table
+
+    def answer(self, turn: int, observation: Observation, reflex: str = "") -> str:
+        """What the plan says; ``reflex`` is what the policy that it bends would say."""
+        step, column = self.shape.cell(turn, self.horizon, observation)
+        kept = self.space.parse(reflex) if self.shape.bends else ()
+        return render(self.space.text(self.table[:, step, column].tolist(), kept), observation.text)
+
+    def describe(self) -> str:
+        """The plan in words."""
+        shape = self.shape
+        marks = ["·"] * len(self.space.places)
+        rows: list[str] = []
+        for step in range(shape.steps):
+            cells = [
+                self.space.text(self.table[:, step, column].tolist(), marks).replace(COPY, "(what was shown)")[:60]
+                or "(nothing)"
+                for column in range(shape.bins)
+            ]
+            rows.append(f"by {shape.feature.name}: {' | '.join(cells)}" if shape.feature else cells[0])
+        if shape.after:
+            told = f"{rows[0]} then a cycle of {', '.join(rows[1:])}"
+        else:
+            told = "cycle of " + ", ".join(rows) if shape.cycle else " then ".join(rows)
+        return f"{shape.bends} with {told}" if shape.bends else told
+
+
+class PlanPolicy:
+    """Rolls out many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
+
+    def __init__(
+        self, plans: Sequence[Plan], *, tasks: int, reflex: Policy | None = None, name: str = "search"
+    ) -> None:
+        self.name = name
+        self._plans, self._tasks = plans, tasks
+        self._reflex = reflex if any(plan.shape.bends for plan in plans) else None
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> _PlanSession:
+        reflex = self._reflex.start(episodes) if self._reflex else None
+        return _PlanSession([self._plans[episode.group // self._tasks] for episode in episodes], reflex)
+
+
+class _PlanSession:
+    def __init__(self, plans: Sequence[Plan], reflex: Session | None) -> None:
+        self._plans, self._reflex = plans, reflex
+        self._turns = [0] * len(plans)
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        said = [action.text for action in self._reflex.act(requests)] if self._reflex else [""] * len(requests)
+        actions: list[Action] = []
+        for request, reflex in zip(requests, said, strict=True):
+            row = request.row
+            actions.append(Action(text=self._plans[row].answer(self._turns[row], request.observation, reflex)))
+            self._turns[row] += 1
+        return actions
+
+    def close(self) -> None:
+        if self._reflex:
+            self._reflex.close()

@@ -1,0 +1,127 @@
+"""The result of an audit: checks, verdict, and the document that machines read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any
+
+from gradus.auditing.records import Check, Hack, PanelEpisodes, Point
+from gradus.auditing.remedies import remedy_of
+from gradus.core.documents import SCHEMA
+
+_BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
+_ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
+
+    ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
+    an episode to look at, or None. ``exploit``: the shortest answer that pays without the task. ``review``: answers for a person to
+    mark. ``panel`` may be handed to the next audit, which then need not roll it out again.
+    """
+
+    environment: str
+    grader: str
+    true_reward_name: str
+    condition: str
+    episodes: int
+    seed: int
+    checks: Sequence[Check]
+    points: Sequence[Point]
+    hack: Hack | None
+    panel: PanelEpisodes | None = None
+    exploit: Mapping[str, Any] | None = None
+    review: Sequence[Mapping[str, Any]] = ()
+    most: int | None = None
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.checks)
+
+    @property
+    def more_episodes(self) -> int | None:
+        """How many episodes to try if what is open is a matter of how many there were; None if it is not."""
+        unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
+        counted = all(
+            each.name in _BY_EPISODES and each.measured for each in unsure
+        )  # without figures something is to be declared
+        possible = self.most is None or self.episodes < self.most
+        return 4 * self.episodes if unsure and counted and possible else None  # intervals are half as wide then
+
+    @property
+    def summary(self) -> str:
+        """One line a person can act on."""
+        by = {status: [c.name for c in self.checks if c.status == status] for status in ("fail", "unresolved")}
+        if by["fail"]:
+            return f"{self.grader} fails {', '.join(by['fail'])}: do not train on it before this is mended."
+        if self.verdict == "unresolved":
+            told = "the evidence says what would tell"
+            if (more := self.more_episodes) is not None:
+                told = f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
+            elif self.episodes == self.most:
+                told = f"these {self.most} are all tasks there are, more rows would tell more"
+            return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
+        return f"{self.grader} passes: nothing here says that training on it would go wrong."
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
+        hack = None
+        if self.hack is not None:
+            hack = {
+                "plan": self.hack.plan,
+                "shape": self.hack.shape,
+                "kind": self.hack.kind,
+                "reflex": self.hack.reflex,
+                "reward": asdict(self.hack.reward),
+                "true_reward": asdict(self.hack.true_reward),
+                "unearned": asdict(self.hack.unearned),
+                "components": dict(self.hack.components),
+                "seed": self.hack.episode.task.seed,
+                "condition": self.hack.episode.task.condition,
+            }
+        return plain(
+            {
+                "schema": SCHEMA,
+                "environment": self.environment,
+                "grader": self.grader,
+                "verdict": self.verdict,
+                "summary": self.summary,
+                "checks": [_told(check) for check in self.checks],
+                "true_reward_name": self.true_reward_name,
+                "condition": self.condition,
+                "episodes": self.episodes,
+                "seed": self.seed,
+                "points": [asdict(point) for point in self.points],
+                "hack": hack,
+                "exploit": self.exploit,
+                "review": list(self.review),
+            }
+        )
+
+
+def _told(check: Check) -> dict[str, Any]:
+    """A check as JSON values; one that fails says what to change."""
+    return {**asdict(check), **({"remedy": remedy_of(check.name)} if check.status == "fail" else {})}
+
+
+def verdict_of(checks: Sequence[Check]) -> str:
+    """fail if any check fails; unresolved if one that could fail is; else pass."""
+    if any(check.status == "fail" for check in checks):
+        return "fail"
+    open_checks = [check for check in checks if check.status == "unresolved" and check.name not in _ADVISORY]
+    return "unresolved" if open_checks else "pass"
+
+
+def plain(value: Any) -> Any:
+    """JSON values only: numbers rounded to six decimals, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float):
+        return round(value, 6) + 0.0 if isfinite(value) else None
+    return value

@@ -1,0 +1,88 @@
+"""How often the audit is right about graders of which it is known whether they are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gradus.auditing.result import verdict_of
+from gradus.auditing.text.grader_process import Score
+from gradus.auditing.text.run import audit_text
+from gradus.auditing.text.tasks import TextSubject
+from gradus.core import clock
+from gradus.stats import wilson
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
+
+    ``checks``: those that the label speaks of; any check if empty. ``ours``: the grader is part of this source. ``disputed``: what speaks
+    against the label, which counts all the same.
+    """
+
+    name: str
+    label: str
+    kind: str
+    subject: Callable[[], TextSubject]
+    checks: Sequence[str] = ()
+    ours: bool = False
+    disputed: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the audit said of a case: its verdict by the checks that the label speaks of, the checks that failed, and the first evidence.
+
+    ``seconds``: without those that the machine was busy with others.
+    """
+
+    name: str
+    label: str
+    kind: str
+    verdict: str
+    failed: Sequence[str]
+    evidence: str
+    seconds: float
+    disputed: str = ""
+
+
+def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None = None) -> Row:
+    """Audit one case. ``known``: scores of an earlier audit of the same grader, see :func:`gradus.auditing.text.run.audit_text`."""
+    started = clock.now()
+    checks = audit_text(case.subject(), seed=seed, known=known).checks
+    counted = [check for check in checks if not case.checks or check.name in case.checks]
+    failed = [check for check in counted if check.status == "fail"]
+    return Row(
+        name=case.name,
+        label=case.label,
+        kind=case.kind,
+        verdict=verdict_of(counted),
+        failed=[check.name for check in failed],
+        evidence=failed[0].evidence if failed else "",
+        seconds=round(clock.now() - started, 1),
+        disputed=case.disputed,
+    )
+
+
+def board(rows: Sequence[Row]) -> dict[str, Any]:
+    """Detection and false alarms with intervals, by class too; what was missed, and what was flagged for nothing."""
+    flawed = [row for row in rows if row.label == "flawed"]
+    sound = [row for row in rows if row.label == "sound"]
+    seconds = sorted(row.seconds for row in rows)
+    return {
+        "detection": _share(flawed),
+        "false_alarms": _share(sound),
+        "by_class": {kind: _share([r for r in flawed if r.kind == kind]) for kind in sorted({r.kind for r in flawed})},
+        "misses": [asdict(row) for row in flawed if row.verdict != "fail"],
+        "alarms": [asdict(row) for row in sound if row.verdict == "fail"],
+        "unresolved": [row.name for row in rows if row.verdict == "unresolved"],
+        "partial": [asdict(row) for row in rows if row.label == "partial"],
+        "seconds": {"median": seconds[len(seconds) // 2], "most": seconds[-1]} if seconds else {},
+    }
+
+
+def _share(rows: Sequence[Row]) -> Mapping[str, Any]:
+    share = wilson(sum(row.verdict == "fail" for row in rows), len(rows))
+    return {"n": share.n, "share": share.share, "low": share.low, "high": share.high}

@@ -1,0 +1,204 @@
+"""Looking for a hack without knowing one: cross-entropy search over plans, small reactive tables and bent reflexes.
+
+Every shape of plan gets a share of the budget. A generation draws plans from a distribution that is independent in each
+cell, rolls them all out on the same tasks at once, and moves the distribution towards the best. The plan that won so far
+starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradus.auditing.answers import AnswerSpace
+from gradus.auditing.distribution import Distribution
+from gradus.auditing.features import Feature
+from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
+from gradus.rollouts import roll_out
+
+Objective = Callable[[Episode], float | None]
+Progress = Callable[[int, int], None]
+
+_PLANS = 32  # in one generation
+_TASKS = 6  # that each plan is rolled out on
+_ELITE = 6
+_FINAL_TASKS = 18
+_SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0, "skilled": 1.0}
+_AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """What is searched: an environment under a grader, the answers there are, and what can be looked at.
+
+    ``reflex``: a policy that plans may bend; ``skilled``: it is a teacher, which reaches what pays again and again. ``horizon``: turns
+    of a usual episode.
+    """
+
+    spec: EnvironmentSpec
+    grader: Grader
+    space: AnswerSpace
+    features: Sequence[Feature]
+    horizon: int
+    reflex: Policy | None = None
+    keeps: tuple[bool, ...] = ()
+    skilled: bool = False
+
+    def roll_out(
+        self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int, name: str = "search"
+    ) -> list[list[Episode]]:
+        """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
+        policy = PlanPolicy(plans, tasks=len(tasks), reflex=self.reflex, name=name)
+        episodes = roll_out(
+            self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader
+        ).episodes
+        return [episodes[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A plan with its means over the tasks it was judged on."""
+
+    plan: Plan
+    reward: float
+    true_reward: float
+    objective: float
+    components: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """``best``: the best plan of every shape, judged on tasks of their own, best first. ``trials``: all that was tried."""
+
+    best: Sequence[Candidate]
+    trials: Sequence[Candidate]
+    episodes: int
+
+    @property
+    def constants(self) -> list[Candidate]:
+        """The trials that always give the same answer."""
+        return [t for t in self.trials if t.plan.table[0].size == 1 and not t.plan.shape.bends]
+
+
+@dataclass
+class _Judge:
+    """Rolls out plans and keeps count."""
+
+    field: Field
+    objective: Objective
+    seed: int
+    trials: list[Candidate]
+    episodes: int = 0
+    tasks: int = 0
+
+    def judge(self, plans: Sequence[Plan], tasks: int) -> list[Candidate]:
+        """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
+        wanted = [self.field.spec.train_task(i) for i in range(self.tasks, self.tasks + tasks)]
+        self.tasks += tasks
+        rolled_out = self.field.roll_out(plans, wanted, seed=self.seed)
+        self.episodes += len(plans) * tasks
+        candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
+        self.trials += candidates
+        return candidates
+
+    def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
+        """A plan that never got a reward is worth minus infinity."""
+        return Candidate(
+            plan=plan,
+            reward=_mean([e.reward.value if e.reward else None for e in episodes]),
+            true_reward=_mean([e.metrics.get("true_reward") for e in episodes]),
+            objective=_mean([self.objective(e) for e in episodes]),
+            components={
+                name: _mean([e.reward.components.get(name) if e.reward else None for e in episodes])
+                for name in self.field.grader.weights
+            },
+        )
+
+
+def least_budget(field: Field) -> int:
+    """Episodes that one search takes at least: a generation of every shape of plan."""
+    return round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * sum(share for _, share in _shapes(field)))
+
+
+def search(field: Field, *, budget: int, seed: int, objective: Objective, progress: Progress | None = None) -> Search:
+    """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
+
+    The result is a function of the arguments: all randomness is keyed by ``seed``.
+    """
+    shapes = _shapes(field)
+    total = sum(share for _, share in shapes)
+    judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
+    best: list[Candidate] = []
+    for index, (shape, share) in enumerate(shapes):
+        shaped = _with_best_feature(shape, best)
+        rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
+        rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
+        best.append(_search_shape(judge, shaped, rounds, best, rng))
+        if progress is not None:
+            progress(judge.episodes, budget)
+    return Search(best=sorted(best, key=lambda each: -each.objective), trials=judge.trials, episodes=judge.episodes)
+
+
+def _shapes(field: Field) -> list[tuple[Shape, float]]:
+    """From simple to less simple, each with its share; in a one-turn task only the constant and the reactive ones make sense."""
+    shapes = [(Shape(name="constant"), _SHARES["constant"])]
+    if field.horizon > 1:
+        shapes.append((Shape(name="cycle", steps=2, cycle=True), _SHARES["cycle"]))
+        shapes.append((Shape(name="two stretches", steps=2), _SHARES["stretches"]))
+    if field.horizon >= 8:
+        shapes.append((Shape(name="four stretches", steps=4), _SHARES["stretches"]))
+    shapes += [(Shape(name=f"table on {each.name}", feature=each), _SHARES["table"]) for each in field.features]
+    if field.features and field.horizon > 1:
+        shapes.append((Shape(name="two stretches of a table", steps=2, feature=field.features[0]), _SHARES["joint"]))
+    if field.reflex is not None and any(field.keeps):
+        steps = 4 if field.horizon >= 8 else min(2, field.horizon)
+        shape = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
+        shapes.append((shape, _SHARES["bent"]))
+        shapes += _after_skill(field, shape) if field.skilled and field.horizon > 1 else []
+    return shapes
+
+
+def _after_skill(field: Field, bent: Shape) -> list[tuple[Shape, float]]:
+    """The teacher at first or where nothing is seen yet, and then what earns again and again what the teacher reaches once."""
+    shapes = [replace(bent, name="cycle after skill", steps=3, after=after) for after in _AFTER]
+    shapes += [replace(bent, name=f"bent reflex on {each.name}", steps=1, feature=each) for each in field.features]
+    return [(shape, _SHARES["skilled"]) for shape in shapes]
+
+
+def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:
+    """A shape that joins stretches and a feature takes the feature that did best alone."""
+    if shape.feature is None or shape.steps == 1:
+        return shape
+    alone = [each for each in best if each.plan.shape.feature is not None]
+    feature = max(alone, key=lambda each: each.objective).plan.shape.feature if alone else shape.feature
+    assert feature is not None
+    return replace(shape, feature=feature, name=f"{shape.name} on {feature.name}")
+
+
+def _search_shape(
+    judge: _Judge, shape: Shape, rounds: int, best: Sequence[Candidate], rng: np.random.Generator
+) -> Candidate:
+    """The best plan of one shape."""
+    space, horizon = judge.field.space, judge.field.horizon
+    incumbent = max(best, key=lambda each: each.objective).plan if best else None
+    distribution = Distribution.begin(space, shape, incumbent)
+    carried = distribution.stretched(incumbent) if incumbent else []
+    champion: Plan | None = None
+    for _ in range(max(1, rounds)):
+        tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
+        plans = [Plan(space=space, shape=shape, horizon=horizon, table=table) for table in tables]
+        judged = sorted(judge.judge(plans, _TASKS), key=lambda each: -each.objective)
+        distribution.move([each.plan.table for each in judged[:_ELITE]])
+        champion = judged[0].plan
+        carried = [champion.table]  # the winner must win again on other tasks
+    finalists = [Plan(space=space, shape=shape, horizon=horizon, table=distribution.mode())]
+    finalists += [champion] if champion else []
+    return max(judge.judge(finalists, _FINAL_TASKS), key=lambda each: each.objective)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else -np.inf

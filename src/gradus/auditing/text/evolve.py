@@ -1,0 +1,159 @@
+"""Evolution of answers: pieces that blind answers are made of, joined, cut and doubled, as long as they earn more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
+from gradus.auditing.text.probe import LEAST, Probes
+from gradus.auditing.text.rates import Probe, Rate, rate
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.shapes import Others, states
+from gradus.auditing.text.tasks import TextTask
+from gradus.core import child_rng
+
+_POPULATION = 24
+_GENERATIONS = 8
+_TASKS = 6  # of a generation
+_PARENTS = 8
+_JUDGED = 3
+_PIECES = 6  # at most, in one answer
+_LONG = 2000  # characters: longer pieces are probed elsewhere
+_JOINERS = ("", " ", ", ", "\n", " or ", "\n\n")
+_FRAMES = (
+    ("", ""),
+    ("<answer>", "</answer>"),
+    ("\\boxed{", "}"),
+    ("The answer is ", "."),
+    ("[", "]"),
+    ('"', '"'),
+    ("```\n", "\n```"),
+)
+_MAKERS: Mapping[str, Operator] = {**BLIND, **REFLEXES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How an answer is put together for any task: names of pieces, what joins them, a frame, a cut and how often it is said."""
+
+    pieces: tuple[str, ...]
+    joiner: str = " "
+    frame: tuple[str, str] = ("", "")
+    cut: int | None = None
+    times: int = 1
+
+    @property
+    def name(self) -> str:
+        parts = [" + ".join(self.pieces)]
+        parts += [f"joined by {self.joiner!r}"] if len(self.pieces) > 1 else []
+        parts += [f"in {self.frame[0]}...{self.frame[1]}"] if any(self.frame) else []
+        parts += [f"cut to {self.cut} characters"] if self.cut else []
+        return ", ".join([*parts, *([f"{self.times} times"] if self.times > 1 else [])])
+
+    def answer(self, task: TextTask, others: Others, rng: Random) -> str | None:
+        """The answer to a task; None if a piece cannot be made for it."""
+        texts = [_MAKERS[piece](task, others, rng) for piece in self.pieces]
+        if any(text is None or len(text) > _LONG for text in texts):
+            return None
+        text = self.joiner.join(text or "" for text in texts)
+        text = text[: self.cut] if self.cut else text
+        return self.joiner.join([f"{self.frame[0]}{text}{self.frame[1]}"] * self.times)
+
+
+def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = None) -> list[Rate]:
+    """The best answers of a fixed population after a fixed number of generations, judged on tasks that did not choose them.
+
+    A generation is scored on the next tasks of the first half; the finalists are judged on the second half. The pieces know no gold but
+    those of other tasks. ``budget``: answers of all generations together; 8 generations if None.
+    """
+    tasks = [task for task in asked.tasks if task.key in asked.bases]
+    half = len(tasks) // 2
+    generations = _GENERATIONS if budget is None else budget // (_POPULATION * _TASKS)
+    if half < 2 or generations < 1:
+        return []
+    rng = child_rng(seed, "audit", "evolve")
+    known = [each.operator for each in [*asked.blind, *asked.reflexes]]
+    population = [Recipe(pieces=(name,)) for name in known]
+    names = [*known, *_MAKERS]  # what already earned something is drawn more often
+    while len(population) < _POPULATION:
+        population.append(Recipe(pieces=tuple(rng.sample(names, 2)), joiner=rng.choice(_JOINERS)))
+    best: list[Recipe] = []
+    tried: set[Recipe] = set()
+    for generation in range(generations):
+        chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
+        ranked = _ranked(asked, scorer, population, chosen, seed)
+        best = [recipe for _, recipe in ranked[:_PARENTS]]
+        tried.update(recipe for _, recipe in ranked)
+        if not best:  # none of them was scored: the time or the money is over
+            return []
+        children = [_changed(rng.choice(best), best, names, rng) for _ in range(_POPULATION - len(best))]
+        population = list(dict.fromkeys([*best, *children]))
+    asked.tried["evolved answers"] = len(tried)
+    finalists = [recipe for _, recipe in _ranked(asked, scorer, best, tasks[:half], seed)[:_JUDGED]]
+    rates = [_rate(asked, scorer, recipe, tasks[half:], seed) for recipe in finalists]
+    return [each for each in rates if each is not None]
+
+
+def _ranked(
+    asked: Probes, scorer: Scorer, population: Sequence[Recipe], tasks: Sequence[TextTask], seed: int
+) -> list[tuple[float, Recipe]]:
+    """Best unearned reward first; of two that earn the same the shorter."""
+    rows = [row for recipe in population for row in _rows(asked, recipe, tasks, seed)]
+    scorer.score([(task, task.whole(answer)) for task, answer in rows])
+    scored: list[tuple[float, Recipe]] = []
+    for recipe in population:
+        each = _rate(asked, scorer, recipe, tasks, seed)
+        if each is not None:
+            scored.append((each.unearned["mean"] or 0.0, recipe))
+    return sorted(scored, key=lambda pair: (-round(pair[0], 3), len(pair[1].name), pair[1].name))
+
+
+def _rows(asked: Probes, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> list[tuple[TextTask, str]]:
+    rows: list[tuple[TextTask, str]] = []
+    for task in tasks:
+        answer = recipe.answer(task, asked.others, child_rng(seed, "audit", "evolve", recipe.name, task.key))
+        if answer is not None:
+            rows.append((task, answer))
+    return rows
+
+
+def _rate(asked: Probes, scorer: Scorer, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> Rate | None:
+    rows = _rows(asked, recipe, tasks, seed)
+    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
+    probes = [
+        Probe(operator=recipe.name, task=task, answer=answer, value=score.value, right=_is_right(task, answer))
+        for (task, answer), score in zip(rows, scores, strict=True)
+        if score.error is None and not score.skipped
+    ]
+    return rate(recipe.name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
+
+
+def _is_right(task: TextTask, answer: str) -> bool:
+    gold = task.gold or ""
+    return states(answer, gold) or re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", answer) is not None
+
+
+def _changed(parent: Recipe, others: Sequence[Recipe], names: Sequence[str], rng: Random) -> Recipe:
+    """One change: a piece more, less or other, two parents joined, another joiner or frame, a cut, or said twice."""
+    pieces = parent.pieces
+    move = rng.randrange(8)
+    if move == 0:
+        return replace(parent, pieces=(*pieces, rng.choice(names))[:_PIECES])
+    if move == 1 and len(pieces) > 1:
+        gone = rng.randrange(len(pieces))
+        return replace(parent, pieces=pieces[:gone] + pieces[gone + 1 :])
+    if move == 2:
+        place = rng.randrange(len(pieces))
+        return replace(parent, pieces=(*pieces[:place], rng.choice(names), *pieces[place + 1 :]))
+    if move == 3:
+        return replace(parent, pieces=(*pieces, *rng.choice(others).pieces)[:_PIECES])
+    if move == 4:
+        return replace(parent, joiner=rng.choice(_JOINERS))
+    if move == 5:
+        return replace(parent, cut=rng.choice((None, 1, 2, 4, 8, 16, 64)))
+    if move == 6:
+        return replace(parent, times=rng.choice((1, 2, 3)))
+    return replace(parent, frame=rng.choice(_FRAMES))

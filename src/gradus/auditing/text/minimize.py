@@ -1,0 +1,58 @@
+"""The shortest answer that still does what an exploit does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradus.auditing.text.probe import LEAST, Probes
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import TextTask
+
+_TASKS = 12
+_ROUNDS = 12
+_KEPT = 0.9  # of the effect that the shorter answer must keep
+
+
+def minimized(asked: Probes, scorer: Scorer) -> Mapping[str, Any] | None:
+    """The best blind answer as one string for all tasks, shortened while it keeps nine tenths of what it earns.
+
+    None if no single string earns more than the least effect.
+    """
+    rates = [
+        each for each in [*asked.blind, *asked.reflexes, *asked.evolved] if (each.above_silence["mean"] or 0.0) > LEAST
+    ]
+    if not rates:
+        return None
+    tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]
+    candidates = list(dict.fromkeys(str(each.example["answer"]) for each in rates if not each.example["cut"]))
+    earned = {answer: _earned(scorer, tasks, answer) for answer in candidates}
+    silence = _earned(scorer, tasks, "")
+    if not earned or max(earned.values()) - silence <= 0.5 * asked.span:
+        return None
+    start = max(earned, key=lambda answer: earned[answer])
+    best, need = start, silence + _KEPT * (earned[start] - silence)
+    for _ in range(_ROUNDS):
+        shorter = list(dict.fromkeys(_cut(best)))
+        scores = {answer: _earned(scorer, tasks, answer) for answer in shorter}
+        good = [answer for answer in shorter if scores[answer] >= need]
+        if not good:
+            break
+        best = min(good, key=len)
+    final = _earned(scorer, tasks, best)
+    return {"answer": best, "reward": final, "silence": silence, "tasks": len(tasks), "first": start}
+
+
+def _cut(answer: str) -> list[str]:
+    """The answer without one of its halves, quarters or eighths, or, if it is short, without one character."""
+    size = len(answer)
+    pieces = [answer[:i] + answer[i + 1 :] for i in range(size)] if size <= 24 else []
+    for parts in (2, 4, 8):
+        step = max(1, size // parts)
+        pieces += [answer[:start] + answer[start + step :] for start in range(0, size, step)]
+    return [piece for piece in pieces if piece and piece != answer]
+
+
+def _earned(scorer: Scorer, tasks: Sequence[TextTask], answer: str) -> float:
+    scores = scorer.score([(task, task.whole(answer)) for task in tasks])
+    return sum(score.value or 0.0 for score in scores) / max(1, len(scores))

@@ -1,0 +1,436 @@
+"""Wrong answers made from the right one, which must earn nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from gradus.auditing.text.near_values import (
+    a_day_off,
+    another_unit,
+    backwards,
+    day_for_month,
+    digit_in_word,
+    half_of_its_words,
+    strange_letter,
+)
+from gradus.auditing.text.programs import are_programs
+from gradus.auditing.text.shapes import (
+    ANY_ORDER,
+    LISTED,
+    NUMBER,
+    Others,
+    alike,
+    is_label,
+    is_number,
+    is_sentence,
+    parts,
+    states,
+)
+from gradus.auditing.text.tasks import TextTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong:
+    """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be accepted to count.
+
+    ``settled``: a rule says that the answer is wrong; otherwise a person has to say so, unless the question itself says what counts:
+    ``rule`` then finds its words in the question.
+    """
+
+    make: Callable[[TextTask, Others, Random], tuple[str, ...] | None]
+    settled: bool = True
+    rule: Callable[[str], object] | None = None
+
+    def is_settled(self, task: TextTask) -> bool:
+        """Whether the answer is surely wrong for this task."""
+        return self.settled or (self.rule is not None and bool(self.rule(task.prompt)))
+
+
+_UNIT = re.compile(r"\s+[A-Za-z]+\Z")
+
+
+def _number(change: Callable[[str, Random], str | None]) -> Wrong:
+    """A change of an answer that is one number, with a unit after it or none."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        gold = (task.gold or "").strip()
+        number = _UNIT.sub("", gold)
+        if not is_number(number):
+            return None
+        changed = change(number, rng)
+        return None if changed is None or states(changed, number) else (changed + gold[len(number) :],)
+
+    return Wrong(make=make)
+
+
+def _one_digit(gold: str, rng: Random) -> str | None:
+    """Of a whole number any but the last; of a decimal one of the first two that count, for the others may be lost in rounding."""
+    places = [i for i, character in enumerate(gold) if character.isdigit()]
+    if re.search(r"[.eE]", gold):
+        first = next((i for i, place in enumerate(places) if gold[place] != "0"), 0)
+        places = [*places[first : first + 2], places[-1]]
+    place = places[0] if len(places) == 1 else rng.choice(places[: max(1, len(places) - 1)])
+    return gold[:place] + str((int(gold[place]) + rng.randrange(1, 9)) % 10) + gold[place + 1 :]
+
+
+def _off_by_one(gold: str, rng: Random) -> str | None:
+    match = re.fullmatch(r"([-−]?\$?)(\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?", gold)
+    if match is None:
+        return None
+    more = int(match[2].replace(",", "")) + 1
+    number = f"{more:,}" if "," in match[2] else f"{more}"
+    return f"{match[1]}{number}{match[3] or ''}"
+
+
+def _negated(gold: str, rng: Random) -> str | None:
+    return gold[1:] if gold[0] in "-−" else f"-{gold}"
+
+
+def _with_other(*forms: str) -> Wrong:
+    """Forms with GOLD and OTHER in them; several must all be accepted, so that reading the first or the last answer is no flaw.
+
+    Programs stand on lines of their own: a fence in the middle of a line is none.
+    """
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        other = others.another(task, rng)
+        if not task.gold or other is None:
+            return None
+        apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if are_programs([task]) else str
+        return tuple(apart(form).replace("GOLD", task.gold).replace("OTHER", other) for form in forms)
+
+    return Wrong(make=make)
+
+
+def _not_of_programs(wrong: Wrong) -> Wrong:
+    """Without programs: of several the last one counts, whatever words say, and one may define more than was asked for."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        return None if are_programs([task]) else wrong.make(task, others, rng)
+
+    return replace(wrong, make=make)
+
+
+_OBJECT = r"(?:the|these|this|those|all|them|it|each|both|words|numbers|letters|names)\b"
+_SORTING = re.compile(  # "the order the guests came in" is none
+    rf"(?i)(?<!\bthe )(?<!\bin )(?<!\bwhich )(?<!\bwhat )\b(?:sort|order|rank|reverse) {_OBJECT}"
+    r"|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
+)
+_ANSWERING = re.compile(  # as verbs, but for the answer itself
+    r"(?i)\b(?:sort|arrange|rank|put|write|give|return|print|output|answer|say|show|separated?)\b"
+    r"|(?<!\ba )(?<!\bthe )(?<!\bthis )(?<!\beach )(?<!\bin )\b(?:list|order|name|state|place)\b"
+)
+_OTHERWISE = "".join(  # not said of the answer
+    rf"(?<!\b{word} )" for word in ("read", "is", "are", "stand", "stands", "appear", "given")
+)
+_ENDS = (
+    r"small|low|least|larg|high|great|big|most|few|old|young|new|early|earli|lat|first|last|short|long|light|heav|cheap"
+)
+_IN_ORDER = re.compile(
+    rf"(?i){_OTHERWISE}\bin (?!order to\b)(?:[\w-]+ ){{0,4}}?order\b(?! to\b)"
+    rf"|\bfrom (?:the )?(?:a to z|z to a|(?:{_ENDS})\w* to)\b|\b(?:alphabetic|chronologic|numeric)ally\b"
+)
+
+
+def _wants_order(prompt: str) -> bool:
+    """Whether the question demands that the answer has an order; a word such as "increasing" alone may speak of the task."""
+    if re.search(rf"(?i){ANY_ORDER}", prompt):
+        return False
+    sentences = re.split(r"[!?\n]|\.(?!\d)", prompt)
+    return any(_SORTING.search(each) or _is_told_in_order(each) for each in sentences)
+
+
+def _is_told_in_order(sentence: str) -> bool:
+    verb = _ANSWERING.search(sentence)
+    return verb is not None and _IN_ORDER.search(sentence, verb.end()) is not None
+
+
+_CASE = re.compile(r"(?i)upper.{0,12}lower|lower.{0,12}upper|case[- ]sensitive|keep the case")
+
+
+def _elements(
+    change: Callable[[list[str], Random], list[str] | None],
+    *,
+    settled: bool = True,
+    rule: Callable[[str], object] | None = None,
+) -> Wrong:
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        split = _listed(task)
+        if split is None:
+            return None
+        elements, separator, left, right = split
+        changed = change(list(elements), rng)
+        if changed is None or changed == elements:
+            return None
+        return (f"{left}{separator.join(changed)}{right}",)
+
+    return Wrong(make=make, settled=settled, rule=rule)
+
+
+def _listed(task: TextTask) -> tuple[list[str], str, str, str] | None:
+    """The elements of an answer of three or more, as :func:`parts` has them. The lines of a program may do nothing, and the
+    words of a sentence may be left out, unless the question asks for their order."""
+    gold = task.gold or ""
+    if are_programs([task]) or (is_sentence(gold) and not _wants_order(task.prompt)):
+        return None
+    split = parts(gold)
+    return split if split is not None and len(split[0]) >= 3 else None
+
+
+def _dropped(elements: list[str], rng: Random) -> list[str] | None:
+    del elements[rng.randrange(len(elements))]
+    return elements
+
+
+def _swapped(elements: list[str], rng: Random) -> list[str] | None:
+    pairs = [i for i in range(len(elements) - 1) if elements[i] != elements[i + 1]]
+    if not pairs:
+        return None
+    place = rng.choice(pairs)
+    elements[place], elements[place + 1] = elements[place + 1], elements[place]
+    return elements
+
+
+def _one_more(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """One more element, which another answer of the same form has. A made-up word may be no element, but words beside the answer."""
+    split = _listed(task)
+    if split is None:
+        return None
+    elements, separator, left, right = split
+    golds = [two for gold in others.counts if (two := parts(gold)) is not None and two[1:] == split[1:]]
+    known = {each for two in golds for each in two[0] if any(alike(each, own) for own in elements)}
+    added = sorted(known - set(elements))
+    if not added and re.search(r"[A-Za-z]", elements[-1]):
+        return None
+    more = rng.choice(added) if added else re.sub(r"-?\d+(?:\.\d+)?", "999983", elements[-1])
+    return (f"{left}{separator.join([*elements, more])}{right}",)
+
+
+def _twice(elements: list[str], rng: Random) -> list[str] | None:
+    return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
+
+
+_LISTS = re.compile(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
+
+
+def _word_twice(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Of a list or set of different words that the question asks for; elsewhere what is said twice may still be so."""
+    split = parts((task.gold or "").strip())
+    if split is None or not _LISTS.search(task.prompt):
+        return None
+    elements, separator, left, right = split
+    words = [each.strip("'\" ") for each in elements]
+    if (
+        separator not in LISTED
+        or len(set(words)) < len(words)
+        or not all(re.fullmatch(r"[^\W\d_]+", each) for each in words)
+    ):
+        return None
+    return (f"{left}{separator.join([*elements, elements[0]])}{right}",)
+
+
+_OPENED = re.compile(r"(?:<(\w+)>|(\\boxed\{))\s*\Z")
+
+
+def _two_blocks(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """A right and a wrong answer, each in a block of its own, where answers stand in one.
+
+    Not of formulas and lists: to tell whether two of them are the same may take a sound grader long.
+    """
+    opened, other = _OPENED.search(task.before), others.another(task, rng)
+    if re.search(r"[\\^_=+*/(){}\[\]]", f"{task.gold}{other}"):
+        return None
+    closing = None if opened is None else f"</{opened[1]}>" if opened[1] else "}"
+    if (
+        opened is None
+        or closing is None
+        or not task.gold
+        or other is None
+        or not task.after.lstrip().startswith(closing)
+    ):
+        return None
+    between = f"{closing}\n{opened[0]}"
+    return (f"{task.gold}{between}{other}", f"{other}{between}{task.gold}")
+
+
+def _text(
+    change: Callable[[str], str | None],
+    *,
+    least: int = 4,
+    settled: bool = True,
+    rule: Callable[[str], object] | None = None,
+) -> Wrong:
+    """A change of an answer in words."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        gold = (task.gold or "").strip()
+        if len(gold) < least or is_number(gold) or gold[:1] in "[{" or not re.search(r"[A-Za-z]", gold):
+            return None
+        changed = change(gold)
+        return None if not changed or changed == gold else (changed,)
+
+    return Wrong(make=make, settled=settled, rule=rule)
+
+
+def _number_replaced(place: int, *, least: int) -> Wrong:
+    """One of at least ``least`` numbers of a longer answer, taken from the same place of another task's answer of the same form.
+
+    So 15:20 becomes 09:20 and never 95:20. Of the numbers there the farther half is taken: what lies near may be within a tolerance.
+    """
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        gold = (task.gold or "").strip()
+        numbers = list(NUMBER.finditer(gold))
+        if is_number(gold) or len(numbers) < least:
+            return None
+        match = numbers[place]
+        own = float(match[0].replace("−", "-"))
+        alike = [NUMBER.findall(other) for other in others.of_form(gold)]
+        there = [values[place].replace("−", "-") for values in alike if len(values) == len(numbers)]
+        far = sorted({each for each in there if float(each) != own}, key=lambda each: (abs(float(each) - own), each))
+        if not far:
+            return None
+        return (gold[: match.start()] + rng.choice(far[len(far) // 2 :]) + gold[match.end() :],)
+
+    return Wrong(make=make)
+
+
+_TIME = re.compile(r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?")
+_HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
+
+
+def _half_a_day_off(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
+    gold = (task.gold or "").strip()
+    match = _TIME.search(gold)
+    if match is None or (not match[3] and _HALF_DAYS.search(task.prompt)):
+        return None
+    hour, minutes, half = match.groups()
+    if half:
+        changed = f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
+    else:
+        changed = f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
+    return (gold[: match.start()] + changed + gold[match.end() :],)
+
+
+_KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes)\b")
+_MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
+
+
+def _object(gold: str | None) -> dict[str, Any]:
+    """An answer that is a JSON object; empty for any other."""
+    try:
+        value = json.loads(gold or "")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _written(value: Any, gold: str) -> str:
+    """JSON with the spaces that the gold answer has."""
+    tight = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    spaced = json.dumps(value, ensure_ascii=False)
+    return tight if ", " not in gold and ": " not in gold else spaced
+
+
+def _is_short(value: Any) -> bool:
+    return not isinstance(value, str) or len(value.split()) <= _MOST_WORDS
+
+
+def _key_changed(place: int, *, least: int) -> Wrong:
+    """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key."""
+
+    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+        own = _object(task.gold)
+        if task.gold is None or len(own) < least:
+            return None
+        key = list(own)[place]
+        there = [other[key] for gold in others.golds if key in (other := _object(gold))]
+        different = sorted({json.dumps(each) for each in there if each != own[key] and _is_short(each)})
+        if not different or not _is_short(own[key]):
+            return None
+        return (_written({**own, key: json.loads(rng.choice(different))}, task.gold),)
+
+    return Wrong(make=make, settled=False, rule=_KEYS.search)
+
+
+def _key_left_out(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    own = _object(task.gold)
+    keys = [key for key, value in own.items() if _is_short(value)]
+    if task.gold is None or len(own) < 2 or not keys:
+        return None
+    left_out = rng.choice(keys)
+    return (_written({key: value for key, value in own.items() if key != left_out}, task.gold),)
+
+
+def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    gold = (task.gold or "").strip()
+    half = gold[: len(gold) // 2].strip()
+    unit_left_out = half == _UNIT.sub("", gold) and is_number(half)
+    return (half,) if half.strip("-+.0") and not unit_left_out else None
+
+
+def _look_alike(gold: str) -> str | None:
+    table = str.maketrans("aeopcxyAEOPCX", "аеорсхуАЕОРСХ")
+    return gold.translate(table)
+
+
+def _unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    gold = (task.gold or "").strip()
+    return (f"{gold} bananas", f"{gold} million") if is_number(gold) else None
+
+
+def _denied(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+    """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
+    if not task.gold or task.gold.lstrip()[:1] in ("[", "{") or is_label(task, others) or parts(task.gold) is not None:
+        return None
+    return (f"not {task.gold}", f"anything but {task.gold}")
+
+
+WRONG: Mapping[str, Wrong] = {
+    "one digit changed": _number(_one_digit),
+    "off by one": _number(_off_by_one),
+    "another sign": _number(_negated),
+    "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
+    "the right answer denied": _not_of_programs(Wrong(make=_denied)),
+    "the right one called wrong": _with_other("GOLD is wrong. The answer is OTHER."),
+    "right, then taken back": _with_other("GOLD. No, that is wrong. The answer is OTHER."),
+    "wrong, with the right one denied": _not_of_programs(_with_other("The answer is OTHER, not GOLD.")),
+    "right in the reasoning, wrong in the answer": _with_other("I first thought of GOLD.\nThe answer is OTHER"),
+    "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
+    "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
+    "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),
+    "right among wrong lines, in both orders": _not_of_programs(_with_other("GOLD\nOTHER", "OTHER\nGOLD")),
+    "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
+    "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
+    "one element dropped": _elements(_dropped),
+    "one number twice": _elements(_twice),
+    "one word twice": Wrong(make=_word_twice),
+    "an element too many": Wrong(make=_one_more),
+    "neighbors swapped": _elements(_swapped, settled=False, rule=_wants_order),
+    "another first number in it": _number_replaced(0, least=1),
+    "another second number in it": _number_replaced(1, least=3),
+    "another last number in it": _number_replaced(-1, least=2),
+    "another value of the first key": _key_changed(0, least=1),
+    "another value of the second key": _key_changed(1, least=3),
+    "another value of the last key": _key_changed(-1, least=2),
+    "one key left out": Wrong(make=_key_left_out, settled=False, rule=_KEYS.search),
+    "half a day off": Wrong(make=_half_a_day_off),
+    "the first half of it": Wrong(make=_first_half),
+    "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
+    "a day off": Wrong(make=a_day_off),
+    "day and month exchanged": Wrong(make=day_for_month),
+    "another digit in a word": Wrong(make=digit_in_word),
+    "a word backwards": Wrong(make=backwards),
+    "half of its own words replaced": Wrong(make=half_of_its_words),
+    "a strange letter in a word": Wrong(make=strange_letter, settled=False),
+    "another unit": Wrong(make=another_unit),
+    "a unit that nobody asked for": Wrong(make=_unit, settled=False),
+    "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE.search),
+    "look-alike letters": _text(_look_alike, settled=False),
+}

@@ -1,0 +1,136 @@
+"""What an operator earned over tasks: unearned reward, rates, and the exact string that earned most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.auditing.bounds import high_of, low_of
+from gradus.auditing.text.tasks import TextTask
+from gradus.stats import mean_interval, wilson
+from gradus.stats.distributions import student_cdf
+
+_SHOWN = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What is known of a task before it is probed: the reward of gold, of wrong answers of the right form, and of silence."""
+
+    gold: float
+    wrong: float
+    silence: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One answer to one task. ``right``: it states the gold answer. ``skipped``: it was not asked."""
+
+    operator: str
+    task: TextTask
+    answer: str
+    value: float | None
+    right: bool = False
+    error: str | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """An operator over its tasks, in units of the range (gold above the floor).
+
+    ``unearned``: reward above a noisy teacher with the same share of right answers. ``above_silence``: the same against a teacher who
+    is silent where it errs. ``accepted``: share of answers that earned nine tenths of what gold earns.
+    """
+
+    operator: str
+    n: int
+    mean: float
+    right: float
+    unearned: dict[str, float | None]
+    above_silence: dict[str, float | None]
+    accepted: dict[str, float | None]
+    p: float
+    example: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def rate(
+    operator: str, probes: Sequence[Probe], bases: dict[str, Base], span: float, *, least: float, guess: float
+) -> Rate | None:
+    """The rate of an operator; None if it applies to no task that has a base.
+
+    ``guess``: the share of tasks that the best constant answer gets right. What it earns by that is earned, and so is as much of what
+    an answer earns that is never right.
+    """
+    rows = [(probe, bases[probe.task.key]) for probe in probes if probe.task.key in bases and probe.value is not None]
+    if not rows:
+        return None
+    values = [probe.value or 0.0 for probe, _ in rows]
+    right = [float(probe.right) for probe, _ in rows]
+    lucky = max(0.0, guess - sum(right) / len(right))
+    unearned = [
+        (_gain(v, r, b, b.wrong) - lucky * (b.gold - b.wrong)) / span
+        for v, r, (_, b) in zip(values, right, rows, strict=True)
+    ]
+    above = [
+        (_gain(v, r, b, b.silence) - lucky * (b.gold - b.silence)) / span
+        for v, r, (_, b) in zip(values, right, rows, strict=True)
+    ]
+    accepted = [
+        v >= b.gold - 0.1 * max(b.gold - b.silence, 1e-9) and not r
+        for v, r, (_, b) in zip(values, right, rows, strict=True)
+    ]
+    best = max(range(len(rows)), key=lambda i: unearned[i])
+    share = wilson(sum(accepted), len(accepted))
+    return Rate(
+        operator=operator,
+        n=len(rows),
+        mean=sum(values) / len(values),
+        right=sum(right) / len(right),
+        unearned=_interval(unearned),
+        above_silence=_interval(above),
+        accepted={"share": share.share, "low": share.low, "high": share.high},
+        p=_p_above(unearned, least),
+        example=shown(rows[best][0]),
+    )
+
+
+def shown(probe: Probe) -> dict[str, Any]:
+    """A probe as evidence: the exact string."""
+    return {
+        "operator": probe.operator,
+        "task": probe.task.key,
+        "answer": probe.answer
+        if len(probe.answer) <= _SHOWN
+        else f"{probe.answer[:_SHOWN]}... ({len(probe.answer):,} characters)",
+        "cut": len(probe.answer) > _SHOWN,
+        "gold": (probe.task.gold or "")[:_SHOWN],
+        "reward": probe.value,
+    }
+
+
+def quoted(text: str, most: int) -> str:
+    """The text in quotation marks, or its beginning and how long it is."""
+    return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
+
+
+def _gain(value: float, right: float, base: Base, floor: float) -> float:
+    return value - right * base.gold - (1 - right) * floor
+
+
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    interval = mean_interval(list(values))
+    return {"mean": interval.mean, "low": low_of(interval), "high": high_of(interval)}
+
+
+def _p_above(values: Sequence[float], least: float) -> float:
+    """One-sided p that the mean lies above ``least``; without spread a sign test."""
+    n = len(values)
+    mean = sum(values) / n
+    variance = sum((v - mean) ** 2 for v in values) / max(1, n - 1)
+    if n < 2:
+        return 1.0
+    if variance < 1e-12:
+        return 0.5**n if mean > least else 1.0
+    return 1.0 - student_cdf((mean - least) / (variance / n) ** 0.5, n - 1)

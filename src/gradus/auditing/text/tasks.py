@@ -1,0 +1,227 @@
+"""One-turn tasks with gold answers, and the grader that judges answers to them: all that the probes of text graders need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gradus.auditing.text.elsewhere import score_elsewhere
+from gradus.core import (
+    Action,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Grader,
+    Observation,
+    Request,
+    Reward,
+    StopReason,
+    Task,
+    Turn,
+    clock,
+)
+from gradus.core.waiting import blocking
+from gradus.rewards import Rewards
+from gradus.rewards.grading import logged_by
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask:
+    """A question and an answer known to be right (None if nobody knows one).
+
+    ``before`` and ``after``: what stands around an answer if the task asks for a form, as ``<answer>`` and ``</answer>``.
+    """
+
+    key: str
+    prompt: str
+    gold: str | None
+    before: str = ""
+    after: str = ""
+
+    def whole(self, answer: str) -> str:
+        """The answer in the form that the task asks for; silence has none."""
+        return f"{self.before}{answer}{self.after}" if answer else ""
+
+
+TASKS = 48  # of an audit, if nothing is said
+CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
+PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
+Values = Sequence["float | None"]
+Judge = Callable[[TextTask, str], "float | None"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSubject:
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
+
+    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
+    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
+    different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
+    with two seeds of hashes give, None if they cannot import the grader. ``note``: what was left out of the tasks, in words.
+    """
+
+    name: str
+    grader: str
+    tasks: Sequence[TextTask]
+    judge: Judge
+    range: tuple[float, float] | None = None
+    remote: bool = False
+    note: str = ""
+    judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
+    judge_batch: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
+    logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
+    elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
+
+
+def share_in_time(seconds: float, limit: float) -> float:
+    """1, 1/2 or 1/4: how much of what would take ``seconds`` is done within ``limit``, in rough steps, so that noise in times changes nothing."""
+    return 1.0 if seconds < limit else 0.5 if seconds < 2 * limit else 0.25
+
+
+def subject_of(
+    spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = CALLS_SECONDS
+) -> TextSubject | None:
+    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
+
+    If tasks take more than a third of ``limit`` seconds to make, they are a half or a quarter of ``tasks``.
+    """
+    if spec.max_turns != 1:
+        return None
+    environment = blocking(spec.make())
+    rows, note = _questions(spec, environment, tasks=tasks, limit=limit)
+    if not any(row.gold for _, row in rows):
+        environment.close()
+        return None
+    place = {text.key: task for task, text in rows}
+    answered = _unjudged if _reads_rows(spec, grader) else _answered
+
+    def judge(task: TextTask, answer: str) -> float | None:
+        episode = answered(environment, place[task.key], answer)
+        reward = grader.rewards([episode])[0]
+        if reward.error:
+            raise RuntimeError(reward.error)
+        return reward.value
+
+    def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
+        return grader.rewards([answered(environment, place[task.key], answer) for task, answer in rows])
+
+    def elsewhere(rows: Sequence[tuple[TextTask, str]]) -> tuple[Values, Values] | None:
+        return score_elsewhere(grader, [_unjudged(environment, place[task.key], answer) for task, answer in rows])
+
+    return TextSubject(
+        name=spec.name,
+        grader=grader.name,
+        tasks=[row for _, row in rows],
+        judge=judge,
+        range=grader.range,
+        remote=grader.remote,
+        note=note,
+        judge_all=judge_all if grader.remote else None,
+        judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
+        logged=partial(logged_by, grader) if grader.remote else None,
+        elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
+    )
+
+
+def _questions(
+    spec: EnvironmentSpec, environment: Any, *, tasks: int, limit: float
+) -> tuple[list[tuple[Task, TextTask]], str]:
+    """Up to ``tasks`` different questions, and what was left out in words, because they take long to make."""
+    wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
+    wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
+    rows: list[tuple[Task, TextTask]] = []
+    seen: set[str] = set()
+    started, note = clock.now(), ""
+    steps = {tasks // 4: started, tasks // 2: started}  # rough ones, so that noise in times changes nothing
+    for number, task in enumerate(wanted):
+        if len(rows) == tasks:
+            break
+        if len(rows) in steps:
+            now, step = clock.now(), clock.now() - steps.pop(len(rows))
+            ahead = step if steps else 2 * step  # the last step is twice as long
+            if now - started + ahead > limit / 3:
+                note = f"{len(rows)} of {tasks} tasks, because they take long to make"
+                break
+            steps = dict.fromkeys(steps, now)
+        observation = environment.reset(seed=task.seed, **task.options)
+        if observation.text in seen:
+            continue
+        seen.add(observation.text)
+        gold, before, after = _gold(spec, environment, task, observation)
+        key = f"{task.condition}-{task.seed}-{number}"
+        rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
+    return rows, note
+
+
+def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> tuple[str | None, str, str]:
+    """The gold answer, and what stands around it in the gold policy's own text."""
+    bare = environment.outcome().get("answer")
+    bare = None if bare is None else str(bare)
+    if spec.audit.gold is None:
+        return bare, "", ""
+    start = EpisodeStart(
+        task=task,
+        system_prompt=environment.system_prompt,
+        key=(0, "audit", task.seed),
+        group=0,
+        member=0,
+        environment=environment,
+    )
+    session = spec.policy(spec.audit.gold).start([start])
+    action: Action = session.act([Request(row=0, observation=observation)])[0]
+    session.close()
+    if bare and bare in action.text:
+        before, after = _around(bare, action.text)
+        return bare, before, after
+    return action.text or bare, "", ""
+
+
+def _around(gold: str, text: str) -> tuple[str, str]:
+    """What stands before and behind the gold answer: where it is last a word of its own, for the ``a`` of a closing tag is none."""
+    words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
+    place = words[-1].start() if words else text.rindex(gold)
+    return text[:place], text[place + len(gold) :]
+
+
+def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
+    """Whether the grader is reward functions over rows: they see question, completion and columns, never the environment's own judge."""
+    return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
+
+
+def _unjudged(environment: Any, task: Task, answer: str) -> Episode:
+    """The episode without a step: the time that the environment's own judge takes is not the grader's."""
+    first = environment.reset(seed=task.seed, **task.options)
+    turn = Turn(index=0, observation=first.text, action=answer, data=first.data)
+    return _episode(environment, task, turn)
+
+
+def _answered(environment: Any, task: Task, answer: str) -> Episode:
+    first = environment.reset(seed=task.seed, **task.options)
+    last = environment.step(answer)
+    turn = Turn(
+        index=0,
+        observation=first.text,
+        action=answer,
+        data=first.data,
+        env_reward=last.reward,
+        valid=last.action_valid,
+        error=last.action_error,
+        spans=last.action_spans,
+        action_data=last.action_data,
+    )
+    return _episode(environment, task, turn, final=last)
+
+
+def _episode(environment: Any, task: Task, turn: Turn, final: Observation | None = None) -> Episode:
+    return Episode(
+        task=task,
+        policy="audit",
+        turns=(turn,),
+        stop=StopReason.TERMINATED,
+        system_prompt=environment.system_prompt,
+        outcome=environment.outcome(),
+        final=final,
+    )

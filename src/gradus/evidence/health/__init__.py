@@ -1,0 +1,28 @@
+"""Is the run healthy? Named diagnoses with their evidence and a remedy, over a stored run or while it runs."""
+
+from gradus.evidence.health.diagnose import (
+    Monitor,
+    advice,
+    count_alarms,
+    diagnose,
+    exit_code,
+    report,
+    status,
+    worst_first,
+)
+from gradus.evidence.health.finding import Finding
+from gradus.evidence.health.rules import RULES, Rule
+
+__all__ = [
+    "RULES",
+    "Finding",
+    "Monitor",
+    "Rule",
+    "advice",
+    "count_alarms",
+    "diagnose",
+    "exit_code",
+    "report",
+    "status",
+    "worst_first",
+]

@@ -1,0 +1,124 @@
+"""Rules about the optimizer: log-prob differences, spikes, ratios and KL."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradus.evidence.health.finding import Finding
+from gradus.evidence.health.history import History
+from gradus.stats import format_number
+
+_LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
+_SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
+_KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
+_CLIP = 0.2
+_MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
+_NEWER_WEIGHTS = (
+    "Bring newer weights to the sampler (lower grpo.sync_every, or grpo.async_level = 0), take fewer passes over each batch, "
+    "or lower the learning rate."
+)
+_ZERO = 1e-3
+
+
+def logp_diff_max(history: History) -> Finding | None:
+    """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats, with a warning above 1e-4."""
+    record = history.last
+    limits = record.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
+    for name, limit in limits.items():
+        measured = record.get(f"logp_diff_{name}")
+        if measured is not None and limit is not None and measured > limit:
+            evidence = f"sampler and trainer log-probs differ by {measured:.1e} nats ({name}), above {limit:.0e}"
+            return Finding(severity="stop", evidence=evidence)
+    largest = record.get("logp_diff_max")
+    if limits.get("max") == _LOGP_DIFF_STOP and largest is not None and largest > _LOGP_DIFF_WARN:
+        evidence = f"sampler and trainer log-probs differ by up to {largest:.1e} nats, above {_LOGP_DIFF_WARN:.0e}"
+        return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def not_a_number(history: History) -> Finding | None:
+    """JSON has no NaN, so a writer may leave NaN, Infinity, or null. A step in which nothing was trained has null, too, and is no fault."""
+    record = history.last
+    for name in ("loss", "grad_norm"):
+        value = record.get(name)
+        gone = name in record and value is None and record.get("trained_tokens", 1)
+        if gone or (isinstance(value, float) and not np.isfinite(value)):
+            return Finding(severity="stop", evidence=f"{name} is {'null' if value is None else value}")
+    return None
+
+
+def gradient_spike(history: History) -> Finding | None:
+    """One norm above ten times the median of the 50 steps before it; three such within 50 steps are worse."""
+    norms = history.column("grad_norm", 2 * _SPIKE_WINDOW + 1)
+    if not len(norms) or not _is_spike(norms, len(norms) - 1):
+        return None
+    spikes = [i for i in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)) if _is_spike(norms, i)]
+    usual = float(np.nanmedian(norms[max(0, len(norms) - 1 - _SPIKE_WINDOW) : -1]))
+    evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
+    if len(spikes) >= _SPIKES:
+        told = f"{evidence}; {len(spikes)} spikes within {_SPIKE_WINDOW} steps"
+        return Finding(severity="stop", evidence=told, adjust={"restore": "best", "lr": 0.5})
+    return Finding(severity="warn", evidence=evidence)
+
+
+def _is_spike(norms: np.ndarray, index: int) -> bool:
+    before = norms[max(0, index - _SPIKE_WINDOW) : index]
+    before = before[~np.isnan(before)]
+    return len(before) >= 5 and bool(norms[index] > _SPIKE * max(float(np.median(before)), 1e-12))
+
+
+def kl_explosion(history: History) -> Finding | None:
+    """KL above 0.5, or ten times what it was 20 steps ago once it is no longer tiny."""
+    now = history.mean("kl", 3)
+    if now is None:
+        return None
+    if now > _KL_WARN:
+        evidence = f"kl is {now:.2f} nats per token over the last 3 steps, above {_KL_WARN}"
+        return Finding(severity="stop" if now > _KL_STOP else "warn", evidence=evidence)
+    if len(history) >= 23 and now > _KL_SMALL:
+        then = history.before(len(history) - 20).mean("kl", 3)
+        if then is not None and then > 0 and now > _KL_GROWTH * then:
+            evidence = f"kl grew from {format_number(then)} to {format_number(now)} in 20 steps, {now / then:.0f} times"
+            return Finding(severity="warn", evidence=evidence)
+    return None
+
+
+def clip_storm(history: History) -> Finding | None:
+    """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used."""
+    share = history.mean("clip_fraction", 3)
+    if share is None or share <= _CLIP:
+        return None
+    evidence = f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
+    age = history.mean("weights_age", 3)
+    if not age:
+        return Finding(severity="warn", evidence=evidence)
+    evidence += f"; they were sampled with weights {age:.1f} steps old"
+    return Finding(severity="warn", evidence=evidence, remedy=_NEWER_WEIGHTS)
+
+
+def sampler_mismatch(history: History) -> Finding | None:
+    """A correction cuts or masks more than a tenth of the tokens, or the sampler's distribution is far from the trainer's."""
+    share, kl, age = (history.mean(name, 3) for name in ("mismatch_fraction", "mismatch_kl", "weights_age"))
+    over = []
+    if share is not None and share > _MISMATCH:
+        over.append(f"{share:.0%} of action tokens cut or masked by the correction, above {_MISMATCH:.0%}")
+    if kl is not None and kl > _MISMATCH_KL:
+        over.append(f"sampler and trainer {kl:.2f} nats per token apart, above {_MISMATCH_KL}")
+    if not over:
+        return None
+    old = f", with weights {age:.1f} steps old" if age else ""
+    return Finding(
+        severity="warn",
+        evidence=f"{' and '.join(over)} over the last 3 steps{old}",
+        remedy=_NEWER_WEIGHTS if age else "",
+    )
+
+
+def loss_near_zero(history: History) -> Finding | None:
+    """Said once, so that nobody looks for a fault where there is none."""
+    losses = history.known("loss", 10)
+    if len(losses) < 10 or float(np.abs(losses).max()) >= _ZERO:
+        return None
+    return Finding(
+        severity="info", evidence=f"the loss stayed within {float(np.abs(losses).max()):.1e} of 0 for 10 steps"
+    )

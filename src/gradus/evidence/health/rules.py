@@ -1,0 +1,226 @@
+"""The rules as records. A new rule is one function and one entry here.
+
+Thresholds are those of the design if it gives one; the others are said in docs/doctor.md with their false-alarm rate.
+Means over a few steps are compared, not single steps, unless a single step is the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.evidence.health import held_out_rules, learning_rules, optimizer_rules, share_rules, speed_rules, tool_rules
+from gradus.evidence.health.finding import Finding
+from gradus.evidence.health.history import History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """``check`` looks at the history up to a step. ``kind`` names the records it reads.
+
+    ``adjust``: what may safely be changed in a running run, as factors of settings or named actions; empty if nothing is.
+    """
+
+    name: str
+    summary: str
+    remedy: str
+    check: Callable[[History], Finding | None]
+    adjust: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "step"
+
+
+_AUDIT_THE_GRADER = (
+    "Stop and audit the grader (`gradus audit ENV --grader NAME`); read the episodes with the highest rewards."
+)
+_SLOW = (
+    "See what else works on this machine (`top`, `nvidia-smi`) and whether it swaps (`free`): end it, or leave it a core "
+    "(OMP_NUM_THREADS), or take less memory (`--memory`). If one part alone is slow, look at what it waits for: a server, a tool, a judge."
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="logp diff",
+        summary="sampler and trainer disagree about log-probabilities before the first update",
+        remedy="This is a bug, not a setting: the ratios of the loss are wrong. Check that temperature, top-k and the "
+        "grammar are the same on both sides and that the model is in evaluation mode while it samples.",
+        check=optimizer_rules.logp_diff_max,
+    ),
+    *(
+        Rule(
+            name="not a number",
+            summary="the loss or the gradient is not finite",
+            remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
+            check=optimizer_rules.not_a_number,
+            kind=kind,
+        )
+        for kind in ("step", "sft")
+    ),
+    Rule(
+        name="gradient spike",
+        summary="a gradient norm above ten times the running median",
+        remedy="Skip the step; after three within 50 steps restore the best checkpoint and lower the learning rate.",
+        check=optimizer_rules.gradient_spike,
+        adjust={"skip_step": True},
+    ),
+    Rule(
+        name="KL explosion",
+        summary="the policy runs away from its reference",
+        remedy="Halve the learning rate, or raise kl_coef.",
+        check=optimizer_rules.kl_explosion,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="sampler mismatch",
+        summary="the sampler is far from the policy that is trained",
+        remedy="The sampler has the newest weights and still gives other log-probs: check that temperature, top_k, the chat template and the precision are "
+        "the trainer's, and that vLLM runs with `--logprobs-mode processed_logprobs`.",
+        check=optimizer_rules.sampler_mismatch,
+    ),
+    Rule(
+        name="clip storm",
+        summary="more than a fifth of the action tokens is clipped",
+        remedy="Take fewer passes over each batch, or lower the learning rate.",
+        check=optimizer_rules.clip_storm,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="hack suspected",
+        summary="the reward rises while the true reward falls",
+        remedy=_AUDIT_THE_GRADER,
+        check=learning_rules.hack_suspected,
+    ),
+    Rule(
+        name="hack suspected",
+        summary="on the same held-out tasks the reward has risen and the true reward fallen",
+        remedy=_AUDIT_THE_GRADER,
+        check=held_out_rules.hack_on_validation,
+        kind="validation",
+    ),
+    Rule(
+        name="worse on held-out tasks",
+        summary="on the same held-out tasks the student is below where it began",
+        remedy="Use the checkpoint from before (`best` is kept), lower the learning rate, and train for more steps if this is a --quick run.",
+        check=held_out_rules.worse_on_validation,
+        kind="validation",
+    ),
+    Rule(
+        name="worse in the evaluation",
+        summary="the trained student is below the student before GRPO",
+        remedy="Use the model from before GRPO; lower the learning rate, take larger groups, or train for more steps if this is a --quick run.",
+        check=held_out_rules.worse_in_evaluation,
+        kind="evaluation",
+    ),
+    Rule(
+        name="zero-variance groups",
+        summary="groups whose members all get the same reward teach nothing",
+        remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
+        check=share_rules.zero_variance_groups,
+    ),
+    Rule(
+        name="collapse to one answer",
+        summary="less and less variety, and nothing gained by it",
+        remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples.",
+        check=learning_rules.collapse,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="one short answer",
+        summary="episodes shrink to the same short answer",
+        remedy="Read the newest episodes with `gradus show RUN --last`; reward what is asked for, add an entropy bonus, or warm-start longer.",
+        check=learning_rules.short_answers,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="template collapse",
+        summary="answers no longer depend on what was asked",
+        remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples; read a few episodes.",
+        check=learning_rules.template_collapse,
+        adjust={"lr": 0.5},
+    ),
+    Rule(
+        name="format ignored",
+        summary="answers that cannot be understood",
+        remedy="Warm-start longer (`gradus sft`), give the format more weight, or sample under the grammar if the environment declares one.",
+        check=share_rules.format_ignored,
+    ),
+    Rule(
+        name="calls not understood",
+        summary="calls of tools that cannot be read, or that no tool takes",
+        remedy="Warm-start longer on a teacher's calls, lower what such calls earn (`call.fault`), or say in the tools' docstrings what they take.",
+        check=tool_rules.calls_not_understood,
+    ),
+    Rule(
+        name="failing tools",
+        summary="most calls end in an error",
+        remedy="Read a few episodes with `gradus show`: a tool is broken, or the task cannot be done with these tools.",
+        check=tool_rules.failing_tools,
+    ),
+    Rule(
+        name="truncation",
+        summary="episodes hit a budget before they end",
+        remedy="Raise the token or turn budget, or shape the length (overlong shaping). A turn limit that is a rule of the task is no fault.",
+        check=share_rules.truncation,
+    ),
+    Rule(
+        name="failing episodes",
+        summary="episodes end in an error and teach nothing",
+        remedy="Read the failures with `gradus show`; the environment, the grader or the context length is at fault.",
+        check=share_rules.failing_episodes,
+    ),
+    Rule(
+        name="missing rewards",
+        summary="episodes get no reward and teach nothing",
+        remedy="Mend the reward function, or leave out the rows that it does not apply to; `gradus rewards try` runs it on stored episodes.",
+        check=share_rules.ungraded_episodes,
+    ),
+    Rule(
+        name="length drift",
+        summary="answers grow longer and the reward does not",
+        remedy="Use overlong shaping and a token-level loss (dapo or dr_grpo), which do not reward length.",
+        check=learning_rules.length_drift,
+    ),
+    Rule(
+        name="reward stuck",
+        summary="no trend in the reward for 50 steps although groups have variance",
+        remedy="Check the reward on a few episodes by hand, then raise the learning rate or the size of the groups.",
+        check=learning_rules.reward_stuck,
+    ),
+    Rule(
+        name="reward falls",
+        summary="the training reward falls far below where it was",
+        remedy="Go back to the checkpoint from before the fall (`best` is kept if the run validates), lower the learning rate, or raise kl_coef; "
+        "read the newest episodes with `gradus show RUN --last`.",
+        check=learning_rules.reward_falls,
+    ),
+    Rule(
+        name="component dominance",
+        summary="one component decides the reward alone",
+        remedy="Weigh the components anew, or scale each on its own (gdpo).",
+        check=learning_rules.component_dominance,
+    ),
+    Rule(
+        name="overfitting",
+        summary="the loss on held-out examples rises while training goes on",
+        remedy="Stop SFT earlier (the best checkpoint is kept), or collect more examples.",
+        check=held_out_rules.overfitting,
+        kind="sft",
+    ),
+    *(
+        Rule(
+            name="slow training",
+            summary="far fewer tokens per second than the run had before",
+            remedy=_SLOW,
+            check=speed_rules.slow_training,
+            kind=kind,
+        )
+        for kind in ("step", "sft")
+    ),
+    Rule(
+        name="loss near zero",
+        summary="what a GRPO loss of 0.0000 means",
+        remedy="Nothing to do: advantages sum to about zero, so an on-policy loss is near zero by construction. Watch the "
+        "reward, its spread and the KL instead.",
+        check=optimizer_rules.loss_near_zero,
+    ),
+)

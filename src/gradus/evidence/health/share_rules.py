@@ -1,0 +1,121 @@
+"""Rules about shares: answers that are not understood or cut, episodes that fail, groups without variance.
+
+A share fires a rule only if it lies above the limit beyond chance (see :mod:`gradus.evidence.health.shares`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gradus.evidence.health.finding import Finding
+from gradus.evidence.health.history import Array, History, difference
+from gradus.evidence.health.learning_rules import MOST_ZERO_VARIANCE, VERY_SURE
+from gradus.evidence.health.shares import counts_of, recent_share, share_of
+from gradus.stats import format_number
+
+_WINDOW = 10
+_ZERO_VARIANCE_STOP = 0.8
+_SHORT = 20  # steps of a stage below which it is not stopped: a short one ends by itself
+_LEFT = 0.6  # of the spread over episodes at the start, below which tasks count as solved
+_INVALID = 0.05
+_TRUNCATED = 0.1
+_FAILED_WARN, _FAILED_STOP = 0.1, 0.5
+_FAILED_FEW = 0.25  # of one or two steps
+
+
+def zero_variance_groups(history: History) -> Finding | None:
+    """More than half without variance is a warning, more than four fifths a stop, unless the reward says that the tasks are solved."""
+    share = share_of(history, "zero_variance_groups", "groups")
+    if share is None or not share.above(MOST_ZERO_VARIANCE):
+        return None
+    evidence = f"{share.now:.0%} of groups without reward variance over the last 5 steps"
+    if not share.above(_ZERO_VARIANCE_STOP):
+        return Finding(severity="warn", evidence=evidence)
+    if solved := _solved(history):
+        return Finding(severity="warn", evidence=evidence + solved)
+    stage = history.last.get("stage")
+    if stage is not None and len(history) < _SHORT:
+        return Finding(severity="warn", evidence=f"{evidence}, in the first {len(history)} of stage {stage}")
+    return Finding(severity="stop", evidence=evidence)
+
+
+def _solved(history: History) -> str:
+    """A sentence if the reward has risen and differs less between episodes than it did: little is left to learn.
+
+    Where adaptive weights are lowered with success the reward falls by that alone, and the true reward tells what was learned.
+    """
+    start, now = history.first_mean("reward_mean", 5), history.mean("reward_mean", _WINDOW)
+    spread, left = history.first_mean("reward_total_std", 5), history.mean("reward_total_std", _WINDOW)
+    if start is None or now is None or spread is None or left is None or left > _LEFT * spread:
+        return ""
+    if now - start < max(spread, 1e-9) / 2:
+        aims = history.head("true_reward_mean", _WINDOW), history.column("true_reward_mean", _WINDOW)
+        better = difference(*aims)
+        if not history.names("weights") or better is None or better < VERY_SURE:
+            return ""
+        rose = f"from {format_number(float(aims[0].mean()))} to {format_number(float(np.nanmean(aims[1])))}"
+        return f"; the true reward rose {rose} and the reward differs little: the tasks may be solved"
+    return f"; the reward rose from {format_number(start)} to {format_number(now)} and is nearly the same everywhere: the tasks may be solved"
+
+
+def format_ignored(history: History) -> Finding | None:
+    """More than one answer in twenty cannot be understood, beyond those that a budget may have cut: they were not finished."""
+    episodes, turns = counts_of(history, "episodes"), history.column("turns_mean")
+    cut = cut_episodes(history) / np.where(turns >= 1, turns, 1.0)
+    invalid = share_of(history, "invalid_actions")  # answers of one episode are alike, so episodes are counted
+    share = recent_share((history.column("invalid_actions") - cut) * episodes, episodes)
+    if invalid is None or share is None or not share.above(_INVALID):
+        return None
+    evidence = f"{invalid.now:.1%} of answers invalid over the last 5 steps, above {_INVALID:.0%}"
+    if invalid.now > share.now:
+        evidence += f"; {share.now:.1%} without one for each episode that a budget cut"
+    return Finding(severity="warn", evidence=evidence)
+
+
+def truncation(history: History) -> Finding | None:
+    """More than one episode in ten is cut by a budget. Turns may be a rule of the task, so that their limit is only told."""
+    share, episodes = share_of(history, "truncated_episodes"), counts_of(history, "episodes")
+    if share is None or not share.above(_TRUNCATED):
+        return None
+    cut = recent_share(cut_episodes(history) * episodes, episodes)
+    if cut is None or not cut.above(_TRUNCATED):
+        turns = history.mean("turn_limit_episodes", 5) or 0.0
+        evidence = f"{turns:.0%} of episodes ended at the turn limit over the last 5 steps"
+        return Finding(severity="info", evidence=evidence)
+    evidence = f"{share.now:.0%} of episodes hit a budget over the last 5 steps, above {_TRUNCATED:.0%}"
+    return Finding(severity="warn", evidence=evidence)
+
+
+def cut_episodes(history: History) -> Array:
+    """The share of episodes at each step that a budget of tokens or the environment cut, and not the turn limit."""
+    cut, turns = (np.nan_to_num(history.column(f"{what}_episodes")) for what in ("truncated", "turn_limit"))
+    return cut - turns
+
+
+def failing_episodes(history: History) -> Finding | None:
+    """Errors are data, but a run cannot live on them."""
+    return _lost(history, "failed_episodes", "failed")
+
+
+def ungraded_episodes(history: History) -> Finding | None:
+    """A reward function that raises, or applies to nothing, leaves episodes without a reward: they teach nothing."""
+    if (finding := _lost(history, "ungraded_episodes", "got no reward")) is None:
+        return None
+    errors = [record["reward_error"] for record in history.records[-5:] if record.get("reward_error")]
+    return replace(finding, evidence=f"{finding.evidence}, as in: {errors[-1]}") if errors else finding
+
+
+def _lost(history: History, name: str, what: str) -> Finding | None:
+    share = share_of(history, name)
+    if share is None:  # a run of one or two steps; nobody else would say it
+        known = history.known(name, 5)
+        few = float(known.mean()) if len(known) else 0.0
+        if few <= _FAILED_FEW:
+            return None
+        return Finding(severity="warn", evidence=f"{few:.0%} of episodes {what} in the last {len(known)} steps")
+    if not share.above(_FAILED_WARN):
+        return None
+    severity = "stop" if share.above(_FAILED_STOP) else "warn"
+    return Finding(severity=severity, evidence=f"{share.now:.0%} of episodes {what} over the last 5 steps")

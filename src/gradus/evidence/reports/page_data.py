@@ -1,0 +1,275 @@
+"""From a run's record to what the page shows: tables for the template, data for its charts."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gradus.evidence.reports.curves import Curve, grpo_curves, overlaid, reward_by_minutes, sft_curves
+from gradus.evidence.reports.evaluation_charts import audit_points, outcome_curves
+from gradus.evidence.reports.reference import reference_table
+from gradus.evidence.reports.results import figure, main_condition
+from gradus.evidence.reports.run_files import RunRecord
+from gradus.evidence.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
+from gradus.evidence.reports.terms import actions_used, explanations
+from gradus.evidence.reports.verdict import verdict_on, verdict_on_each
+from gradus.stats import format_interval, format_money
+
+Json = dict[str, Any]
+ALERT = ("rule", "name", "severity", "evidence", "remedy", "step", "action")
+STATES = {"shown": "above", "refuted": "below", "open": "not told apart"}
+
+
+def page_context(record: RunRecord) -> tuple[Json, Json]:
+    """(what the template is filled with, what the scripts draw from)."""
+    results, about = record.results, record.about or {}
+    recipe = _recipe(record.recipe)
+    quick = bool(recipe.get("quick") or (results or {}).get("quick"))
+    grpo, sft = training_curves(record)
+    tables, condition = score_tables(results), main_condition(results) if results else None
+    data = {
+        "scores": score_charts(results),
+        "curves": {
+            "grpo": [asdict(curve) for curve in grpo],
+            "sft": [asdict(curve) for curve in sft],
+            "outcome": outcome_curves(results),
+        },
+        "audit": audit_points(record.audit),
+        "episodes": (record.episodes or {}).get("entries") or [],
+        "listed": (record.episodes or {}).get("listed") or [],
+        "terms": explanations(about),
+    }
+    context: Json = {
+        "title": _title(record),
+        "run": record.path,
+        "facts": _facts(record),
+        "verdict": verdict_on_each(record.watched) if record.watched else verdict_on(results, quick=quick),
+        "states": STATES,
+        "promises": [] if quick else _promises(record),  # at toy size all of them are missed
+        "kept": _kept(record.promises),
+        "actions": actions_used(results, condition),
+        "scores": tables,
+        "main_condition": condition,
+        "reference": reference_table(about.get("reference"), results),
+        "grader": (results or {}).get("grader") or "the grader",
+        "aim": _aim(record),
+        "doctor": _doctor(record.doctor),
+        "alerts": [_with(line, *ALERT) for line in record.grpo if line.get("kind") == "alert"],
+        "audit": _audit(record.audit, results),
+        "costs": _costs(record.costs),
+        "graders": about.get("graders"),
+        "conditions": about.get("conditions"),
+        "recipe": record.recipe,
+        "settings": record.settings,
+        "seeds": record.seeds,
+        "missing": record.missing,
+        "has_made": any(
+            (
+                about.get("graders"),
+                about.get("conditions"),
+                record.settings,
+                record.seeds,
+                record.recipe,
+                record.missing,
+            )
+        ),
+        "has_own": any(is_own(row.name) for table in tables[:1] for row in table.rows),
+        "has_grpo": bool(data["curves"]["grpo"]),
+        "has_sft": bool(data["curves"]["sft"]),
+        "has_training": bool(data["curves"]["grpo"] or data["curves"]["sft"]),
+        "has_outcome_curves": bool(data["curves"]["outcome"]),
+        "has_audit_chart": bool(data["audit"]),
+        "has_episodes": bool(data["episodes"]),
+        "episodes_have": _contents(data["episodes"]),
+    }
+    return {**context, "sections": _sections(context)}, data
+
+
+def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
+    """The curves of GRPO and of SFT; over each other if the record holds several runs or training seeds."""
+    grpo, sft = grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
+    grpo += reward_by_minutes(record.sft, record.grpo)
+    if record.overlaid:
+        grpo = overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
+    if record.overlaid_sft:
+        sft = overlaid({name: sft_curves(lines) for name, lines in record.overlaid_sft.items()})
+    return grpo, sft
+
+
+def _sections(context: Json) -> list[Json]:
+    candidates = (
+        ("training", "Training", context["has_training"]),
+        ("proven", "Proven", context["verdict"].claims or context["promises"]),
+        ("scores", "Scores", context["scores"]),
+        ("original", "Beside the original", context["reference"]),
+        ("health", "Health", context["doctor"] or context["alerts"]),
+        ("audit", "Audit", context["audit"]),
+        ("episodes", "Episodes", context["has_episodes"]),
+        ("costs", "Costs", context["costs"]),
+        ("made", "How it was made", context["has_made"]),
+    )
+    return [{"id": key, "name": name} for key, name, there in candidates if there]
+
+
+def _title(record: RunRecord) -> str:
+    environment = (record.results or record.about or {}).get("environment")
+    return f"{environment}: {record.name} · Gradus" if environment else f"{record.name} · Gradus"
+
+
+def _facts(record: RunRecord) -> list[str]:
+    source = record.results or record.about or {}
+    facts = [f"environment {source['environment']}"] if source.get("environment") else []
+    if source.get("grader"):
+        facts.append(f"grader {source['grader']}")
+    run = dict((record.about or {}).get("run") or {})
+    seeds = source.get("seeds") or []
+    if len(seeds) > 1:
+        run = {("seeds" if key == "seed" else key): value for key, value in run.items()}
+        run["seeds"] = ", ".join(str(seed) for seed in seeds)
+    own = "runs" if record.watched else "run"
+    return [*facts, f"{own} {record.name}", *(f"{name} {value}" for name, value in run.items())]
+
+
+def _aim(record: RunRecord) -> str:
+    return str(
+        (record.results or {}).get("true_reward_name") or (record.about or {}).get("true_reward") or "the true reward"
+    )
+
+
+def _recipe(text: str | None) -> Json:
+    try:
+        return tomllib.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _promises(record: RunRecord) -> list[Json]:
+    """What a recipe promised, as the pipeline judged it."""
+    rows: list[Json] = []
+    for promise in record.promises:
+        met, threshold = promise.get("met"), promise.get("threshold")
+        required = "–" if threshold is None else f"{threshold:g}"  # as on the terminal: 0.0004 is not 0.000
+        rows.append(
+            {
+                **promise,
+                "kept": "not measured" if met is None else ("yes" if met else "no"),
+                "state": "" if met is None else ("shown" if met else "refuted"),
+                "wanted": f"{promise.get('direction', '')} {required}",
+            }
+        )
+    return rows
+
+
+def _kept(promises: Sequence[Json]) -> str:
+    """``9 of 12 kept``."""
+    return f"{sum(each.get('met') is True for each in promises)} of {len(promises)} kept"
+
+
+def _contents(entries: Sequence[Json]) -> dict[str, bool]:
+    """Which explanations the episodes need."""
+    members = [member for entry in entries for member in entry.get("members") or ()]
+    panels = [panel for member in members for panel in (member.get("view") or {}).get("panels") or ()]
+    return {
+        "turns": any(len(member["turns"]) > 1 for member in members),
+        "truth": any(panel.get("truth") for panel in panels),
+        "tokens": any(turn.get("tokens") for member in members for turn in member["turns"]),
+    }
+
+
+def _doctor(doctor: Json | None) -> Json | None:
+    if doctor is None:
+        return None
+    diagnoses = [_with(each, *ALERT) for each in doctor.get("diagnoses") or []]
+    summary = (doctor.get("summary") or "No rule fired.").removeprefix("Healthy: ")  # the status says so already
+    told = "" if diagnoses else summary[:1].upper() + summary[1:]
+    return {"status": doctor.get("status", "unknown"), "summary": told, "diagnoses": diagnoses}
+
+
+def _audit(audit: Json | None, results: Json | None) -> Json | None:
+    if audit is None:
+        return None
+    checks = [_with(each, "name", "status", "evidence") for each in audit.get("checks") or []]
+    grader = audit.get("grader") or (results or {}).get("grader") or "the grader"
+    summary = audit.get("summary") or f"The audit's verdict: {audit.get('verdict', 'unknown')}."
+    return {
+        "grader": grader,
+        "summary": summary,
+        "checks": checks,
+        "hack": _hack(audit.get("hack")),
+        "points": _points(audit),
+    }
+
+
+def _points(audit: Json) -> list[Row]:
+    """Every policy of the audit with its part in it, by reward."""
+    rows: list[tuple[float, Row]] = []
+    for stored in audit.get("points") or ():
+        reward = figure(stored.get("reward"))
+        cells = [
+            Cell(text=str(stored.get("role") or "–")),
+            figure_cell(reward),
+            figure_cell(figure(stored.get("true_reward"))),
+        ]
+        rows.append((reward.mean if reward else float("-inf"), Row(name=str(stored.get("policy")), cells=cells)))
+    return [row for _, row in sorted(rows, key=lambda each: -each[0])]
+
+
+def _hack(hack: Json | None) -> str | None:
+    """What the audit's search found, in a sentence."""
+    if not hack:
+        return None
+    reward, true_reward = (format_interval(figure(hack.get(name)), signed=True) for name in ("reward", "true_reward"))
+    return (
+        f"The search found a hack: {hack.get('plan')}. Against {hack.get('reflex')} its reward changes by {reward}, "
+        f"the true aim by {true_reward}."
+    )
+
+
+def _with(stored: Json, *keys: str) -> Json:
+    """Just these keys, None if one is missing: stored files may know more or less than this version."""
+    return {key: stored.get(key) for key in keys}
+
+
+def _costs(costs: Json | None) -> list[Json]:
+    stored = (costs or {}).get("stages") or {}
+    listed = stored if isinstance(stored, list) else [{"stage": name, **each} for name, each in stored.items()]
+    whole = sum(each.get("seconds") or 0.0 for each in listed)
+    rows = [
+        {
+            "stage": each.get("stage", "–"),
+            "work": ", ".join(f"{each[kind]:,} {kind}" for kind in ("episodes", "steps") if each.get(kind)),
+            "time": format_seconds(each.get("seconds")),
+            "share": (each.get("seconds") or 0.0) / whole if whole else None,
+            "tokens": _tokens(each),
+            "money": "–" if each.get("cost") is None else format_money(each["cost"]),
+        }
+        for each in listed
+    ]
+    if len(rows) > 1:
+        total = {"stage": "all", "work": "", "time": format_seconds(whole), "share": None, "tokens": ""}
+        rows.append({**total, "money": _money(listed)})
+    return rows
+
+
+def _tokens(stage: Json) -> str:
+    parts = [stage[kind] for kind in ("tokens", "prompt_tokens", "completion_tokens") if stage.get(kind)]
+    return f"{sum(parts):,}" if parts else "–"
+
+
+def _money(stages: Sequence[Json]) -> str:
+    spent = [each["cost"] for each in stages if each.get("cost") is not None]
+    return format_money(sum(spent)) if spent else "–"
+
+
+def format_seconds(value: float | None) -> str:
+    """``8.2 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if value is None:
+        return "–"
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,239 @@
+"""The end of a run on a terminal: one table of a figure by policy and condition, and the verdict above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from gradus.core import ConfigError
+from gradus.evidence.reports.results import differences, figure, graders_of, headline_condition, measures_of, ranked
+from gradus.evidence.reports.score_tables import (
+    Cell,
+    Row,
+    ScoreTable,
+    episode_counts,
+    is_own,
+    missing_episodes,
+    score_tables,
+    seed_tables,
+)
+from gradus.evidence.reports.terms import actions_used
+from gradus.evidence.reports.verdict import verdict_on
+from gradus.stats import format_interval
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+_NAME = 14  # a name that is longer is broken before figures stand apart
+_MOST_CLAIMS = 12
+MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
+
+
+def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
+    """Policies by conditions, best first, ``mean [low, high]`` of one measure under one grader (the main one if None)."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    graders = graders_of(results)
+    name = grader or next(iter(graders))
+    if name not in graders:
+        raise ConfigError(f"the results are not graded by {name!r}; they have {', '.join(graders)}")
+    conditions = graders[name]
+    known = measures_of(conditions)
+    if measure not in known:
+        raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(known) or 'none'}")
+    label = _label(results, measure)
+    title = f"{label}, {name}" if measure == "reward" else label
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for condition, stored in conditions.items():
+        table.add_column(f"{condition} ({stored.get('episodes', '?')})", justify="right")
+    order = dict.fromkeys(name for condition in conditions for name in reversed(ranked(conditions, condition, measure)))
+    for policy in order:
+        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for stored in conditions.values()]
+        cells = [Text(format_interval(each, digits=2 if measure == "true_reward" else 3)) for each in figures]
+        table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
+    return table
+
+
+def condition_table(results: Mapping[str, Any], condition: str, grader: str | None = None) -> RenderableType:
+    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns."""
+    graders = graders_of(results)
+    name = grader or next(iter(graders))
+    conditions = graders[name]
+    stored = conditions[condition]
+    labels: dict[str, str] = {}
+    for each in measures_of(conditions):  # the true reward may stand there once more under the environment's own name
+        labels.setdefault(_label(results, each), each)
+    measures = list(labels.values())[:MOST]
+    rows: dict[str, list[str]] = {}
+    for policy in reversed(ranked(conditions, condition)):
+        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
+        rows[policy] = [format_interval(each, digits=2) for each in figures]
+    return _Figures(
+        title=f"{condition}, {episode_counts(results, condition)} episodes, grader {name}",
+        header=["policy", *(_label(results, measure) for measure in measures)],
+        rows=rows,
+    )
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Figures by policy. What does not fit beside the names stands in parts below each other; a long name is broken, not an interval."""
+
+    title: str
+    header: Sequence[str]
+    rows: Mapping[str, Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        widths = [
+            max(map(len, column))
+            for column in zip(self.header, *([name, *cells] for name, cells in self.rows.items()), strict=True)
+        ]
+        yield Text(self.title, style="italic")
+        for part in _fitting([min(widths[0], _NAME), *widths[1:]], options.max_width):
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            table.add_column(self.header[0], overflow="fold")
+            for number in part:
+                table.add_column(self.header[number], justify="right", no_wrap=True)
+            for policy, cells in self.rows.items():
+                shown = [Text(cells[number - 1]) for number in part]
+                table.add_row(Text(policy), *shown, style="bold" if is_own(policy) else None)
+            yield table
+
+
+def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
+    """The differences that the verdict speaks of, as lines: the student against the others, or each against the next.
+
+    Of many differences, those alone that are told apart.
+    """
+    from rich.text import Text
+
+    claims = verdict_on(results).claims.get(condition, ())
+    lines = [claim.text for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
+    if left := len(claims) - len(lines):
+        lines.append(f"{left} others are not told apart; the report has each")
+    return Text("\n".join(lines)) if lines else None
+
+
+def _label(results: Mapping[str, Any], measure: str) -> str:
+    return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
+
+
+def show_results(results: Mapping[str, Any], *, quick: bool = False) -> RenderableType:
+    """The verdict and the figures of every condition: what `gradus run`, `gradus eval` and `gradus compare` end with.
+
+    At toy size (``quick``) no figure means anything, so there is one table, and the verdict comes last, where it is read.
+    """
+    from rich.console import Group
+    from rich.text import Text
+
+    verdict = verdict_on(results, quick=quick)
+    parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
+    first, *others = graders_of(results)
+    if quick and (condition := headline_condition(results)) is not None:
+        where = Text("One table of several: the report has all conditions, graders and differences.", style="dim")
+        return Group(condition_table(results, condition, first), *_missing(results, condition), where, Text(), *parts)
+    for condition in results.get("conditions") or {}:
+        parts += [Text(), condition_table(results, condition, first)]
+        parts += [condition_table(results, condition, grader) for grader in others]
+        parts += _missing(results, condition)
+        if condition == headline_condition(results):
+            parts += [terminal_table(each) for each in seed_tables(results, condition)]
+        if (pairs := pair_table(results, condition)) is not None:
+            parts.append(pairs)
+    return Group(*parts)
+
+
+def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
+
+
+def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
+    """How many episodes show the difference that was asked about, a line for each pair; nothing if none was."""
+    from rich.text import Text
+
+    power = results.get("power")
+    lines: list[RenderableType] = []
+    if not power:
+        return lines
+    for condition in results["conditions"]:
+        for pair in differences(results["conditions"], condition):
+            needed = (
+                "not known from these episodes"
+                if pair.episodes_needed is None
+                else f"{pair.episodes_needed:,} episodes"
+            )
+            lines.append(
+                Text(
+                    f"{condition}, {pair.first} − {pair.second}: {needed} to show a difference of {power['difference']:g} with {power['power']:.0%} power"
+                )
+            )
+    return [*lines, ""]
+
+
+def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
+    """The tables of the page for a terminal: every figure, component, pair and curve."""
+    stored = dict(results)
+    tables = score_tables(stored, curves=True)
+    for condition in stored.get("conditions") or {}:
+        if (actions := actions_used(stored, condition)) is not None:
+            rows = [Row(name=name, cells=[Cell(text=f"{share:.0%}") for share in row]) for name, row in actions["rows"]]
+            title = f"Actions, {condition}"
+            tables.append(ScoreTable(title=title, caption="share of the turns", header=actions["header"], rows=rows))
+    return [part for each in tables for part in (terminal_table(each), "")]
+
+
+def terminal_table(each: ScoreTable) -> RenderableType:
+    """A table of the page for a terminal."""
+    return _InParts(each)
+
+
+@dataclass(frozen=True)
+class _InParts:
+    """A table in as many parts, one under another, as its columns need: in one part of 80 columns no figure could be read."""
+
+    table: ScoreTable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [
+            [row.name, *(f"{cell.text} [{cell.note}]" if cell.note else cell.text for cell in row.cells)]
+            for row in self.table.rows
+        ]
+        columns = list(zip_longest(self.table.header, *rows, fillvalue=""))
+        widths = [max(map(len, column)) for column in columns]
+        yield Text(self.table.title, style="italic")
+        for part in _fitting(widths, options.max_width):
+            shown = Table(box=None, pad_edge=False)
+            shown.add_column(columns[0][0], style="bold")
+            for number in part:
+                shown.add_column(columns[number][0], justify="right")
+            for row in range(1, len(rows) + 1):
+                shown.add_row(*(Text(columns[number][row]) for number in (0, *part)))
+            yield shown
+        yield Text(self.table.caption, style="dim italic")
+
+
+def _fitting(widths: Sequence[int], most: int) -> list[list[int]]:
+    """The numbers of the columns after the first, in parts that stand beside the first within ``most`` characters."""
+    parts: list[list[int]] = [[]]
+    room = most - widths[0]
+    for number, width in enumerate(widths[1:], 1):
+        if parts[-1] and width + 2 > room:
+            parts.append([])
+            room = most - widths[0]
+        parts[-1].append(number)
+        room -= width + 2
+    return parts

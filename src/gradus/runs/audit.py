@@ -1,0 +1,116 @@
+"""An audit with its progress shown, as a stage of a run, and written into a folder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gradus.auditing import AuditResult, audit_any
+from gradus.auditing.tables import MARKS, STYLES, tables
+from gradus.core import ConfigError, EnvironmentSpec, Grader
+from gradus.core.documents import AuditRecord, read_document
+from gradus.core.files import write_json, write_text
+from gradus.runs.progress import progress_bar
+
+
+def audit_stage(
+    spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console
+) -> str:
+    """The audit as a stage of a run: a sentence on screen, the rest in the folder; returns the verdict."""
+    result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
+    store_audit(spec, result, folder)
+    for check in result.checks:
+        console.print(Text.assemble(f"  {check.name:<15} ", (MARKS[check.status], STYLES[check.status])))
+    console.print(result.summary, highlight=False)
+    return result.verdict
+
+
+def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
+    """The audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
+    with progress_bar(f"audit {grader.name}", 0, "answers" if spec.max_turns == 1 else "episodes") as advance:
+
+        def tell(label: str, done: int, total: int) -> None:
+            advance(done, total, label)
+
+        with redirect_stdout(sys.stderr):
+            return audit_any(spec, grader, progress=tell, **options)
+
+
+def audit_renderables(result: AuditResult) -> list[Any]:
+    """The checks and the panel, the hack if the search brought one, and the verdict."""
+    from rich.rule import Rule
+
+    parts: list[Any] = [part for table in tables(result) for part in (table, "")]
+    if result.hack is not None:
+        from gradus.evidence.reports import show_episode
+
+        parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
+    if result.exploit is not None:
+        told = f"this answer alone earns {result.exploit['reward']:.3g} a task: {result.exploit['answer']!r}"
+        parts.append(Text(told))
+    if unmarked := sum(row["mark"] is None for row in result.review):
+        parts.append(Text(f"{unmarked} accepted answers that no rule settles; mark them with --review FILE"))
+    style = STYLES[result.verdict]
+    return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
+
+
+def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
+    """Write audit.json, the figure, the hack as an episode, the page, the card and the badge; returns the paths."""
+    from gradus.evidence.reports import audit_badge, audit_card, audit_figure, audit_page
+    from gradus.evidence.reports.evaluation_charts import audit_points
+    from gradus.rollouts import write_episodes
+
+    document = result.to_json()
+    written = [folder / "audit.json"]
+    write_json(written[0], document)
+    figure = ""
+    if audit_points(document):  # none if no true reward is known
+        written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
+        if len(result.points) > 6:  # answers alone make few points
+            figure = written[-1].read_text(encoding="utf-8")
+    turns: list[dict[str, Any]] = []
+    if result.hack is not None:
+        written.append(folder / "hack.jsonl")
+        write_episodes(written[-1], [result.hack.episode], environment=spec.name, note="found by gradus audit")
+        turns = [
+            {"shown": each.observation, "answer": each.action, "reward": each.env_reward}
+            for each in result.hack.episode.turns
+        ]
+    texts = {
+        "audit.html": audit_page(document, turns=turns, figure=figure),
+        "audit-card.md": audit_card(document),
+        "audit-badge.svg": audit_badge(document),
+    }
+    for name, text in texts.items():
+        written.append(folder / name)
+        write_text(written[-1], text)
+    return written
+
+
+def read_audit(path: Path) -> AuditRecord:
+    """A stored audit: audit.json, or the folder that holds it. Raises ConfigError if there is none, StorageError for anything else."""
+    file = path / "audit.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}, which is not there")
+    return read_document(file, AuditRecord)
+
+
+def comparison_table(old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
+    """The checks of two audits beside each other, what changed first."""
+    from gradus.evidence.reports import compare_audits
+
+    title = f"{new['environment']}, {old['grader']} ({old['verdict']}) -> {new['grader']} ({new['verdict']})"
+    table = Table(
+        "check", "before", "now", "evidence", title=title, box=None, title_justify="left", padding=(0, 2, 0, 0)
+    )
+    for each in compare_audits(old, new):
+        style = "bold" if each.old != each.new else "dim"
+        table.add_row(each.name, each.old or "-", each.new or "-", Text(each.evidence), style=style)
+    return table

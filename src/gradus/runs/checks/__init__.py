@@ -1,0 +1,116 @@
+"""`gradus check`: everything that would go wrong in a run, seen before it starts. Nothing is trained and nothing downloaded.
+
+A check is one function from the subject to findings, and one entry in ``CHECKS``. A GradusError that escapes it is a finding
+too: its message says what was expected and the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gradus.core import ConfigError, GradusError
+from gradus.core.documents import SCHEMA
+from gradus.runs.checks.model import context, disk, memory, model, probe, spelling, too_long
+from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
+from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
+from gradus.runs.checks.subject import Finding, Subject, failed, passed
+from gradus.runs.checks.tasks import data, environment, gold
+from gradus.runs.progress import progress_bar
+from gradus.runs.recipe import Recipe
+
+__all__ = [
+    "CHECKS",
+    "check_recipe",
+    "from_error",
+    "require_names",
+    "status_of",
+    "to_json",
+]
+
+Check = Callable[[Subject], Sequence[Finding]]
+
+# name -> (what it does, the checks that must not have failed before it)
+CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
+    "environment": (environment, ()),
+    "names": (names, ("environment",)),
+    "schedule": (schedule, ("environment",)),
+    "model": (model, ("environment",)),
+    "data": (data, ("environment",)),
+    "gold": (gold, ("environment",)),
+    "spelling": (spelling, ("environment", "model")),
+    "context": (context, ("environment", "model")),
+    "memory": (memory, ("environment", "model", "context")),
+    "probe": (probe, ("environment", "model", "memory")),
+    "disk": (disk, ("model",)),
+    "remote": (remote, ()),
+    "server": (sampling_server, ()),
+    "trackers": (trackers, ()),
+    "batches": (batches, ("environment",)),
+    "settings": (knobs, ("environment",)),
+    "audit": (audited, ("environment",)),
+    "folder": (run_folder, ("environment", "schedule")),
+}
+
+
+def check_recipe(
+    recipe: Recipe, *, out: Path | None = None, online: bool = False, several: bool = False
+) -> tuple[Finding, ...]:
+    """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds."""
+    findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
+    with (
+        TemporaryDirectory(prefix="gradus-check-") as scratch,
+        progress_bar("check", len(CHECKS), "checks") as advance,
+    ):
+        subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online, several=several)
+        for number, (name, (check, needs)) in enumerate(CHECKS.items()):
+            advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
+            findings += _done(name, check, needs, subject, findings)
+    return tuple(findings)
+
+
+def require_names(recipe: Recipe) -> None:
+    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that is about nothing that is there, and
+    for prompts and answers that are longer than the context of a model that was given.
+
+    A run asks this before it trains; it costs next to nothing.
+    """
+    subject = Subject(recipe, folder=None, scratch=Path(), online=recipe.model.path is not None)
+    wrong = [finding for finding in (*names(subject), *schedule(subject)) if finding.status == "fail"]
+    if recipe.model.path is not None:
+        with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
+            wrong += [finding for finding in [too_long(subject)] if finding is not None]
+    if wrong:
+        lines = [f"{each.message}; {each.remedy}" for each in wrong]
+        raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))
+
+
+def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_far: Sequence[Finding]) -> list[Finding]:
+    missing = [each.check for each in so_far if each.check in needs and each.status in ("fail", "skip")]
+    if missing:
+        return [Finding(check=name, status="skip", message=f"not looked at: {missing[0]} comes first")]
+    try:
+        return [replace(finding, check=name) for finding in check(subject)]
+    except GradusError as error:
+        return [from_error(error, name)]
+
+
+def from_error(error: GradusError, check: str, way: str = "") -> Finding:
+    """Errors end in the way out, behind a semicolon."""
+    message, _, remedy = str(error).partition("; ")
+    return failed(message, remedy or way, check=check)
+
+
+def status_of(findings: Sequence[Finding]) -> str:
+    """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
+    statuses = {finding.status for finding in findings}
+    return next((status for status in ("fail", "warn") if status in statuses), "pass")
+
+
+def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """What machines read."""
+    return {"schema": SCHEMA, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}

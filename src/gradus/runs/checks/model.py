@@ -1,0 +1,148 @@
+"""Checks of the model: its files, template, spelling and context, and the memory and disk that training it takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from gradus.policies.local.thinking import close_thought
+from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
+
+GIB = 2**30
+_TIGHT = 0.8  # of the memory: a forecast is within a quarter
+_OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
+
+
+def model(subject: Subject) -> list[Finding]:
+    """Config, tokenizer, chat template and weights are there and belong together."""
+    name = subject.model
+    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
+        return [failed(f"there is no model folder {name}", "check the path, or give a name on the hub (owner/name)")]
+    if not Path(name).exists() and not subject.online:
+        from transformers.utils.hub import cached_file
+
+        try:
+            cached_file(name, "config.json", local_files_only=True)
+        except OSError:
+            return [skipped(f"{name} is no folder and not in the cache of the hub", "give --online, or a folder")]
+    text = subject.config.get_text_config()
+    renderer = subject.renderer  # raises for a template that rewrites what was said
+    tokens = len(renderer.tokenizer)
+    if tokens > text.vocab_size:
+        return [
+            failed(f"the tokenizer has {tokens} tokens, the model {text.vocab_size}", "use the tokenizer of this model")
+        ]
+    missing = _missing_weights(Path(name))
+    if missing:
+        return [failed(f"{name} lacks {missing}", "download the folder again, whole")]
+    form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
+    findings = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
+    if renderer.plain and subject.trained:
+        findings.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
+    return findings
+
+
+def _missing_weights(folder: Path) -> str | None:
+    """What a local folder lacks of its weights; None if nothing, or if it is no folder."""
+    if not folder.is_dir():
+        return None
+    for index in folder.glob("*.index.json"):
+        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        lost = sorted(shard for shard in shards if not (folder / shard).is_file())
+        return lost[0] if lost else None
+    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    return None if weights else "weights (no .safetensors file)"
+
+
+def spelling(subject: Subject) -> list[Finding]:
+    """What is said can be written in the model's tokens and read back as it was."""
+    renderer = subject.renderer
+    texts = list(dict.fromkeys(turn.action for episode in subject.episodes for turn in episode.turns))
+    opened = renderer.opened  # a thought that the prompt leaves open is closed before an answer that has none
+    torn = [
+        text
+        for text in texts
+        if renderer.decode(renderer.encode_answer(text)) != (opened + close_thought(opened, text) if opened else text)
+    ]
+    unknown = renderer.tokenizer.unk_token_id
+    lost = [text for text in torn if unknown is not None and unknown in renderer.encode_answer(text)]
+    if lost:
+        return [failed(f"the tokenizer has no tokens for {lost[0][:60]!r}", "use another model, or other words")]
+    if torn:
+        read = renderer.decode(renderer.encode_answer(torn[0]))
+        message = f"{len(torn)} of {len(texts)} answers change on the way through the tokenizer: {torn[0][:40]!r}"
+        return [warned(f"{message} becomes {read[:40]!r}", "see that graders and parsers bear it")]
+    return [passed(f"{len(texts)} answers come back from the tokenizer as they went in")]
+
+
+def too_long(subject: Subject) -> Finding | None:
+    """What is wrong if prompts and answers do not fit into the model's context."""
+    from gradus.policies.local.loading import context_length
+
+    held, needed = context_length(subject.config), subject.longest.needed
+    if held is None or needed <= held:
+        return None
+    named = subject.config.get_text_config(decoder=True).max_position_embeddings
+    why = f", not {named}: beyond it the positions of all tokens change" if held < named else ""
+    way = "lower grpo.sampling.max_new_tokens, shorten the prompts, or use a model with a longer context"
+    return failed(f"a sequence needs {needed} tokens, the model's context holds {held}{why}", way)
+
+
+def context(subject: Subject) -> list[Finding]:
+    """Prompts and answers fit into the model's context, and the answers into what may be sampled."""
+    from gradus.policies.local.loading import context_length
+
+    held = context_length(subject.config)
+    longest, allowed = subject.longest, subject.recipe.grpo.sampling.max_new_tokens
+    if (wrong := too_long(subject)) is not None:
+        return [wrong]
+    if longest.answer > allowed:
+        way = f"set grpo.sampling.max_new_tokens to at least {longest.answer}"
+        report = failed if subject.trained else warned
+        return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", way)]
+    return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
+
+
+def memory(subject: Subject) -> list[Finding]:
+    """The forecast of `gradus plan` for GRPO, against what this machine has."""
+    from gradus.runs.checks.plan import forecast_of
+    from gradus.runs.planning.forecast import check_fits, make_plan, time_text
+    from gradus.runs.planning.hardware import this_machine
+
+    config = subject.recipe.grpo
+    shape, lengths = forecast_of(subject)
+    plan = make_plan(shape, config, lengths, this_machine())
+    check_fits(plan, config)  # raises, naming the setting to change
+    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, {time_text(plan.hours)} of GRPO"
+    if plan.peak > _TIGHT * plan.hardware.memory:
+        return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
+    return [passed(line)]
+
+
+def probe(subject: Subject) -> list[Finding]:
+    """Sampler, trainer and plain forward give the model's own tokens the same log-probs."""
+    from gradus.policies.local.loading import load_model
+    from gradus.runs.planning.model_probe import check_model
+
+    loaded = load_model(subject.model, **subject.recipe.loading())
+    return [passed(check_model(loaded).sentence)]
+
+
+def disk(subject: Subject) -> list[Finding]:
+    """Room for the checkpoints, best and final models of the training stages."""
+    from gradus.runs.planning.memory import trained_parameters
+    from gradus.runs.planning.shapes import read_shape
+
+    recipe = subject.recipe
+    needed = 0.0
+    for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
+        trained = trained_parameters(read_shape(subject.model, lora=config.lora), config)
+        # One checkpoint more while the newest is written; best and final keep only what was trained.
+        needed += 4.0 * trained * (_OPTIMIZER * (config.keep_checkpoints + 1) + 2)
+    place = next(each for each in (subject.folder, *subject.folder.absolute().parents) if each.exists())
+    free = shutil.disk_usage(place).free
+    line = f"{needed / GIB:.2f} GiB for checkpoints, {free / GIB:.1f} GiB free at {place}"
+    if needed > free:
+        return [failed(line, "choose another folder with --out, lower keep_checkpoints, or set lora")]
+    return [warned(line, "free some space") if needed > free / 2 else passed(line)]

@@ -1,0 +1,183 @@
+"""What is checked: a recipe with its environment, model and sample episodes, each made when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
+from gradus.core.errors import first_line
+from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
+from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.scripted import constant_policy
+from gradus.rollouts import roll_out
+from gradus.runs.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the table. ``skip``: could not be looked at. ``remedy`` is empty if nothing is to be done."""
+
+    check: str = ""
+    status: Literal["pass", "warn", "fail", "skip"]
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longest:
+    """The longest training sequence that was seen. ``read`` and ``said`` are tokens of all its ``turns``, ``first`` those read in the first; ``answer`` the longest
+    single answer; ``needed`` what the context must hold when the model's last answer is as long as it may be."""
+
+    turns: int
+    first: int
+    read: int
+    said: int
+    answer: int
+    needed: int
+
+
+def passed(message: str, *, check: str = "") -> Finding:
+    """Nothing to do."""
+    return Finding(check=check, status="pass", message=message)
+
+
+def warned(message: str, remedy: str) -> Finding:
+    """A run would go through, and disappoint."""
+    return Finding(check="", status="warn", message=message, remedy=remedy)
+
+
+def failed(message: str, remedy: str, *, check: str = "") -> Finding:
+    """A run would break, or train on something wrong."""
+    return Finding(check=check, status="fail", message=message, remedy=remedy)
+
+
+def skipped(message: str, remedy: str) -> Finding:
+    """Not looked at, and how it would be."""
+    return Finding(check="", status="skip", message=message, remedy=remedy)
+
+
+class Subject:
+    """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked;
+    ``several``: it will be a run of several seeds."""
+
+    def __init__(
+        self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool, several: bool = False
+    ) -> None:
+        self.recipe, self.scratch, self.online, self.several = recipe, scratch, online, several
+        self.folder = folder or recipe.default_folder()
+
+    @cached_property
+    def spec(self) -> EnvironmentSpec:
+        """The environment."""
+        return self.recipe.spec()
+
+    @property
+    def grader(self) -> Grader:
+        """The grader that the run trains with."""
+        return self.spec.grader(self.recipe.grader_name)
+
+    @property
+    def offline_grader(self) -> Grader:
+        """The grader; one that gives no rewards in place of a judge that asks a server."""
+        if not self.grader.remote:
+            return self.grader
+        return Grader(name=self.grader.name, summary="not asked", compute=lambda episodes: [None] * len(episodes))
+
+    @property
+    def trained(self) -> bool:
+        """Whether the model is a pretrained one, and no nano model."""
+        path = self.recipe.model.path
+        return path is not None and not is_nano(path)
+
+    @cached_property
+    def model(self) -> str:
+        """A model folder, or a name on the hub; a nano model is made in the scratch folder. Raises ConfigError."""
+        from gradus.policies.nano.model import make_nano
+
+        path = self.recipe.model.path
+        if path is not None:
+            return str(find_model(path) or check_model_source(path))
+        if self.spec.language.vocabulary is None:
+            raise ConfigError(
+                f"{self.spec.name} has no vocabulary to make a nano model from; give a model with --model"
+            )
+        return str(make_nano(self.scratch / "model", self.spec.language.vocabulary(), self.recipe.model.nano))
+
+    @cached_property
+    def config(self) -> Any:
+        """The model's config; read from the disk unless ``online``. Raises ConfigError."""
+        from transformers import AutoConfig
+
+        return self._read(AutoConfig, adapter_base(self.model) or self.model)
+
+    @cached_property
+    def renderer(self) -> ChatRenderer:
+        """The chat template in pieces. Raises ConfigError if it cannot be extended turn by turn."""
+        from transformers import AutoTokenizer
+
+        base = adapter_base(self.model)
+        tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
+        return ChatRenderer(tokenizer, **self.recipe.template())
+
+    @cached_property
+    def episodes(self) -> list[Episode]:
+        """A few training tasks, rolled out by whoever knows best: gold, the teacher, any scripted policy, or some answer."""
+        few = 64 if self.spec.max_turns == 1 else 2
+        tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
+        names = (self.spec.audit.gold, self.spec.teacher, *self.spec.policies)
+        scripted = (made for name in names if name and (made := self._scripted(name)) is not None)
+        policy = next(scripted, constant_policy("0"))  # where nobody knows anything, the prompts are there all the same
+        limit = self.recipe.grpo.max_turns or self.spec.max_turns
+        return roll_out(self.spec, policy, tasks, grader=self.offline_grader, max_turns=limit).episodes
+
+    @cached_property
+    def longest(self) -> Longest:
+        """The longest training sequence among :attr:`episodes`, in the model's tokens."""
+        allowed = self.recipe.grpo.sampling.max_new_tokens
+        sequences = [each for episode in self.episodes for each in _sequences(episode, self.renderer, allowed)]
+        if not sequences:
+            raise ConfigError(
+                f"no episode of {self.spec.name} has a turn; look at it with gradus play {self.spec.name}"
+            )
+        answer = max(each.answer for each in sequences)
+        whole = max(sequences, key=lambda each: each.needed)
+        return replace(whole, answer=answer)
+
+    def _scripted(self, name: str) -> Any:
+        try:
+            return self.spec.policy(name)
+        except ConfigError:  # it wants an argument
+            return None
+
+    def _read(self, kind: Any, source: str) -> Any:
+        """A config or a tokenizer."""
+        try:
+            return kind.from_pretrained(source, local_files_only=not self.online)
+        except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
+            first = f"{type(error).__name__}: {first_line(error)}"
+            lookup = "" if self.online else "; a name on the hub is looked up with --online"
+            raise ConfigError(
+                f"{source} gives no {kind.__name__.removeprefix('Auto').lower()}: {first}; a model is a folder with "
+                f"config.json, weights and tokenizer files{lookup}"
+            ) from error
+
+
+def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
+    """The training sequences of an episode: a restart opens a new one."""
+    sequences: list[Longest] = []
+    turns = first = read = said = longest = 0
+    speaker = renderer.for_tools(episode.tools)
+    for turn in episode.turns:
+        if turn.index == 0 or turn.restart:
+            turns = said = longest = 0
+            first = read = len(speaker.first(episode.system_prompt, turn.shown))
+        else:
+            read += len(speaker.following(turn.shown))
+        needed = read + said + allowed
+        spoken = len(speaker.encode_answer(turn.action))
+        turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
+        sequences.append(Longest(turns=turns, first=first, read=read, said=said, answer=longest, needed=needed))
+    return sequences

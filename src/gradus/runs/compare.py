@@ -1,0 +1,255 @@
+"""Finished runs (or logs of inspect_ai), held against each other on the tasks that all of them were evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentSpec, Episode
+from gradus.core.documents import Results, Stages, read_document
+from gradus.core.files import read_toml
+from gradus.core.members import stored_file
+from gradus.core.stage_files import changed_since
+from gradus.core.strictness import go_around
+from gradus.evidence.reports import named, render_report
+from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
+from gradus.interop.inspect_logs import is_log, log_spec, read_log
+from gradus.rollouts import read_episodes
+from gradus.runs.shared_tasks import on_shared_conditions, tell_other_texts, with_tasks
+from gradus.runs.state import CHECKPOINTS
+from gradus.runs.stepping import LIMITS
+
+STUDENTS = ("grpo", "sft", "base")
+
+
+def by_name(given: Iterable[str]) -> dict[str, Path]:
+    """``name=path`` or a path, whose last part is then the name; names must differ. A folder that is there may hold ``=`` in its path."""
+    named: dict[str, Path] = {}
+    for text in given:
+        name, separator, path = text.partition("=")
+        folder = Path(path if separator and not Path(text).exists() else text)
+        name = folder.resolve().name if folder == Path(text) else name
+        if name in named:
+            raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
+        named[name] = folder
+    return named
+
+
+def named_runs(given: Sequence[str]) -> dict[str, Path]:
+    """Finished runs :func:`by_name`, two at least."""
+    named = by_name(given)
+    for name in named:
+        if not name or " - " in name:
+            raise ConfigError(
+                f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
+            )
+    if len(named) < 2:
+        raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
+    for folder in named.values():
+        if not is_log(folder) and not (folder / "results.json").is_file():
+            raise ConfigError(f"{folder} holds no results.json, so it is no finished run; gradus run writes one")
+    return named
+
+
+def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Results:
+    """The document of an evaluation whose policies are the runs, paired over tasks, and over training seeds if runs have the same ones.
+
+    ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
+    corrected (Holm) over conditions and pairs. ``one_checkpoint`` names the runs of one training seed, whose own seed no interval takes
+    into account. ``quick_runs`` names those at toy size. ``tasks``: how many tasks runs have and share, where they have not the same ones.
+    Raises ConfigError if the runs share no environment, grading, policy or task.
+    """
+    from gradus.evidence.evaluation import compare_seeds
+
+    if any(is_log(path) for path in runs.values()):
+        if policy is not None:
+            raise ConfigError(f"a log of inspect_ai holds one policy, so {policy!r} chooses nothing; leave it out")
+        return _compare_logs(runs)
+    stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
+    environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
+    grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
+    _graded_alike(runs, environment)
+    shared = set.intersection(*(_policies(each) for each in stored.values()))
+    chosen = policy or next((name for name in STUDENTS if name in shared), None)
+    if chosen is None or chosen not in shared:
+        raise ConfigError(
+            f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
+        )
+    files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
+    rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
+    tell_other_texts(rollouts)
+    spec = _spec_of(next(iter(runs.values())), environment)
+    several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
+    seeds = sorted(set[int]().union(*several))
+    document = compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
+    single = [name for name, of_seeds in files.items() if len(of_seeds) == 1]
+    if single and CHECKPOINTS.get(chosen, ("model",))[0] != "model":
+        document["one_checkpoint"] = single
+    if any(each != several[0] for each in several):
+        document["fewest_seeds"] = min(map(len, several))
+    if quick := [name for name, each in stored.items() if each.get("quick")]:
+        document["quick_runs"] = quick
+    return with_tasks(document, rollouts)
+
+
+def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
+    """The environment of a run, with reward functions of one's own. How the run was trained does not matter here."""
+    from gradus.runs.recipe_files import load_recipe  # it brings torch
+
+    recipe = run / "recipe.toml"
+    try:
+        if recipe.is_file():
+            return load_recipe(None, path=recipe, changes=["grpo=", "stage=", "adaptive="]).spec()
+        return environments.load_registered(environment)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\nEnvironments, rows and rewards that were given as Python objects are known to the session that they were given in "
+            "alone: make the same call of gradus.train or gradus.run there again, which trains nothing that is done, and then gradus.compare"
+        ) from error
+
+
+def _policies(results: Results) -> set[str]:
+    return {name for condition in results["conditions"].values() for name in condition["policies"]}
+
+
+def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
+    """Raise ConfigError if recipes compose their rewards differently: graders of one name then measure different things."""
+    recipes = {name: folder / "recipe.toml" for name, folder in runs.items()}
+    tables = {name: _grading(read_toml(path)) for name, path in recipes.items() if path.is_file()}
+    if tables and (without := [name for name in runs if name not in tables]):
+        go_around(
+            f"{', '.join(without)} has no recipe.toml, so how its rewards were weighed is not known",
+            "it is compared as it stands",
+        )
+    keys = dict.fromkeys(key for table in tables.values() for key in table)
+    differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
+    digests = {name: _graded_by(folder) for name, folder in runs.items()}
+    for label in sorted(set[str].intersection(*map(set, digests.values()))):
+        if len({each[label] for each in digests.values()}) > 1:  # the file was changed between the runs
+            differing.append(label)
+            tables = {name: {**table, label: digests[name][label][:8]} for name, table in tables.items()}
+    if differing:
+        values = {key: [f"{name} {table.get(key, 'has none')}" for name, table in tables.items()] for key in differing}
+        told = "; ".join(f"{key}: {', '.join(each)}" for key, each in values.items())
+        raise ConfigError(
+            f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them with one "
+            f"grader: {_evaluation(runs, environment)}"
+        )
+
+
+def _evaluation(runs: Mapping[str, Path], environment: str) -> str:
+    """What evaluates runs anew. Rows and environments that were given as Python objects no command can name."""
+    if ":" in environment or environment.endswith(".py") or environments.is_registered_by_name(environment):
+        return f"gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
+    folders = ", ".join(repr(str(each)) for each in runs.values())
+    return f"gradus.evaluate([{folders}], env={environment}, rewards=[...]) in Python, with the {environment} that they were trained on"
+
+
+def _graded_by(run: Path) -> Mapping[str, str]:
+    """Digests of the code of one's own that graded a run's evaluation, by what it is."""
+    path = next((each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()), None)
+    stages = read_document(path / "state.json", Stages)["stages"] if path else {}
+    sources: Mapping[str, str] = stages["eval"].get("sources", {}) if "eval" in stages else {}
+    return {label: digest for label, digest in sources.items() if label.startswith("code of ")}
+
+
+def _grading(table: Mapping[str, Any]) -> dict[str, str]:
+    """What a recipe says of how episodes are graded, in one form."""
+    from gradus.rewards.catalog import RewardConfig
+
+    said: dict[str, str] = {}
+    if table.get("rewards"):
+        rewards = [RewardConfig.model_validate(each) for each in table["rewards"]]
+        said["rewards"] = " + ".join(f"{each.function}={each.weight:g}{each.settings or ''}" for each in rewards)
+    if table.get("weights"):
+        said["weights"] = " + ".join(f"{name}={weight:g}" for name, weight in sorted(table["weights"].items()))
+    if table.get("reward_messages") is not None:
+        said["reward_messages"] = str(table["reward_messages"]).lower()
+    stepping = table.get("stepping") or {}
+    return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
+
+
+def _compare_logs(runs: Mapping[str, Path]) -> Results:
+    """Logs of inspect_ai, paired over the samples that all hold."""
+    from gradus.evidence.evaluation import compare_seeds
+
+    if not all(is_log(path) for path in runs.values()):
+        raise ConfigError(
+            "a log of inspect_ai is compared with logs; gradus export RUN FOLDER --format inspect writes a run's evaluation as logs"
+        )
+    logs = {name: read_log(path, policy=name) for name, path in runs.items()}
+    _same({name: log.task for name, log in logs.items()}, "task")
+    _same({name: log.scorer for name, log in logs.items()}, "scorer")
+    spec = log_spec(next(iter(logs.values())))
+    conditions = dict.fromkeys(each.task.condition for log in logs.values() for each in log.episodes)
+    rollouts = on_shared_conditions({name: {0: log.episodes} for name, log in logs.items()}, conditions)
+    return with_tasks(compare_seeds(spec, rollouts, seeds=[], correct_pairs=True), rollouts)
+
+
+def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
+    """Recipe keys whose values are not the same in all runs, each with one value per run: the default's if a recipe leaves it out, a dash if
+    there is none.
+    """
+    from gradus.runs.recipe import Recipe  # it brings torch
+
+    defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))
+    flat: list[dict[str, str]] = []
+    for folder in runs.values():
+        if is_log(folder):
+            flat.append(dict(read_log(folder, policy="").settings))
+            continue
+        recipe = folder / "recipe.toml"
+        flat.append({**defaults, **dict(_flattened(read_toml(recipe)))} if recipe.is_file() else {})
+    keys = dict.fromkeys(key for each in flat for key in each)
+    rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str:
+    """The report's page of a comparison: the runs' curves over each other, the scores, and the settings that differ."""
+    record = RunRecord(
+        name=" against ".join(runs) if len(runs) < 5 else f"{len(runs)} runs: {named([*runs])}",
+        results=dict(results),
+        overlaid={
+            line: grpo
+            for name, folder in runs.items()
+            if folder.is_dir()
+            for line, grpo in read_run(folder).grpo_lines(name).items()
+        },
+        settings={"names": list(runs), "rows": differing_settings(runs)},
+    )
+    return render_report(record)
+
+
+def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:
+    """A policy's episodes of the evaluation by training seed; a run of one seed has them under 0."""
+    if seeds := evaluated_seeds(seed_folders(folder), results):
+        return {int(name.removeprefix("seed ")): _stored(each, policy) for name, each in seeds.items()}
+    return {0: _stored(folder, policy)}
+
+
+def _stored(folder: Path, policy: str) -> Sequence[Episode]:
+    path = stored_file(folder / "eval" / "episodes.jsonl.gz")
+    stored = read_episodes(path, policy=policy)
+    for problem in (*stored.problems, *changed_since(path)):
+        go_around(problem, "the other episodes are compared")
+    return stored.episodes
+
+
+def _same(values: Mapping[str, Any], what: str) -> str:
+    if len(set(values.values())) > 1:
+        raise ConfigError(
+            f"the runs do not have the same {what} ({', '.join(f'{name}: {value}' for name, value in values.items())}); "
+            "only what was measured in one way can be compared"
+        )
+    return str(next(iter(values.values())))
+
+
+def _flattened(value: Mapping[str, Any], way: str = "") -> list[tuple[str, str]]:
+    flat: list[tuple[str, str]] = []
+    for key, each in value.items():
+        path = f"{way}.{key}" if way else key
+        flat += _flattened(each, path) if isinstance(each, dict) else [(path, str(each))]
+    return flat

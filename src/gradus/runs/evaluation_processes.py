@@ -1,0 +1,126 @@
+"""Rolling out the policies of a run's evaluation in processes of one thread each (``eval.workers``).
+
+The matrices of a nano model are so small that a second thread has little to do. The episodes are the same: what is drawn is keyed by
+what it is drawn for. On some CPUs one thread rounds otherwise than two, so that a token at the edge of two may become the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradus import environments
+from gradus.algorithms import is_registered_here
+from gradus.core import Episode, GradusError, Policy, Task
+from gradus.evidence.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
+from gradus.rewards import tell_steps_taken
+from gradus.runs.planning.hardware import usable_cores
+from gradus.runs.progress import progress_bar
+from gradus.runs.recipe import Recipe
+from gradus.runs.state import CHECKPOINTS
+from gradus.runs.teaching import begin_worker
+
+if TYPE_CHECKING:
+    from gradus.runs.stages import RunContext
+
+_WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
+
+Rollouts = dict[str, dict[str, list[Episode]]]
+
+
+def workers_worth(run: RunContext, names: Sequence[str]) -> int:
+    """How many of ``eval.workers`` the policies ``names`` are worth: no more than there are cores, and 1 if other processes would not
+    find them, if the models are no nano models, or if there is little to roll out."""
+    import torch
+
+    recipe, spec = run.recipe, run.spec
+    tasks = condition_tasks(spec, list(recipe.eval.conditions) or list(spec.conditions), recipe.eval.episodes)
+    episodes = len(names) * recipe.eval.samples * sum(map(len, tasks.values()))
+    small = recipe.model.path is None and all(_is_own(run, name) for name in names)
+    whole = known_elsewhere(recipe) and spec.max_sessions is None
+    if not (small and whole) or episodes < _WORTH_PROCESSES or torch.cuda.is_available():
+        return 1
+    return min(recipe.eval.workers, usable_cores())
+
+
+def known_elsewhere(recipe: Recipe) -> bool:
+    """Whether another process finds the environment, the rewards and the algorithm by their names."""
+    head = recipe.environment.partition(":")[0]
+    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    given = any(each.function.startswith("python:") for each in recipe.rewards)
+    return not (local or given or is_registered_here(recipe.grpo.algorithm))
+
+
+def _is_own(run: RunContext, name: str) -> bool:
+    return name in CHECKPOINTS or name.partition(":")[0] in run.spec.policies
+
+
+def roll_out_beside(run: RunContext, names: Sequence[str], workers: int) -> Rollouts:
+    """Condition -> policy -> episodes, graded by the run's grader. Raises GradusError if a process ends before its work does."""
+    section, spec = run.recipe.eval, run.spec
+    tasks = condition_tasks(spec, list(section.conditions) or list(spec.conditions), section.episodes)
+    units = [(name, condition) for name in _longest_first(names) for condition in tasks]
+    recipe = run.recipe.model_dump_json(exclude_unset=True)
+    rollouts: Rollouts = {condition: {} for condition in tasks}
+    total = section.samples * len(names) * sum(map(len, tasks.values()))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
+    done = 0
+    try:
+        with progress_bar("evaluate", total, "episodes") as advance:
+            futures = {unit: pool.submit(_unit, recipe, str(run.folder), *unit, tasks[unit[1]]) for unit in units}
+            for (name, condition), future in futures.items():
+                rollouts[condition][name] = future.result()
+                done += len(rollouts[condition][name])
+                advance(done, total)
+    except BrokenProcessPool as lost:
+        raise GradusError(
+            f"one of {workers} processes that roll out the evaluation ended before its work was done (killed, or no memory left); "
+            "run the same command again, or with --set eval.workers=1"
+        ) from lost
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return rollouts
+
+
+def _longest_first(names: Sequence[str]) -> list[str]:
+    """Models before scripts, so that no process is left with a model at the end."""
+    return sorted(names, key=lambda name: name not in CHECKPOINTS)
+
+
+def _begin() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    begin_worker()
+
+
+def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:
+    """One policy under one condition, in a process of its own."""
+    from gradus.runs.stages import run_policies
+
+    run, policies = _opened(recipe, folder)
+    section = run.recipe.eval
+    if name not in policies:
+        policies.clear()  # one model at a time
+        policies.update(run_policies(run, [name]))
+    grader = chosen_graders(run.spec, [run.grader.name])[0]
+    tell_steps_taken(grader, run.recipe.grpo.max_steps)
+    seed = run.recipe.seed if section.seed is None else section.seed
+    return roll_out_condition(
+        run.spec, name, policies[name], condition, tasks, samples=section.samples, seed=seed, grader=grader
+    )
+
+
+@cache
+def _opened(recipe: str, folder: str) -> tuple[RunContext, dict[str, Policy]]:
+    """The run, and the policy that was rolled out last."""
+    from rich.console import Console
+
+    from gradus.runs.stages import RunContext
+
+    return RunContext(Recipe.model_validate_json(recipe), Path(folder), redo=False, console=Console(quiet=True)), {}

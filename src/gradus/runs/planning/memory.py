@@ -1,0 +1,177 @@
+"""What a GRPO run holds in memory at the two peaks of a step, sampling and the backward pass, from shapes alone.
+
+Each term is a count of numbers that follows from the model's shape, and the comments say what they are. `benchmarks/plan_memory.py` holds
+the sums against the peaks of real processes.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gradus.policies.local.bfloat16_support import autocasts
+from gradus.policies.local.sampling import MANY_WORDS
+from gradus.rollouts import MAX_CONCURRENT
+from gradus.runs.planning.hardware import Hardware
+from gradus.runs.planning.shapes import Lengths, ModelShape
+from gradus.training.config import GrpoConfig
+from gradus.training.engine.vocabulary_loss import MAX_LOGITS
+from gradus.training.trainer_config import TrainerConfig
+
+_FIRST_CAPACITY = 256  # positions that a cache begins with
+_MASK_ENTRIES = 2**26  # of the attention of one forward, at most
+_FOUR_BITS = 0.53  # bytes of a weight in NF4, with its share of the scales
+_SORTED = 48  # bytes for each logit of a piece that is sorted
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_KEPT = 0.65  # share of a training pass's memory that the C library does not give back before the next step; measured
+
+
+def memory_forecast(
+    shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware
+) -> tuple[dict[str, float], str]:
+    """Bytes by what holds them at the worse of the two moments of a step, and which it is."""
+    held = {"weights": _weights(shape, config, hardware), **_trained_state(shape, config, hardware)}
+    gradients = held.pop("gradients")
+    if config.kl_coef and (config.lora is None or config.reference is not None):
+        held["reference"] = float(shape.parameters * weight_bytes(config, hardware))
+    training = {
+        "gradients": gradients,
+        "activations": _activations(shape, config, lengths, hardware),
+        "logits": _logits(shape, config, lengths, hardware),
+    }
+    processes = _processes(config, hardware)
+    number, rows = weight_bytes(config, hardware), math.ceil(rows_at_once(config) / processes)
+    if config.sampler != "local":  # a server samples for training; this process for validation alone
+        rows = min(config.batch_size or MAX_CONCURRENT, config.held_out, MAX_CONCURRENT)
+    sampling = {
+        "cache": cache_bytes(shape, config, lengths, number, rows),
+        "sampling": _sampling(shape, config, lengths, number, rows),
+    }
+    if hardware.kind == "cpu":
+        sampling["kept by the allocator"] = _KEPT * training["activations"]
+    moments = {"sampling": sampling, "training": training}
+    if config.async_level and config.sampler == "local":
+        held["sampling copy"] = held["weights"]
+        moments = {"sampling beside training": {**sampling, **training}}
+    worst = max(moments, key=lambda name: sum(moments[name].values()))
+    here = {**held, **moments[worst]}
+    if processes > 1:
+        here["other processes"] = (processes - 1) * sum(here.values())
+    return here, worst
+
+
+def _processes(config: GrpoConfig, hardware: Hardware) -> int:
+    """How many train beside each other, each with all that one holds."""
+    several = hardware.kind == "cpu" and config.sampler == "local" and not config.async_level
+    return config.processes or 1 if several else 1
+
+
+def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:
+    """Bytes of one weight."""
+    if config.autocast:
+        return 4
+    dtype = config.dtype if config.dtype != "auto" else ("float32" if hardware.kind == "cpu" else "bfloat16")
+    return _BYTES.get(dtype, 4)
+
+
+def trained_parameters(shape: ModelShape, config: TrainerConfig) -> int:
+    """Number of weights that are trained: all, or those of the adapters."""
+    return shape.parameters if config.lora is None else shape.adapter_width * config.lora.rank
+
+
+def _weights(shape: ModelShape, config: GrpoConfig, hardware: Hardware) -> float:
+    """The model's weights, and adapters in float32 besides."""
+    number = weight_bytes(config, hardware)
+    whole = shape.parameters - (shape.matrices if config.quantize else 0)
+    adapters = 4.0 * trained_parameters(shape, config) if config.lora else 0.0
+    return whole * number + (shape.matrices * _FOUR_BITS if config.quantize else 0.0) + adapters
+
+
+def _trained_state(shape: ModelShape, config: GrpoConfig, hardware: Hardware) -> dict[str, float]:
+    """Gradients, masters and moments, in float32: weights of 16 bits have masters of 32, adapters need none."""
+    trained = float(trained_parameters(shape, config))
+    moments = {"adamw": 8.0 * trained, "adamw8bit": 2.0 * trained}
+    inside = min(trained, shape.matrices)
+    moments["muon"] = 4.0 * inside + 8.0 * (trained - inside)
+    rounded = config.lora is None and weight_bytes(config, hardware) == 2
+    state = {"gradients": 4.0 * trained, "optimizer": moments[config.optimizer]}
+    return {**state, "masters": 4.0 * trained} if rounded else state
+
+
+def rows_at_once(config: GrpoConfig) -> int:
+    return min(config.batch_size or MAX_CONCURRENT, config.groups * config.group_size, MAX_CONCURRENT)
+
+
+def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
+    """Keys and values of so many rows; after several turns up to a quarter is empty, and while it grows one layer exists twice."""
+    capacity = max(_FIRST_CAPACITY, lengths.whole * (1.0 if lengths.turns == 1 else 1.1))
+    if shape.context is not None:
+        capacity = min(capacity, shape.context)
+    tokens = rows * capacity
+    if config.kv_cache_tokens is not None:
+        tokens = min(tokens, max(config.kv_cache_tokens, lengths.whole))
+    return 2.0 * tokens * shape.kv * (shape.layers + 0.5) * number
+
+
+def _sampling(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:
+    """The larger of reading prompts (a layer's temporaries and the mask) and of drawing (logits, the softmax, and sums of it)."""
+    prompts = min(config.groups, rows)
+    read = prompts * lengths.prompt * (3 * shape.intermediate + 4 * shape.hidden) * number
+    mask = min(prompts * lengths.prompt**2, _MASK_ENTRIES) * number
+    drawn = rows * shape.vocabulary * (4 + number + (4 if shape.vocabulary >= MANY_WORDS else 24))
+    return float(max(read + mask, drawn))
+
+
+def step_tokens(config: GrpoConfig, lengths: Lengths) -> tuple[int, int]:
+    """Tokens of a step that are read, and that are sampled: a group shares its first prompt, no other."""
+    read = lengths.shared + config.group_size * (lengths.turns * lengths.prompt - lengths.shared)
+    sampled = config.group_size * lengths.turns * lengths.answer
+    return config.groups * read, config.groups * sampled
+
+
+def _tokens(config: GrpoConfig, lengths: Lengths) -> tuple[float, float]:
+    """Tokens of a training microbatch, and the share of them that was sampled."""
+    read, sampled = step_tokens(config, lengths)
+    step = read + sampled
+    longest = lengths.whole  # a sequence is never cut
+    return float(max(min(config.token_budget, step), longest)), sampled / step
+
+
+def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
+    """What the backward pass keeps of each layer: for both norms their input, the normalized and the scaled output (6 hidden);
+    rotated queries, the attention's output and the output projection's input (3 hidden), keys and values of the token and
+    once more behind each suffix (4 kv); gate, its activation, up, and their product (4 intermediate). Checkpointing keeps each
+    layer's input and one layer in full."""
+    tokens, sampled = _tokens(config, lengths)
+    narrow = config.autocast and (hardware.kind == "cuda" or autocasts(config.autocast, hardware.kind))
+    width = 2 if narrow else weight_bytes(config, hardware)
+    copied = 2 * shape.kv * (1 + lengths.prompt / max(lengths.answer, 1) * sampled)
+    layer = (9 * shape.hidden + 2 * shape.kv + copied + 4 * shape.intermediate) * tokens * width
+    adapters = 0.0
+    if config.lora is not None:
+        adapters = 2 * 7 * config.lora.rank * tokens * width
+    kept = shape.layers * (layer + adapters)
+    if config.gradient_checkpointing:
+        # one layer at a time is recomputed; the C library holds on to about two more (measured)
+        recomputed = (layer + adapters) * (3 if hardware.kind == "cpu" else 1)
+        kept = shape.layers * shape.hidden * tokens * width + recomputed
+    backward = (2 * shape.intermediate + 2 * shape.hidden) * tokens * width
+    return float(kept + backward)
+
+
+def _logits(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
+    """Logits, their log-softmax, its exponential and product in the entropy, and the gradient, of sampled tokens.
+
+    Of a plain softmax on a CPU (unless the model caps or scales its logits) and of many logits a tile exists at a time, and the gradient of the embeddings once more than kept;
+    of many logits top-k, top-p, a grammar and a bonus for entropy take larger pieces, which are sorted, and such a model takes pieces too.
+    """
+    tokens, sampled = _tokens(config, lengths)
+    entries = tokens * sampled * shape.vocabulary
+    sampling = config.sampling
+    sorted_pieces = sampling.top_k or sampling.top_p < 1.0 or sampling.grammar or config.entropy_coef
+    whole = sorted_pieces or shape.finishes_logits or hardware.kind != "cpu"
+    if whole and entries <= MAX_LOGITS:
+        return float(5 * 4 * entries)
+    again = 0.0 if config.lora else 4.0 * shape.hidden * shape.vocabulary
+    if sorted_pieces:
+        return again + _SORTED * MAX_LOGITS
+    return again + (5 * 4 * MAX_LOGITS if shape.finishes_logits else 0.0)

@@ -1,0 +1,155 @@
+"""From a name on the command line to a policy: scripted, remote, or a model in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core.naming import did_you_mean
+from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, tell_first_seed, trained_precision
+
+if TYPE_CHECKING:
+    from gradus.policies.local.loading import LoadedModel
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ModelShelf
+
+
+def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
+    """The teacher that was asked for, or the environment's own."""
+    teacher = name or spec.teacher
+    if teacher is None:
+        raise ConfigError(
+            f"{spec.name} brings no teacher; name one with --policy (or teach.policy), for example remote:MODEL; "
+            "a run with --model needs none, with teach.enabled = false"
+        )
+    return teacher
+
+
+def make_policy(
+    spec: EnvironmentSpec,
+    name: str,
+    *,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    keep_history: bool | None = None,
+    remote: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    shelf: ModelShelf | None = None,
+) -> Policy:
+    """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
+
+    A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy),
+    ``max_new_tokens`` and ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``retries``, ``reasoning_effort``,
+    ``price``), refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
+    ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
+    """
+    head, _, argument = name.partition(":")
+    settings = {key: value for key, value in (remote or {}).items() if value is not None}
+    if head == "remote":
+        sampling = {"temperature": temperature, "max_tokens": max_new_tokens}
+        return _remote(argument, {**settings, **{key: each for key, each in sampling.items() if each is not None}})
+    if settings:
+        raise ConfigError(
+            f"{', '.join(settings)} are settings of a teacher behind an API, and {name!r} is none; leave them out, or name remote:MODEL"
+        )
+    if head in spec.policies:
+        return spec.policy(name)
+    if head in installed_policies():
+        return installed_policies()[head].load()(argument or None)
+    folder = find_model(name)
+    if folder is None and not is_hub_name(name):
+        known = ", ".join([*spec.policies, *installed_policies()])
+        none = "the environment has none of its own (give it policies=, as docs/own_environment.md shows)"
+        raise ConfigError(
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: {f'it is none of {known}' if known else none}, not remote:MODEL, "
+            "no folder with a model, and no hub name (owner/name)"
+            + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
+        )
+    if folder is not None:
+        tell_first_seed(name, folder)
+    from gradus.policies.local.loading import check_source, load_model
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
+    from gradus.runs.recipe_files import sampling_of
+
+    path = str(folder or name)
+    # Episodes of one turn have no earlier answers that a chat template could rewrite.
+    keep = True if spec.max_turns == 1 else keep_history
+    load = partial(load_model, path, **trained_precision(path), keep_history=keep)
+
+    def policy(loaded: LoadedModel) -> LocalPolicy:
+        sampling = loaded.settings.sampling or sampling_of(spec)
+        sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+        return LocalPolicy(loaded, sampling, name=label or name, grammar=spec.language.grammar)
+
+    if shelf is None:
+        return policy(load())
+    check_source(path)  # it should fail now, not behind the evaluation of others
+    return ShelvedPolicy(shelf, path, load, policy, name=label or name)
+
+
+def base_policy(
+    spec: EnvironmentSpec,
+    folder: Path,
+    *,
+    temperature: float | None = None,
+    max_new_tokens: int | None = None,
+    keep_history: bool | None = None,
+    shelf: ModelShelf,
+) -> Policy:
+    """The model that the run in ``folder`` began with, with the template and the sampling of the run."""
+    from gradus.policies.local.loading import check_source, load_model
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.shelf import ShelvedPolicy
+    from gradus.runs.recipe_files import load_recipe
+    from gradus.runs.training_stages import base_model
+
+    recipe = load_recipe(None, path=folder / "recipe.toml")
+    path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.max_turns == 1)
+    if keep_history is not None:
+        options["keep_history"] = keep_history
+    check_source(path)
+    load = partial(load_model, path, **options)
+    sampling = recipe.grpo.sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
+    make = partial(LocalPolicy, sampling=sampling, name="base", grammar=spec.language.grammar)
+    return ShelvedPolicy(shelf, path, load, make, name="base")
+
+
+def _remote(model: str, settings: Mapping[str, Any]) -> Policy:
+    from gradus.policies.remote.client import Price
+    from gradus.policies.remote.policy import RemotePolicy
+
+    if not model:
+        raise ConfigError(
+            "remote needs a model's name, as in remote:gpt-5-mini; set OPENAI_BASE_URL for another server"
+        )
+    rest = dict(settings)
+    if (price := rest.pop("price", None)) is not None:
+        rest["price"] = Price(prompt=price[0], completion=price[1])
+    if (effort := rest.pop("reasoning_effort", None)) is not None:
+        rest["options"] = {"reasoning_effort": effort}
+    return RemotePolicy(model, **rest)
+
+
+@cache
+def installed_policies() -> dict[str, EntryPoint]:
+    """Policies and engines of other packages, by the entry point group ``gradus.policies``.
+
+    Each is a function of the text after the colon (or None) that returns a Policy.
+    """
+    return {each.name: each for each in entry_points(group="gradus.policies")}
+
+
+def existing_model(name: str) -> Path:
+    """:func:`find_model`, or an error that says where it looked."""
+    folder = find_model(name)
+    if folder is None:
+        raise ConfigError(
+            f"no model in {name!r}: it has no config.json or adapter_config.json, nor has {', '.join(RUN_MODELS)} in it"
+        )
+    tell_first_seed(name, folder)
+    return folder

@@ -1,0 +1,313 @@
+"""A recipe: everything a run is told, with nothing it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from gradus import environments
+from gradus.core import EnvironmentSpec, Grader
+from gradus.environments.naming import file_name
+from gradus.policies.nano.model import NanoConfig
+from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
+from gradus.rewards.grading import OWN_GRADER, WEIGHED, ranges_of
+from gradus.runs.promises import Promise
+from gradus.runs.state import default_folder
+from gradus.runs.stepping import SteppingSection
+from gradus.runs.teach_summary import MOST_EPISODES, MOST_WORKERS
+from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import epochs_a_step
+from gradus.training.sft_config import SftConfig
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSection(_Section):
+    """Which model. Without a path a nano model is made from the environment's words."""
+
+    path: str | None = Field(default=None, description="A model folder, a run folder, or a name on the hub.")
+    keep_history: bool = Field(
+        default=False,
+        description="Keep earlier answers as sampled if the chat template would rewrite them (many drop earlier reasoning). Episodes of one turn need it not.",
+    )
+    template_options: dict[str, Any] = Field(
+        default_factory=dict, description="Passed to the chat template, as in `{ enable_thinking = false }`."
+    )
+    tool_calls: Literal["auto", "template", "json"] = Field(
+        default="auto",
+        description="How calls of tools are written: `template` as the chat template has it, `json` as lines of JSON with the tools in the system prompt. `auto` is `template`, and JSON for nano models.",
+    )
+    nano: NanoConfig = Field(default=NanoConfig(), description="Shape of the nano model.")
+
+
+class AuditSection(_Section):
+    """The grader's audit."""
+
+    enabled: bool = Field(default=True, description="Whether the run begins with it.")
+    episodes: int = Field(default=40, ge=2, le=MOST_EPISODES, description="Paired seeds for every policy of the panel.")
+    budget: int = Field(
+        default=4000,
+        ge=0,
+        le=MOST_EPISODES,
+        description="Episodes that the search for a hack may roll out; 0 for no search.",
+    )
+
+
+class RemoteSection(_Section):
+    """How a teacher behind an API is asked. What is not set is the policy's default or the server's."""
+
+    max_tokens: int | None = Field(default=None, ge=1, description="Longest answer; 512 by default.")
+    temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
+    concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
+    timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
+    retries: int | None = Field(
+        default=None, ge=0, le=100, description="Further attempts at an answer that did not come; 4 by default."
+    )
+    reasoning_effort: str | None = Field(
+        default=None, min_length=1, description="Sent as it is, as in low, to models that think."
+    )
+    price: tuple[float, float] | None = Field(
+        default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
+    )
+
+    def answers(self) -> dict[str, Any]:
+        """The settings that change what the teacher says, as far as they are set."""
+        return self.model_dump(include={"max_tokens", "temperature", "reasoning_effort"}, exclude_none=True)
+
+
+class TeachSection(_Section):
+    """Whose episodes warm-start the model."""
+
+    enabled: bool = Field(
+        default=True, description="False leaves the teacher and SFT out: GRPO begins with the model as it is."
+    )
+    policy: str | None = Field(default=None, description="The teacher; the environment's own by default.")
+    episodes: int = Field(default=200, ge=1, le=MOST_EPISODES, description="How many training tasks it answers.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_WORKERS,
+        description="Processes that roll out, for an environment's own teachers; they change no episode.",
+    )
+    remote: RemoteSection = Field(default=RemoteSection(), description="How a teacher behind an API is asked.")
+
+
+class EvalSection(_Section):
+    """Who is compared with whom on what. ``grpo``, ``grpo-greedy``, ``sft`` and ``sft-greedy`` are the run's checkpoints."""
+
+    policies: tuple[str, ...] = Field(
+        default=(), description="Names of policies; random, sft, grpo and grpo-greedy by default, and base in any case."
+    )
+    conditions: tuple[str, ...] = Field(default=(), description="Conditions; all by default.")
+    graders: tuple[str, ...] = Field(default=(), description="Further graders; the run's own comes first.")
+    episodes: int | None = Field(default=None, description="Seeds of each condition; all it has by default.")
+    seed: int | None = Field(
+        default=None, description="Seed of what policies draw in the evaluation; that of the whole run by default."
+    )
+    samples: int = Field(default=1, ge=1, description="episodes of each task")
+    pass_k: tuple[int, ...] = Field(default=(), description="for each k, the chance that one of k samples passes")
+    pairs: tuple[str, ...] = Field(
+        default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
+    )
+    shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_WORKERS,
+        description="Processes that roll out, of one thread each, for nano models and an environment's own policies; they change no figure.",
+    )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What loading a recipe found out and its settings do not say."""
+
+    edited: frozenset[str] = frozenset()  # dotted keys that were set on the command line
+    chosen: str = ""  # see Recipe.chosen
+    shipped: str | None = None  # its name, if it comes with Gradus and was asked for by that name alone
+
+
+class Recipe(_Section):
+    """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
+
+    _origin: Origin = PrivateAttr(default=Origin())
+
+    environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
+    grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma.",
+    )
+    seed: int = Field(default=0, description="Seed of the whole run.")
+    quick: bool = Field(default=False, description="Whether the recipe is at toy size; `--quick` sets it.")
+    trackers: tuple[str, ...] = Field(
+        default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
+    )
+    model: ModelSection = ModelSection()
+    stepping: SteppingSection = SteppingSection()
+    audit: AuditSection = AuditSection()
+    teach: TeachSection = TeachSection()
+    sft: SftConfig = SftConfig()
+    grpo: GrpoConfig = GrpoConfig()
+    rewards: tuple[RewardConfig, ...] = Field(
+        default=(), description="Reward functions that compose a grader, called `rewards`, in place of `grader`."
+    )
+    reward_messages: bool | None = Field(
+        default=None,
+        description="Whether the functions get prompts and completions as chat messages. Left out: if the rows are chats, as in TRL.",
+    )
+    stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
+    adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
+    eval: EvalSection = EvalSection()
+    promises: tuple[Promise, ...] = Field(default=(), description="What the run must show.")
+
+    @field_validator("environment")
+    @classmethod
+    def _rows(cls, environment: str) -> str:
+        """``rows.jsonl`` as on a command line."""
+        return file_name(environment)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_long_as_its_stages(cls, table: Any) -> Any:
+        """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
+        stages: Any = table.get("stage") if isinstance(table, Mapping) else ()
+        stages = stages if isinstance(stages, list | tuple) else ()
+        lengths = [each["steps"] for each in stages if isinstance(each, Mapping) and isinstance(each.get("steps"), int)]
+        grpo: Any = table.get("grpo", {}) if stages else None
+        if not isinstance(grpo, Mapping) or len(lengths) < len(stages):
+            return table
+        if (given := grpo.get("max_steps", sum(lengths))) != sum(lengths):
+            raise ValueError(
+                f"the stages have {' + '.join(map(str, lengths))} = {sum(lengths)} steps and grpo.max_steps is {given}; "
+                "leave max_steps out, or leave out the steps of the last stage, which then lasts to the end"
+            )
+        return {**table, "grpo": {**grpo, "max_steps": sum(lengths)}}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        self.grpo.check_own_sampler()
+        if self.reward_messages is not None and not self.rewards:
+            raise ValueError("reward_messages has no effect without rewards; leave it out")
+        if self.rewards and self.grader not in (None, OWN_GRADER):
+            raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
+        if self.stepping.max_concurrent is not None and self.stepping.max_concurrent < self.grpo.group_size:
+            raise ValueError(
+                f"stepping.max_concurrent = {self.stepping.max_concurrent} is less than a group (grpo.group_size = "
+                f"{self.grpo.group_size}), and groups are rolled out whole; raise one, or lower the other"
+            )
+        if self.rewards and self.weights:
+            raise ValueError("weights are a grader's; give each of the rewards its own weight")
+        begun = sum(stage.steps or 0 for stage in self.stage[:-1])
+        if begun >= self.grpo.max_steps:
+            raise ValueError(
+                f"the stages before the last take {begun} steps, which leaves none of grpo.max_steps = "
+                f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
+            )
+        return self
+
+    def with_origin(self, origin: Origin) -> Recipe:
+        """The same settings, and where they came from."""
+        recipe = self.model_copy()
+        recipe._origin = origin
+        return recipe
+
+    @property
+    def chosen(self) -> str:
+        """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
+        return self._origin.chosen
+
+    def default_folder(self) -> Path:
+        """Where its run is stored if nobody says so: after the recipe's name or the environment, and apart at toy size."""
+        return default_folder(self._origin.shipped or self.environment, quick=self.quick)
+
+    def grpo_sources(self) -> dict[str, str]:
+        """GRPO's settings that were given -> where they came from."""
+        edited = {key.split(".")[1] for key in self._origin.edited if key.startswith("grpo.")}
+        return {name: "command line" if name in edited else "recipe" for name in self.grpo.model_fields_set}
+
+    def spec(self) -> EnvironmentSpec:
+        """The environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
+        spec = self.stepping.applied(environments.load(self.environment), self.environment)
+        if self.weights:
+            grader = spec.grader(self.grader)
+            weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}{WEIGHED}")
+            return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
+        if not self.rewards:
+            return spec
+        own = own_grader(spec, self.rewards, grpo=self.grpo, messages=self.reward_messages)
+        return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
+
+    def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
+        """The policies of the evaluation in ``spec``, in the order of its tables."""
+        random = ("random",) if "random" in spec.policies else ()
+        names = self.eval.policies or (*random, *(("sft",) if self.teach.enabled else ()), "grpo", "grpo-greedy")
+        return names if "base" in names else ("base", *names)  # what training began with is in every table
+
+    @property
+    def grader_name(self) -> str | None:
+        """The grader to train with, in :meth:`spec`; None is its default one."""
+        return None if self.weights else self.grader
+
+    @cached_property
+    def _one_turn(self) -> bool:
+        """Kept, for to ask again is to read all rows again."""
+        return self.spec().max_turns == 1
+
+    def template(self, one_turn: bool | None = None) -> dict[str, Any]:
+        """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
+        they are, where the environment cannot be loaded by its name."""
+        keep = self.model.keep_history
+        if not keep and self.model.path is not None:
+            keep = self._one_turn if one_turn is None else one_turn
+        written = None if self.model.tool_calls == "auto" else self.model.tool_calls
+        return {
+            "keep_history": keep or None,
+            "template_options": self.model.template_options or None,
+            "tool_calls": written,
+        }
+
+    def loading(self, one_turn: bool | None = None) -> dict[str, Any]:
+        """How ``load_model`` loads the model that the run begins with; ``one_turn`` as in :meth:`template`."""
+        return {**self.template(one_turn), **self.loading_trained(), "quantize": self.grpo.quantize}
+
+    def loading_trained(self) -> dict[str, Any]:
+        """How ``load_model`` loads a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
+        grpo = self.grpo
+        return {
+            "dtype": grpo.weights_dtype,
+            "autocast": grpo.autocast,
+            "attention": grpo.attention,
+            "device": grpo.device,
+        }
+
+    def schedule(self, grader: Grader) -> RewardSchedule | None:
+        """What changes from step to step in the weights; None if nothing does. Raises ConfigError.
+
+        Rewards of one's own have a schedule even where weights stay: their functions may look at the step.
+        """
+        if not self.stage and self.adaptive is None and not self.rewards:
+            return None
+        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges_of(grader))
+
+
+def own_grader(
+    spec: EnvironmentSpec, rewards: Sequence[Any], *, grpo: GrpoConfig | None = None, messages: bool | None = None
+) -> Grader:
+    """Reward functions as a grader of the environment; with several turns the reward stands at the last one.
+
+    ``grpo``: the training whose steps they are told. ``messages``: what they get is chat messages; None, as in TRL: if the rows are.
+    """
+    messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
+    loaded = load_rewards(rewards, messages=messages)
+    if grpo is not None:
+        loaded.trainer_state.max_steps = grpo.max_steps
+        loaded.trainer_state.epochs_a_step = epochs_a_step(spec, grpo)
+    return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)

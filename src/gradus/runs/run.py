@@ -1,0 +1,143 @@
+"""`gradus run`: the stages of a recipe, one after another. What is there already is not done again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from rich.console import Console
+from rich.text import Text
+
+from gradus.core import ConfigError
+from gradus.core.documents import SCHEMA, Results, read_document
+from gradus.core.files import write_json, write_text
+from gradus.core.locks import FolderLock
+from gradus.core.terminal import Terminal
+from gradus.core.verbosity import quiet
+from gradus.policies.local.folders import check_model_source
+from gradus.runs.recipe import Recipe
+from gradus.runs.run_summary import show_costs, show_promises
+from gradus.runs.stages import RunContext, Stage
+from gradus.training.run.trackers import check_trackers
+
+SEEDS = "seeds.json"  # in the folder of a run of several training seeds
+
+
+def run_recipe(
+    recipe: Recipe, *, out: Path | None = None, redo: bool = False, anyway: bool = False, console: Console | None = None
+) -> Path:
+    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped.
+
+    A failed audit stops the run, unless ``anyway``.
+    """
+    folder = out or recipe.default_folder()
+    require_folder(folder)
+    check_trackers(recipe.trackers)
+    lock = FolderLock(folder)
+    try:
+        run = RunContext(recipe, folder, redo=redo, console=console or Terminal(quiet=quiet()))
+        run.anyway = anyway
+        do_stages(run, run.stages)
+        store_costs(run)
+        return finish(run, run.state.costs(), console or Terminal())
+    finally:
+        lock.release()
+
+
+def require_folder(folder: Path, *, several: bool = False) -> None:
+    """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: it is none, or holds a run of the other kind."""
+    there = next((each for each in (folder, *folder.parents) if each.exists() or each.is_symlink()), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{there} is no folder, and a run needs one; choose another with --out")
+    if not several and (folder / SEEDS).is_file():
+        raise ConfigError(
+            f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
+        )
+    if several and (folder / "grpo").exists():
+        raise ConfigError(f"{folder} holds a run of one seed; choose another folder with --out")
+
+
+def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
+    """Do the stages that are not done yet, and store the recipe."""
+    recipe, folder = run.recipe, run.folder
+    settings = {name: select(run) for name, (_, select) in stages.items()}
+    run.state.leave_out(stages)
+    for name, (do, _) in stages.items():
+        sources, grading = run.sources(settings[name]), run.grading(name)
+        if _is_done(run, name, settings[name], sources, grading):
+            run.console.print(f"{name}: there already", style="dim")
+            continue
+        run.console.rule(Text(name, style="bold"), align="left")
+        with run.state.doing(name, settings[name], sources, grading) as cost:
+            do(run, cost)
+        gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
+        run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
+    write_text(
+        folder / "recipe.toml",
+        tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick})),
+    )
+
+
+def _is_done(
+    run: RunContext,
+    name: str,
+    settings: Mapping[str, Any],
+    sources: Mapping[str, str],
+    grading: Mapping[str, Any] | None,
+) -> bool:
+    """Whether a stage can be skipped. A model that is not there is a plainer reason to refuse than that it is another one."""
+    try:
+        return run.state.done(name, settings, sources, grading)
+    except ConfigError:
+        if run.recipe.model.path is not None:
+            check_model_source(run.recipe.model.path)
+        raise
+
+
+def store_costs(run: RunContext) -> None:
+    """Write what the stages cost; a run ends with it."""
+    write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.state.costs()})
+    run.state.keep("costs.json", "recipe.toml")
+
+
+def remaining(recipe: Recipe, folder: Path) -> list[str]:
+    """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
+    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    settings = {name: select(run) for name, (_, select) in run.stages.items()}
+    run.state.leave_out(settings)
+    return [
+        name
+        for name, given in settings.items()
+        if not run.state.done(name, given, run.sources(given), run.grading(name))
+    ]
+
+
+def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
+    """The report, and the tables on screen."""
+    from gradus.evidence.reports import run_figures, show_results, write_report
+
+    if not run.recipe.quick:  # there is nothing to see in them
+        run_figures(run.folder)
+    report = write_report(run.folder)
+    results = read_document(run.folder / "results.json", Results)
+    tables = show_results(results, quick=run.recipe.quick)
+    if not run.recipe.quick:
+        console.print(tables)
+    show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
+    show_costs(console, costs)
+    console.print(Text.assemble("report: ", (str(report), "bold")))
+    if run.recipe.quick:
+        console.print(Text(), tables, sep="\n")  # it ends with the verdict
+    return run.folder
+
+
+def _without_none(value: Any) -> Any:
+    """TOML has no null: what is unset is left out."""
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_none(each) for each in value]
+    return value

@@ -1,0 +1,193 @@
+"""The audit's scoreboard: planted flaws, and the graders of a public suite whose labels were frozen before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import gradus.auditing
+from gradus.auditing.scoreboard.planted import plants
+from gradus.auditing.scoreboard.score import Case, Row, board, judged
+from gradus.auditing.text.checks import EXPLOITABLE
+from gradus.auditing.text.grader_process import Score
+from gradus.auditing.text.tasks import TextSubject, subject_of
+from gradus.core import ConfigError, StorageError
+from gradus.core.files import read_json, read_toml, write_text
+from gradus.runs.progress import progress_bar
+from gradus.stats import format_interval, wilson
+
+PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
+_TASKS = 48
+_EVIDENCE = 200  # characters of the evidence that the page shows
+
+
+def run_scoreboard(part: str, *, seed: int = 0, folder: Path | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Audit every grader of a part. ``folder``: keeps rows and scores; what is there and was made by the same code is not made again.
+
+    ``only``: names of graders, all if empty.
+    """
+    cases = [case for case in _cases(part, seed) if not only or case.name in only]  # planted ones are cheap to make
+    rows: list[Row] = []
+    with progress_bar(f"scoreboard {part}", len(cases), "graders") as advance:
+        for number, case in enumerate(cases, 1):
+            rows.append(_kept(case, seed, None if folder is None else folder / f"{part}-{seed}"))
+            advance(number, len(cases), case.name)
+    return {"part": part, "seed": seed, **board(rows)}
+
+
+def _cases(part: str, seed: int) -> Iterator[Case]:
+    if part == "planted":
+        for plant in plants(seed):
+            label = "flawed" if plant.flaw else "sound"
+            yield Case(
+                name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject), ours=True
+            )
+        return
+    if part not in PARTS:
+        raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
+    for name, row in _data("reasoning_gym").items():
+        if bool(row.get("held_out")) == (part == "reasoning-gym-held-out"):
+            subject = partial(_data_set, name)
+            kind = row.get("reason", "")
+            disputed = row.get("disputed", "")
+            yield Case(name=name, label=row["label"], kind=kind, subject=subject, checks=EXPLOITABLE, disputed=disputed)
+
+
+def _data(name: str) -> dict[str, Any]:
+    return read_toml(Path(gradus.auditing.__file__).parent / "scoreboard" / f"{name}.toml")
+
+
+def _itself(subject: TextSubject) -> TextSubject:
+    return subject
+
+
+def _data_set(name: str) -> TextSubject:
+    from gradus.environments import load
+
+    try:
+        spec = load(f"reasoning-gym:{name}")
+    except ConfigError:  # it makes no tasks within its limits
+        subject = None
+    else:
+        subject = subject_of(spec, spec.grader(), tasks=_TASKS)
+    return subject or TextSubject(name=name, grader="score", tasks=[], judge=lambda task, answer: None)
+
+
+def _kept(case: Case, seed: int, folder: Path | None) -> Row:
+    if folder is None:
+        return judged(case, seed=seed)
+    stem = blake2b(case.name.encode(), digest_size=8).hexdigest()
+    row_file, scores_file = folder / f"{stem}-{_code()}.json", folder / f"{stem}-scores.json"
+    try:
+        if row_file.is_file():
+            return Row(**read_json(row_file))
+        stored = read_json(scores_file) if scores_file.is_file() else []
+        known = {(task, answer): Score(**score) for task, answer, score in stored}
+    except (TypeError, ValueError) as error:
+        raise StorageError(
+            f"{folder} holds other results than a scoreboard's ({error}); choose another --out"
+        ) from error
+    row = judged(case, seed=seed, known=known)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not case.ours:  # a grader of ours may change, and its scores with it
+        scores = [[*key, asdict(score)] for key, score in known.items() if not score.skipped]
+        write_text(scores_file, json.dumps(scores))  # answers may hold half a character, which needs JSON's ASCII
+    write_text(row_file, json.dumps(asdict(row)))
+    return row
+
+
+def _code() -> str:
+    """A digest of the audit's source: rows that other code made are made again."""
+    files = sorted(Path(gradus.auditing.__file__).parent.rglob("*.py"))
+    return blake2b(b"".join(file.read_bytes() for file in files), digest_size=6).hexdigest()
+
+
+def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
+    """The results as a page in Markdown."""
+    lines = [
+        "# Results: the audit, measured by flaws",
+        "",
+        "Written by `gradus audit --scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
+        "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed. Seconds include making the tasks,",
+        "and leave out those for which the machine was busy with others.",
+        "Labels were frozen before the probes were written; one that was disputed afterwards stays and counts.",
+        "",
+        "| part | seed | flawed | detection | sound | false alarms | seconds: median, most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    published = _data("published")
+    for each in results:
+        part = each["part"]
+        if part in published:
+            lines.append(_first_look(part, published[part]))
+            part += ", second look"
+        rates = [cell for key in ("detection", "false_alarms") for cell in (each[key]["n"], shown_share(each[key]))]
+        seconds = each["seconds"]
+        cells = (part, each["seed"], *rates, f"{seconds['median']}, {seconds['most']}")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    only_once = {part: row for part, row in published.items() if part not in [each["part"] for each in results]}
+    lines += [_first_look(part, row) for part, row in only_once.items()]
+    for each in results:
+        lines += ["", f"## {each['part']}", "", *_first_names(published.get(each["part"])), *_named(each)]
+    for part, row in only_once.items():
+        lines += ["", f"## {part}", "", *_first_names(row)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _first_look(part: str, row: Mapping[str, Any]) -> str:
+    shares = (wilson(row["found"], row["flawed"]), wilson(row["alarms"], row["sound"]))
+    rates = [cell for each in shares for cell in (each.n, shown_share(asdict(each)))]
+    cells = (f"{part}, first look, {row['day']}", 0, *rates, "–")
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _first_names(row: Mapping[str, Any] | None) -> list[str]:
+    if row is None:
+        return []
+    return [f"First look: missed {', '.join(row['missed'])}; flagged though sound {', '.join(row['flagged'])}.", ""]
+
+
+def _named(result: Mapping[str, Any]) -> list[str]:
+    """Classes, misses and false alarms of a part by name."""
+    lines: list[str] = []
+    if result["part"] == "planted":
+        lines += ["| class | found |", "|---|---|"]
+        lines += [f"| {kind} | {shown_share(share)} of {share['n']} |" for kind, share in result["by_class"].items()]
+        lines.append("")
+    for title, rows in (("Missed", result["misses"]), ("Flagged though sound", result["alarms"])):
+        lines += [f"{title}:", "", *map(_told, rows), ""] if rows else [f"{title}: none.", ""]
+    if result["unresolved"]:
+        lines += [f"Unresolved: {', '.join(result['unresolved'])}.", ""]
+    if result["partial"]:
+        told = ", ".join(f"{row['name']} {row['verdict']}" for row in result["partial"])
+        lines += [f"Partly flawed, counted as neither: {told}.", ""]
+    return lines
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    name, said = row["name"], row["kind"] or row["label"]
+    parts = [f"- {name if name.endswith(said) else f'{name} ({said})'}: {row['verdict']}."]
+    if row["evidence"]:
+        parts.append(_cut(row["evidence"].replace("\n", "⏎")))
+    if row["disputed"]:
+        parts.append(f"Disputed: {row['disputed']}.")
+    return " ".join(parts)
+
+
+def _cut(evidence: str) -> str:
+    """As many whole parts of the evidence as fit into a line of the page; a first part that is too long is cut."""
+    parts = evidence.split("; ")
+    kept = [part for number, part in enumerate(parts) if len("; ".join(parts[: number + 1])) <= _EVIDENCE]
+    if len(kept) == len(parts):
+        return evidence
+    return "; ".join([*kept, "…"]) if kept else f"{evidence[:_EVIDENCE]} …"
+
+
+def shown_share(share: Mapping[str, Any]) -> str:
+    """A share with its interval."""
+    return format_interval({"mean": share["share"], "low": share["low"], "high": share["high"]})

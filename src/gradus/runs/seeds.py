@@ -1,0 +1,197 @@
+"""`gradus run --seeds N`: a recipe trained from several seeds, and one evaluation over all of them.
+
+The folder holds a run of its own for each seed (``seed-0``, ...), which is done, stopped and continued like any other. What
+no training seed changes, the audit and the episodes of other policies, is done once, in the folder itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError, Episode
+from gradus.core.documents import SCHEMA, Costs, read_document
+from gradus.core.files import read_json, write_json
+from gradus.core.locks import FolderLock
+from gradus.core.stage_files import remove_evaluation
+from gradus.core.terminal import Terminal
+from gradus.core.verbosity import quiet
+from gradus.evidence.evaluation import compare_seeds
+from gradus.rewards import tell_steps_taken
+from gradus.rollouts import write_episodes
+from gradus.runs.evaluate import evaluate_policies, parse_pair
+from gradus.runs.evaluation_processes import known_elsewhere
+from gradus.runs.promises import check_promises
+from gradus.runs.recipe import Recipe
+from gradus.runs.run import SEEDS, do_stages, finish, require_folder
+from gradus.runs.seed_processes import free_cores, train_beside, train_here
+from gradus.runs.stages import (
+    GRADED,
+    STAGES,
+    RunContext,
+    best_is_the_start,
+    read_rollouts,
+    run_policies,
+    section_of,
+)
+from gradus.runs.state import CHECKPOINTS
+from gradus.training.config import GrpoConfig
+from gradus.training.run.trackers import check_trackers
+from gradus.training.sft_config import SftConfig
+
+SHARED = "eval/shared.jsonl.gz"
+
+
+def run_seeds(
+    recipe: Recipe,
+    *,
+    seeds: int,
+    parallel: int | None = None,
+    out: Path | None = None,
+    redo: bool = False,
+    anyway: bool = False,
+) -> Path:
+    """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
+
+    ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are free cores if None.
+    The numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
+    """
+    folder = _checked_folder(recipe, seeds, parallel, out)
+    check_trackers(recipe.trackers)
+    lock = FolderLock(folder)
+    try:
+        run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()))
+        run.anyway = anyway
+        chosen = [recipe.seed + index for index in range(seeds)]
+        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
+        before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
+        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *chosen})})
+        if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
+            remove_evaluation(folder)
+        members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
+        shared = folder / SHARED
+        beside = parallel or min(free_cores(), seeds)
+        if beside > 1 and known_elsewhere(recipe):
+            train_beside(members, shared, beside, redo=redo, console=run.console)
+        else:
+            train_here(members, shared, redo=redo, console=run.console)
+        _evaluate(run, chosen)
+        costs = _costs(run, list(members))
+        write_json(folder / "costs.json", {"schema": SCHEMA, "stages": costs})
+        return finish(run, costs, Terminal())
+    finally:
+        lock.release()
+
+
+def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path | None) -> Path:
+    if seeds < 2:
+        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
+    if parallel is not None and parallel < 1:
+        raise ConfigError(f"parallel must be at least 1, got {parallel}")
+    folder = out or recipe.default_folder()
+    require_folder(folder, several=True)
+    return folder
+
+
+def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
+    """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
+    judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
+
+    def own(config: SftConfig | GrpoConfig) -> dict[str, Any]:
+        """One process of one thread; and a seed that the recipe gives this stage moves on with the run's."""
+        moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
+        return {"threads": 1, "processes": None, **moved}
+
+    return recipe.model_copy(
+        update={
+            "seed": seed,
+            "audit": recipe.audit.model_copy(update={"enabled": False}),
+            "teach": recipe.teach.model_copy(update={"workers": 1}),
+            "sft": recipe.sft.model_copy(update=own(recipe.sft)),
+            "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
+            "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
+        }
+    )
+
+
+def shared_settings(run: RunContext) -> dict[str, Any]:
+    """What the shared episodes depend on. A given model is rolled out before training, as GRPO will sample from it."""
+    return section_of(*GRADED, "eval", *(("model", "grpo") if run.recipe.model.path else ()))(run)
+
+
+def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
+    """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
+    section = run.recipe.eval
+    trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
+    policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
+    episodes: list[Episode] = []
+    if policies:
+        tell_steps_taken(run.grader, run.recipe.grpo.max_steps)
+        evaluation = evaluate_policies(
+            run.spec,
+            policies,
+            conditions=list(section.conditions) or None,
+            graders=[run.grader.name],
+            episodes=section.episodes,
+            samples=section.samples,
+            seed=run.recipe.seed if section.seed is None else section.seed,
+            pairs=[],
+        )
+        episodes = evaluation.flat
+    write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
+    cost.update(episodes=len(episodes))
+
+
+def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
+    """One results.json over all seeds, from the episodes that each of them stored."""
+    section = run.recipe.eval
+    names = run.recipe.evaluated(run.spec)
+    shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
+    rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
+    for seed in seeds:
+        stored = read_rollouts(run.folder / f"seed-{seed}" / "eval" / "episodes.jsonl.gz")
+        for condition in section.conditions or stored:
+            for name in names:
+                of_seeds = rollouts.setdefault(condition, {}).setdefault(name, {})
+                if name not in shared or not of_seeds:
+                    of_seeds[seed] = stored[condition][name]
+    document = compare_seeds(
+        run.spec,
+        rollouts,
+        seeds=seeds,
+        graders=list(dict.fromkeys([run.grader.name, *section.graders])),
+        pairs=[parse_pair(text, list(names)) for text in section.pairs] or None,
+        checkpoint="grpo/best",
+        pass_k=section.pass_k,
+    )
+    if section.samples > 1:
+        document["samples"] = section.samples
+    by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
+    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
+    document["quick"] = run.recipe.quick
+    if starts := [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]:
+        document["best_is_the_start"] = starts
+    write_json(run.folder / "results.json", document)
+
+
+def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
+    """What was done once, then each stage added up over the seeds."""
+    once = [{**row, "stage": "eval, once" if row["stage"] == "eval" else row["stage"]} for row in run.state.costs()]
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for member in members:
+        for row in read_document(member / "costs.json", Costs)["stages"]:
+            rows.setdefault(row["stage"], []).append(row)
+    rows.pop("audit", None)  # it was switched off there
+    return [*once, *({"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items())]
+
+
+def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The sum of each figure, rounded once; None if it is known for some rows only."""
+    sums: dict[str, float | None] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if name in row]
+        known = [value for value in values if isinstance(value, int | float)]
+        if known:
+            sums[name] = round(sum(known), 6) if len(known) == len(values) else None
+    return sums

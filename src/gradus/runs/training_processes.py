@@ -1,0 +1,85 @@
+"""SFT and GRPO in several processes on a CPU (``sft.processes``, ``grpo.processes``).
+
+Run as a module, it is one of these processes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from gradus.core import GradusError
+from gradus.runs.evaluation_processes import known_elsewhere
+from gradus.runs.recipe import Recipe
+from gradus.training.config import GrpoConfig
+from gradus.training.distributed.local_processes import beside, together
+from gradus.training.distributed.processes import world
+from gradus.training.sft_config import SftConfig
+
+
+def training_processes(
+    recipe: Recipe, stage: Literal["sft", "grpo"], *, model: str, folder: Path, resume: bool, data: Sequence[Path] = ()
+) -> AbstractContextManager[None]:
+    """Inside, a stage is trained by as many processes as the recipe wants.
+
+    The others load what the recipe names, so one process trains if it alone knows something of that; and so it is on a GPU, under a
+    launcher, beside a server that samples, one step off, and in an environment that limits its sessions. ``data``: the files of episodes that SFT trains on.
+    """
+    config: SftConfig | GrpoConfig = getattr(recipe, stage)
+    size = config.processes or 1
+    if size == 1:
+        return nullcontext()
+    if (reason := _alone(recipe, config)) is not None:
+        if world().main:
+            print(f"{stage}.processes has no effect: {reason}", file=sys.stderr)
+        return nullcontext()
+    told = {
+        "recipe": recipe.model_dump(mode="json", exclude_unset=True),
+        "stage": stage,
+        "model": model,
+        "folder": str(folder),
+        "resume": resume,
+        "data": [str(path) for path in data],
+    }
+    return together(size, [sys.executable, "-P", "-u", "-m", __name__], told)
+
+
+def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
+    """Why one process trains, whatever the recipe wants; None if several can."""
+    if world().size > 1 or torch.distributed.is_initialized():
+        return "a launcher decides how many there are"
+    if config.device != "cpu" and (config.device != "auto" or torch.cuda.is_available()):
+        return "several share a CPU only; accelerate launch starts them on GPUs"
+    if isinstance(config, GrpoConfig) and (config.sampler != "local" or config.async_level):
+        return "grpo.sampler and grpo.async_level already do two things at a time"
+    if not known_elsewhere(recipe):
+        return "the environment, a reward or the algorithm is known to this process alone; put it into a file, and name that"
+    if isinstance(config, GrpoConfig) and recipe.spec().max_sessions is not None:
+        return "the environment limits the episodes that run at once, and processes do not count each other's"
+    return None
+
+
+def _main() -> None:
+    from gradus.runs import training_stages as stages
+
+    with beside(sys.argv[1:]) as told:
+        recipe, folder = Recipe.model_validate(told["recipe"]), Path(told["folder"])
+        if told["stage"] == "sft":
+            episodes = stages.read_lessons(recipe.spec(), [Path(each) for each in told["data"]])
+            stages.sft_stage(recipe, told["model"], episodes, folder, resume=told["resume"])
+        else:
+            grader = recipe.spec().grader(recipe.grader_name)
+            stages.grpo_stage(recipe, told["model"], folder, grader, resume=told["resume"])
+
+
+if __name__ == "__main__":
+    try:
+        _main()
+    except GradusError as error:
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        sys.exit(3)

@@ -1,0 +1,227 @@
+"""The text layer: a chunk of dialogue in, tool calls out, questions at the end.
+
+Every observation restarts the prompt: a policy sees the chunk, the core and the entries related to the chunk, and nothing of
+what it read before. What it did not write down is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
+from gradus_worlds.memory.facts import facts_right, grounded
+from gradus_worlds.memory.graders import balanced_accuracy
+from gradus_worlds.memory.readers.reading import READERS, Reader, Reading
+from gradus_worlds.memory.showing import SHOWN, show_chunk
+from gradus_worlds.memory.store.entries import Entry
+from gradus_worlds.memory.store.memory import Hit, Memory
+from gradus_worlds.memory.text import content_words, count_words
+from gradus_worlds.memory.tools.running import CallResult, run_calls
+from gradus_worlds.memory.tools.writing import refusals, system_prompt
+from gradus_worlds.memory.worlds.records import Question, Source, World
+
+STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
+
+
+class MemoryEnvironment:
+    """Reads a world of ``source`` to a policy.
+
+    Calls that were refused are told with the next chunk, since a policy answers each chunk once.
+    """
+
+    def __init__(self, source: Source, *, readers: Mapping[str, Reader] | None = None) -> None:
+        self._source, self._readers = source, dict(readers or READERS)
+        self._world: World | None = None
+        self._episode_id: str | None = None
+
+    @property
+    def system_prompt(self) -> str:
+        return system_prompt(self._playing.schema)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "episode_id": self._episode_id,
+            "step_count": self._index if self._world else 0,
+            "chunks": len(self._world.chunks) if self._world else 0,
+            "entries": len(self._memory.entries) if self._world else 0,
+        }
+
+    @property
+    def memory(self) -> Memory:
+        """The memory as it stands."""
+        return self._memory
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin a world. Options are the source's knobs, and ``faults``: the share of well-formed calls that fail."""
+        faults = options.pop("faults", 0.0)
+        if not (isinstance(faults, int | float) and 0 <= faults <= 1):
+            raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")
+        self._world = self._source.world(seed or 0, **options)
+        rng = child_rng(seed or 0, "memory-faults")
+        self._fails = lambda: rng.random() < faults
+        self._episode_id = episode_id or f"{self._world.name}"
+        self._memory = Memory(self._world.schema, first_id=self._world.first_id, clock=self._today)
+        self._index = 0
+        self._turns: list[dict[str, Any]] = []
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._refused: list[str] = []
+        self._related: list[Hit] = []
+        self._stood: tuple[int, float | None] | None = None
+        return self._observe()
+
+    def step(self, action: str) -> Observation:
+        """Carry out the calls of an answer and show the next chunk, or the end."""
+        world = self._playing
+        if self._index >= len(world.chunks):
+            raise EnvironmentFault("the episode is over; call reset")
+        chunk = world.chunks[self._index]
+        before = dict(self._memory.entries)
+        results = run_calls(self._memory, action, source=self._index, fails=self._fails)
+        shown = [hit.entry for hit in self._related]
+        self._turns.append(self._account(results, before, shown))
+        self._refused = refusals(result.message for result in results if not result.ok)
+        for place, question in enumerate(world.questions):
+            if question.after == self._index:
+                self._answers[place] = self._ask(question)
+        self._turns[-1]["answered"] = self._standing()
+        self._index += 1
+        understood = all(result.name for result in results)
+        told = {
+            "terminated": self._index >= len(world.chunks),
+            "action_valid": understood,
+            "action_error": "; ".join(self._refused) or None,
+            "action_spans": tuple(
+                Span(name=f"call-{i}", start=result.start, end=result.end) for i, result in enumerate(results)
+            ),
+            "action_data": {"calls": [result.to_json() for result in results], "timestamp": chunk.timestamp},
+        }
+        if told["terminated"]:
+            return Observation(text="", restart=True, **told)
+        return self._observe(**told)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Turn accounts, gold facts, every question with both readings, and the memory with its log."""
+        world = self._playing
+        answers = [self._answers.get(place) or self._ask(question) for place, question in enumerate(world.questions)]
+        return {
+            "world": world.name,
+            "turns": self._turns,
+            "facts": [[_fact_json(fact) for fact in chunk.facts] for chunk in world.chunks],
+            "asked": [question.text for question in world.questions],
+            "questions": answers,
+            "memory": self._memory.state(),
+            "memory_words": self._memory.words,
+            "input_words": sum(count_words(chunk.text) for chunk in world.chunks[: max(1, self._index)]),
+        }
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    @property
+    def _playing(self) -> World:
+        if self._world is None:
+            raise EnvironmentFault("no episode has begun; call reset first")
+        return self._world
+
+    def _today(self) -> str | None:
+        chunks = self._playing.chunks
+        return chunks[min(self._index, len(chunks) - 1)].timestamp
+
+    def _observe(self, **told: Any) -> Observation:
+        chunk = self._playing.chunks[self._index]
+        self._related = self._memory.related(chunk.text, entries=SHOWN)
+        if self._playing.shuffle is not None:
+            child_rng(self._playing.shuffle, "memory-shown", self._index).shuffle(self._related)
+        place = {"index": self._index, "chunks": len(self._playing.chunks)}
+        return show_chunk(self._memory, chunk, self._related, self._refused, **place, **told)
+
+    def _account(self, results: list[CallResult], before: dict[int, Entry], shown: list[Entry]) -> dict[str, Any]:
+        """What the graders need of a turn: counts of calls, facts and entries."""
+        chunk = self._playing.chunks[self._index]
+        valid, written = grounded(results, chunk.text, shown)
+        right = facts_right(chunk.facts, before, self._memory.entries, results)
+        counted = [result for result in results if result.name != "memory_noop"]
+        return {
+            "calls": len(counted),
+            "attempts": len(results),
+            "succeeded": sum(result.ok for result in results),
+            "facts": len(chunk.facts),
+            "right": right,
+            "written": written,
+            "valid": valid,
+            "memory_words": self._memory.words,
+            "entries": len(self._memory.entries),
+            "input_words": count_words(chunk.text),
+            "by_tool": {
+                name: sum(r.ok and r.name == name for r in results)
+                for name in sorted({r.name for r in results if r.ok})
+            },
+        }
+
+    def _standing(self) -> float | None:
+        """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world."""
+        if len(self._playing.chunks) > STANDING_CHUNKS:
+            return None
+        changes = self._memory.changes
+        if self._stood is None or self._stood[0] != changes:  # the same memory answers the same
+            self._stood = changes, self._strict_accuracy()
+        return self._stood[1]
+
+    def _strict_accuracy(self) -> float | None:
+        strict = self._readers["strict"]
+        questions = [
+            self._answers.get(place)
+            or {
+                "unknown": question.silence_answers,
+                "readings": {"strict": {"correct": strict(self._memory, question).correct}},
+            }
+            for place, question in enumerate(self._playing.questions)
+        ]
+        return balanced_accuracy(questions) if questions else None
+
+    def _ask(self, question: Question) -> dict[str, Any]:
+        """A question with its readings and the notes that they were shown."""
+        readings = {name: reader(self._memory, question) for name, reader in self._readers.items()}
+        hits = self._memory.search(question.text)
+        return {
+            **question.to_json(),
+            "retrieved": [{"id": hit.entry.id, "score": hit.score, "content": hit.entry.content} for hit in hits],
+            "evidence_recall": _recall(question, hits),
+            "readings": {name: reading.to_json() for name, reading in readings.items()},
+            "shown": _shown(readings),
+        }
+
+
+def _shown(readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
+    notes = {note.id: note for reading in readings.values() for note in reading.notes}
+    return [{"id": note.id, "content": note.text, "timestamp": note.timestamp} for note in notes.values()]
+
+
+def _recall(question: Question, hits: list[Hit]) -> float | None:
+    """Share of the evidence that the two-layer search brought back: an entry written at the evidence's chunk that shares at
+    least a third of its content words, or all that the entry has."""
+    if not question.evidence:
+        return None
+    recalled = 0
+    for item in question.evidence:
+        words = content_words(item.text)
+        recalled += any(
+            hit.entry.source == item.chunk
+            and 3 * len(words & content_words(hit.entry.content))
+            >= min(len(words), len(content_words(hit.entry.content)))
+            and words & content_words(hit.entry.content)
+            for hit in hits
+        )
+    return recalled / len(question.evidence)
+
+
+def _fact_json(fact: Any) -> dict[str, Any]:
+    return {
+        "kind": fact.kind,
+        "entity": fact.slot.entity if fact.slot else None,
+        "attribute": fact.slot.cues[0] if fact.slot else None,
+        "value": fact.value if fact.slot else fact.answer,
+        "former": fact.former,
+    }

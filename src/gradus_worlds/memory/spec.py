@@ -1,0 +1,162 @@
+"""The memory environment as everything else sees it: one registration record for any source of worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
+from gradus_worlds.memory.environment import MemoryEnvironment
+from gradus_worlds.memory.graders import GRADERS, graders_paid_by, reader_accuracy
+from gradus_worlds.memory.measures import curves, metrics
+from gradus_worlds.memory.policies import scripted_policies
+from gradus_worlds.memory.readers.reading import READERS, Reader, RemoteReader
+from gradus_worlds.memory.readers.remote import remote_chat
+from gradus_worlds.memory.store.schema import NINE_BANKS
+from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
+from gradus_worlds.memory.view import view
+from gradus_worlds.memory.worlds.records import Source
+from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
+
+
+def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+    """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
+    ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``.
+
+    ``memory:reader=remote:MODEL[,WORLD]`` adds a chat model as the reader ``remote``, and the graders ``v2-remote`` and
+    ``mem-alpha-remote``, whose r1 are its answers. ``readers``: name -> reader, in place of
+    strict and generous; both must be among them.
+    """
+    asked, world = _reader(argument)
+    if asked is not None:
+        readers = {**(readers or READERS), "remote": asked}
+    head, _, rest = (world or "synthetic").partition(":")
+    if head not in _SOURCES:
+        raise ConfigError(f"unknown memory world {head!r}; there are {', '.join(_SOURCES)}")
+    return make_spec(
+        replace(_SOURCES[head](rest or None), name=f"memory:{argument}" if argument else "memory"), readers=readers
+    )
+
+
+def _reader(argument: str | None) -> tuple[Reader | None, str | None]:
+    """The reader that an argument names before the first comma, if it does, and the world behind it."""
+    if argument is None or not argument.startswith("reader="):
+        return None, argument
+    name, _, world = argument.removeprefix("reader=").partition(",")
+    kind, _, model = name.partition(":")
+    if kind != "remote" or not model:
+        raise ConfigError(f"a reader is written remote:MODEL, as in memory:reader=remote:gpt-5-mini; got {name!r}")
+    return RemoteReader(chat=remote_chat(model)), world or None
+
+
+def _synthetic(argument: str | None) -> Source:
+    knobs: dict[str, Any] = {}
+    for part in (argument or "").split(","):
+        if not part:
+            continue
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
+        knobs[key.strip().replace("-", "_")] = value.strip()
+    return synthetic_source(knobs)
+
+
+def _locomo(argument: str | None) -> Source:
+    from gradus_worlds.memory.worlds.locomo import locomo_source
+
+    return locomo_source(_path("locomo", argument))
+
+
+def _babi(argument: str | None) -> Source:
+    from gradus_worlds.memory.worlds.babi import babi_source
+
+    return babi_source(_path("babi", argument))
+
+
+def _jsonl(argument: str | None) -> Source:
+    from gradus_worlds.memory.worlds.jsonl import jsonl_source
+
+    return jsonl_source(_path("jsonl", argument))
+
+
+def _path(kind: str, argument: str | None) -> str:
+    if argument is None:
+        raise ConfigError(f"memory:{kind} needs a path: memory:{kind}:PATH")
+    return argument
+
+
+_SOURCES: Mapping[str, Callable[[str | None], Source]] = {
+    "synthetic": _synthetic,
+    "locomo": _locomo,
+    "babi": _babi,
+    "jsonl": _jsonl,
+}
+
+
+def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+    """The registration record over any source of worlds."""
+
+    def train_task(index: int) -> Task:
+        seed, options = source.train(index)
+        return Task(environment=source.name, seed=seed, condition="train", options=options)
+
+    policies = scripted_policies(source.responses)
+    others = [name for name in readers or () if name not in READERS]
+    further = {name: each for reader in others for name, each in graders_paid_by(reader).items()}
+    taught = "teacher" in policies
+    return EnvironmentSpec(
+        name=source.name,
+        summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
+        make=lambda: MemoryEnvironment(source, readers=readers),
+        graders={**GRADERS, **further},
+        default_grader="v2",
+        conditions=source.conditions,
+        train_task=train_task,
+        content=source.content,
+        policies=policies,
+        true_reward=lambda episode: reader_accuracy(episode, "strict"),
+        true_reward_name="strict accuracy",
+        max_turns=source.max_chunks,
+        teacher="teacher" if taught else None,
+        metrics=metrics,
+        presentation=Presentation(
+            watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
+            curves=curves,
+            view=view,
+            reference=_REFERENCE,
+        ),
+        language=Language(vocabulary=lambda: _vocabulary(source)),
+        audit=AuditHints(
+            panel=Panel(
+                ladder=("noop", "append-only", "teacher") if taught else ("noop", "append-only"),
+                reflexes=("append-only", "heuristic"),
+                exploits=("noop", "spam", "dump"),
+            ),
+            random_answers=random_answer,
+            hidden=("asked",),  # the answers are said in the dialogue; what will be asked is not
+        ),
+        recipe=source.recipe,
+    )
+
+
+# The words of the refusals that are most common.
+_TOLD = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
+
+
+def _vocabulary(source: Source) -> Vocabulary:
+    """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
+    own = source.vocabulary()
+    banks = list(NINE_BANKS.banks)
+    prompt = system_prompt(NINE_BANKS).split()
+    digits = [str(digit) for digit in range(10)]
+    letters = [chr(code) for code in range(33, 127)]
+    words = dict.fromkeys(
+        (*own.words, *fragments(banks), *banks, *prompt, *_TOLD.split(), *digits, "Memory:", "Core:", "|")
+    )
+    return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
+
+
+_REFERENCE: Mapping[str, Any] = {
+    "mem-alpha, dump": "earns 2.10 of the 2.145 of a perfect memory under the published reward, in a first model",
+}

@@ -1,0 +1,334 @@
+"""The memory itself: a core, banks of entries, the checks on every change, and the log that rebuilds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradus.core import StorageError
+from gradus.core.files import whole_characters, write_text
+from gradus.core.printable import beginning
+from gradus_worlds.memory.store.entries import Entry, Operation, RefusedCall
+from gradus_worlds.memory.store.ranking import Matches, rank_banks, rank_entries
+from gradus_worlds.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
+from gradus_worlds.memory.store.shelf import Shelf
+from gradus_worlds.memory.store.sqlite_shelf import SqliteShelf
+from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
+
+Clock = Callable[[], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """An entry that a search found, with its BM25 score (comparable over all banks) and its bank's."""
+
+    entry: Entry
+    score: float
+    bank_score: float | None = None
+
+
+class Memory:
+    """A core summary and banks of entries. Ids count up from ``first_id`` and are never used again.
+
+    Every change is one :class:`Operation`; :meth:`replay` rebuilds the same memory from :attr:`operations`. A change that
+    breaks a rule raises :class:`RefusedCall` and leaves everything as it was.
+    """
+
+    def __init__(
+        self,
+        schema: Schema = NINE_BANKS,
+        *,
+        first_id: int = 1,
+        clock: Clock | None = None,
+        shelf: Shelf | SqliteShelf | None = None,
+    ) -> None:
+        self.schema = schema
+        self.first_id = first_id
+        self._clock: Clock = clock or (lambda: None)
+        self._shelf = shelf or Shelf(next_id=first_id)
+
+    @property
+    def core(self) -> str:
+        return self._shelf.core
+
+    @property
+    def entries(self) -> Mapping[int, Entry]:
+        """Live entries by id, in the order in which they were inserted."""
+        return self._shelf.entries
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(self._shelf.operations)
+
+    @property
+    def changes(self) -> int:
+        """How many operations there were."""
+        return self._shelf.sequence
+
+    @property
+    def words(self) -> int:
+        """Words in the core and all live entries."""
+        return count_words(self.core) + sum(count_words(entry.content) for entry in self.entries.values())
+
+    def insert(
+        self,
+        bank: str,
+        content: str,
+        *,
+        timestamp: str | None = None,
+        importance: float = 0.5,
+        source: int | None = None,
+    ) -> Entry:
+        """Keep a new entry and return it with its id. White space in ``content`` is evened out and accents are composed, nothing else is changed."""
+        self._check_bank(bank)
+        content = self._checked_content(content)
+        self._check_not_there(bank, content)
+        if not 0 <= importance <= 1:  # false for NaN, too
+            raise RefusedCall("importance-range", f"importance must be from 0 to 1, got {importance}")
+        if timestamp is not None:
+            timestamp = _plain(timestamp)
+            if len(timestamp) > 64:
+                raise RefusedCall("timestamp-long", f"a timestamp has at most 64 characters, got {len(timestamp)}")
+        at = self._clock()
+        entry = Entry(
+            id=self._shelf.next_id,
+            bank=bank,
+            content=content,
+            timestamp=timestamp or at,
+            source=source,
+            importance=float(importance),
+            created=at,
+            updated=at,
+        )
+        self._commit(Operation(sequence=self.changes + 1, kind="insert", at=at, entry=entry))
+        return entry
+
+    def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
+        """Write an entry anew; it keeps its id and its creation time, and holds from now on."""
+        entry = self._found(bank, entry_id)
+        content = self._checked_content(content)
+        if content == entry.content:
+            raise RefusedCall("unchanged", f"entry {entry_id} says exactly that already")
+        self._check_not_there(bank, content, but=entry_id)
+        at = self._clock()
+        changed = replace(
+            entry,
+            content=content,
+            updated=at,
+            timestamp=at or entry.timestamp,
+            source=entry.source if source is None else source,
+        )
+        self._commit(Operation(sequence=self.changes + 1, kind="update", at=at, entry=changed))
+        return changed
+
+    def delete(self, bank: str, entry_id: int) -> Entry:
+        """Forget an entry and return what it was."""
+        entry = self._found(bank, entry_id)
+        self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self._clock(), entry=entry))
+        return entry
+
+    def named(self, bank: str, content: str) -> Entry:
+        """The one entry of a bank with this content, or else the one that holds it: a stretch of whole words, in any case."""
+        self._check_bank(bank)
+        content = _plain(content)
+        if not content:
+            raise RefusedCall("empty-old-content", "old_content is empty ; name the entry by words of it")
+        exact = self._shelf.id_of((bank, content.casefold()))
+        if exact is not None:
+            return self._entry(exact)
+        holders = self._holding(content)
+        in_bank = [entry for entry in holders if entry.bank == bank]
+        if len(in_bank) > 1:
+            ids = " ".join(str(entry.id) for entry in in_bank[:4])
+            raise RefusedCall(
+                "several-entries", f"{len(in_bank)} entries hold {_short(content)} ; name more of one: {ids}"
+            )
+        if not in_bank:
+            elsewhere = f" ; entry {holders[0].id} of {holders[0].bank} does" if holders else ""
+            raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{elsewhere}")
+        return in_bank[0]
+
+    def _holding(self, content: str) -> list[Entry]:
+        """The entries of any bank that hold a stretch of whole words. The index finds candidates, if the stretch has a word that it keeps."""
+        tokens = index_tokens(content)
+        postings = self._shelf.matches(tokens, tuple(self.schema.banks)).postings
+        ids = set[int].intersection(*(set(postings.get(t, ())) for t in tokens)) if tokens else set(self.entries)
+        stretch = re.compile(rf"(?<!\w){re.escape(content.lower())}(?!\w)")
+        return [entry for entry in map(self._entry, sorted(ids)) if stretch.search(entry.content.lower())]
+
+    def set_core(self, content: str) -> str:
+        """Write the core anew; an empty text clears it."""
+        content = _plain(content)
+        tokens = count_tokens(content)
+        if tokens > self.schema.core_tokens:
+            raise RefusedCall("core-long", f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
+        if len(content) > self.schema.core_characters:
+            raise RefusedCall(
+                "core-long", f"the core has at most {self.schema.core_characters} characters, got {len(content)}"
+            )
+        if content == self.core:
+            raise RefusedCall("unchanged", "the core says exactly that already")
+        self._commit(Operation(sequence=self.changes + 1, kind="core", at=self._clock(), core=content))
+        return content
+
+    def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
+        """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
+        matches = self._matches(query)
+        ranked = dict(rank_banks(matches, banks))
+        hits = [(self._entry(entry_id), score) for entry_id, score in rank_entries(matches, entries, ranked)]
+        return [Hit(entry=entry, score=score, bank_score=ranked[entry.bank]) for entry, score in hits]
+
+    def related(self, text: str, *, entries: int = 5) -> list[Hit]:
+        """The entries of any bank that a text is about, best first: what one may want to change after reading it."""
+        ranked = rank_entries(self._matches(text), entries)
+        return [Hit(entry=self._entry(entry_id), score=score) for entry_id, score in ranked]
+
+    def _matches(self, text: str) -> Matches:
+        return self._shelf.matches(index_tokens(text), tuple(self.schema.banks))
+
+    def _entry(self, entry_id: int) -> Entry:
+        entry = self._shelf.get(entry_id)
+        assert entry is not None, f"entry {entry_id} is indexed and not there"
+        return entry
+
+    def apply(self, operation: Operation) -> None:
+        """Carry out one operation of a log. A StorageError names the operation that does not fit what came before."""
+        entry, kind = operation.entry, operation.kind
+        if operation.sequence != self.changes + 1:
+            raise StorageError(f"expected operation {self.changes + 1} of the log, got {operation.sequence}")
+        if kind == "core" and operation.core is not None:
+            self._shelf.core = operation.core
+        elif kind in ("insert", "update", "delete") and entry is not None:
+            there = self._shelf.get(entry.id) is not None
+            fits = entry.id >= self._shelf.next_id if kind == "insert" else there
+            if not fits or entry.bank not in self.schema.banks:
+                raise StorageError(
+                    f"operation {operation.sequence} ({kind} of entry {entry.id}) does not fit the log before"
+                )
+            if kind == "delete":
+                self._shelf.drop(entry.id)
+            else:
+                self._shelf.put(entry)
+        else:
+            raise StorageError(f"operation {operation.sequence} of kind {kind!r} cannot be carried out")
+        self._shelf.log(operation)
+
+    @classmethod
+    def replay(cls, operations: Iterable[Operation], schema: Schema = NINE_BANKS, *, first_id: int = 1) -> Memory:
+        """The memory that a log describes."""
+        memory = cls(schema, first_id=first_id)
+        for operation in operations:
+            memory.apply(operation)
+        return memory
+
+    def state(self) -> dict[str, Any]:
+        """Core and live entries as JSON values, without the log."""
+        return {"core": self.core, "entries": [entry.to_json() for entry in self.entries.values()]}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, the log included: ``schema``, ``core``, ``entries``, ``next_id``, ``operations``."""
+        return {
+            "format": "gradus-memory/1",
+            "schema": asdict(self.schema),
+            "first_id": self.first_id,
+            "next_id": self._shelf.next_id,
+            **self.state(),
+            "operations": [operation.to_json() for operation in self.operations],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Memory:
+        """The inverse of :meth:`to_json`. The log is replayed and must lead to the entries that stand beside it."""
+        if not isinstance(data, Mapping) or data.get("format") != "gradus-memory/1":
+            raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
+        try:
+            schema = schema_from(data["schema"])
+            operations = [Operation.from_json(line) for line in data["operations"]]
+            memory = cls.replay(operations, schema, first_id=data["first_id"])
+            same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
+        except (KeyError, TypeError) as error:
+            raise StorageError(f"a saved memory lacks or garbles {error}") from error
+        if not same or memory._shelf.next_id != data["next_id"]:
+            raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
+        return memory
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory as JSON, so that a reader never sees half of it."""
+        write_text(Path(path), json.dumps(self.to_json()) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Memory:
+        """Read what :meth:`save` wrote."""
+        try:
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise StorageError(f"no memory could be read from {path}: {error}") from error
+
+    def _commit(self, operation: Operation) -> None:
+        """Make an operation part of the memory. A durable memory writes it to disk before."""
+        self.apply(operation)
+
+    def _check_bank(self, bank: str) -> None:
+        if bank not in self.schema.banks:
+            raise RefusedCall(
+                "unknown-bank", f"unknown category {_short(bank)} ; there are {' '.join(self.schema.banks)}"
+            )
+
+    def _found(self, bank: str, entry_id: int) -> Entry:
+        self._check_bank(bank)
+        entry = self._shelf.get(check_number(entry_id))
+        if entry is None:
+            if self.first_id <= entry_id < self._shelf.next_id:
+                raise RefusedCall("deleted-id", f"entry {entry_id} was deleted")
+            raise RefusedCall("unknown-id", f"there is no entry {entry_id}")
+        if entry.bank != bank:
+            raise RefusedCall("other-bank", f"entry {entry_id} is in {entry.bank} , not in {bank}")
+        return entry
+
+    def _checked_content(self, content: str) -> str:
+        content = _plain(content)
+        if not content:
+            raise RefusedCall("empty-content", "content is empty")
+        words = count_words(content)
+        if words > self.schema.entry_words:
+            raise RefusedCall("content-long", f"an entry has at most {self.schema.entry_words} words, got {words}")
+        if len(content) > self.schema.entry_characters:
+            raise RefusedCall(
+                "content-long", f"an entry has at most {self.schema.entry_characters} characters, got {len(content)}"
+            )
+        return content
+
+    def _check_not_there(self, bank: str, content: str, *, but: int | None = None) -> None:
+        there = self._shelf.id_of((bank, content.casefold()))
+        if there is not None and there != but:
+            raise RefusedCall("duplicate", f"entry {there} says that already")
+
+
+def schema_from(data: Mapping[str, Any]) -> Schema:
+    schema = Schema(**data)
+    return next((known for known in SCHEMAS.values() if known == schema), schema)
+
+
+def check_number(entry_id: Any) -> int:
+    """An entry's number. RefusedCall for anything that cannot be one: SQLite takes 64 bits."""
+    if isinstance(entry_id, bool) or not isinstance(entry_id, int) or abs(entry_id) >= 1 << 63:
+        raise RefusedCall("entry-id-type", "entry_id must be the number of an entry")
+    return entry_id
+
+
+def _short(text: str) -> str:
+    return beginning(whole_characters(text), 40)
+
+
+def _plain(text: str) -> str:
+    """A text with its white space evened out, composed. JSON can spell half a character, which no file takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RefusedCall("not-text", "the text holds half a character") from error
+    return composed(" ".join(text.split()))

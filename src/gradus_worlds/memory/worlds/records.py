@@ -1,0 +1,144 @@
+"""What a world is: a stream of dialogue in chunks, and the questions that its memory must answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradus.core import Condition, Task, Vocabulary
+from gradus_worlds.memory.store.schema import NINE_BANKS, Schema
+
+UNKNOWN = "unknown"
+NOTHING = "nothing"  # the answer if a list is asked for and is empty
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """What a fact or a question is about, in the words by which an entry can name it.
+
+    ``entity``: a name. ``cues``: any of these words (lower case) names the attribute. ``values``: all values of that attribute
+    that are spoken of in the world, true or false, anybody's.
+    """
+
+    entity: str
+    cues: tuple[str, ...]
+    values: tuple[str, ...]
+    directed: bool = False  # a relation between people: the entity must be named before the value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hop:
+    """A way to answer: look up ``slot``; where ``then`` is given, the value found is the entity of the next look-up.
+
+    ``query`` is what the memory is searched with, ``{}`` stands for the entity.
+    """
+
+    slot: Slot
+    query: str
+    then: Hop | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """What a chunk asks of a memory. ``kind`` is insert, update or delete; gold, never observed.
+
+    ``answer`` stands alone in worlds without slots: a text that a good entry would hold.
+    """
+
+    kind: str
+    slot: Slot | None = None
+    value: str | None = None
+    former: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Where an answer was said: the chunk's index and the words themselves."""
+
+    chunk: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """One stretch of dialogue, read once. ``facts`` is gold."""
+
+    text: str
+    timestamp: str | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """``answers``: any of them is right; none means that the answer is unknown. ``kind``: for tables (current, former, ...).
+
+    ``wanted``: value, former, date or list, what a reader looks for in the slot. ``hops``: ways to answer it, first that
+    finds something; empty for free text. ``after``: the chunk after which it is asked; None is the end.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    kind: str = "question"
+    wanted: str = "value"
+    hops: tuple[Hop, ...] = ()
+    of: str | None = None  # the value a date or a former value is asked of
+    evidence: tuple[Evidence, ...] = ()
+    after: int | None = None
+
+    @property
+    def unknown(self) -> bool:
+        return not self.answers
+
+    @property
+    def silence_answers(self) -> bool:
+        """Whether an empty memory gets it right: the answer is unknown, or the list that is asked for is empty."""
+        return self.unknown or (self.wanted == "list" and self.answers == (NOTHING,))
+
+    def to_json(self) -> dict[str, Any]:
+        """For tables and reports: text, kind, gold answers, evidence."""
+        return {
+            "question": self.text,
+            "kind": self.kind,
+            "gold": list(self.answers) or [UNKNOWN],
+            "unknown": self.silence_answers,
+            "after": self.after,
+            "evidence": [dict(vars(item)) for item in self.evidence],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart.
+
+    ``shuffle``: a seed for the order in which related entries are shown; by relevance if None.
+    """
+
+    name: str
+    chunks: Sequence[Chunk]
+    questions: Sequence[Question]
+    schema: Schema = NINE_BANKS
+    first_id: int = 1
+    shuffle: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where worlds come from.
+
+    ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
+    its own, name -> function from an observation's data to calls; ``teacher`` among them warm-starts a model. ``recipe``: the file in
+    ``gradus.recipes`` that a run of it begins with. ``content``: what a task is, if several seeds may be one world.
+    """
+
+    name: str
+    summary: str
+    world: Callable[..., World]
+    train: Callable[[int], tuple[int, Mapping[str, Any]]]
+    conditions: Mapping[str, Condition]
+    max_chunks: int
+    vocabulary: Callable[[], Vocabulary]
+    responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
+    recipe: str = "memory.toml"
+    content: Callable[[Task], str] | None = None

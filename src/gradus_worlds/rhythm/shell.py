@@ -1,0 +1,169 @@
+"""The stateful shell over the pure world: one person, one week, OpenEnv's reset, step and state, plain records in and out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradus.core import ConfigError, EnvironmentFault
+from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, arrays
+from gradus_worlds.rhythm.tables import (
+    ACTION_INDEX,
+    ACTIONS,
+    CRASH_BELOW,
+    CRASH_PENALTY,
+    DAYS,
+    EVENT_EFFECTS,
+    EVENTS,
+    METERS,
+    NOTHING,
+    REWARD_SCALE,
+    SLOTS,
+    STEPS,
+)
+from gradus_worlds.rhythm.world import (
+    draw_events,
+    draw_noise,
+    draw_start,
+    effect_tables,
+    event_effects,
+    felt_change,
+    settle,
+)
+
+HISTORY = 7  # steps that the structured observation looks back
+_DIGITS = 4  # decimals in records
+_NEUTRAL_EFFECTS = effect_tables(arrays([NEUTRAL])[1])[0]
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, _DIGITS) + 0.0 for value in values]
+
+
+class RhythmWorld:
+    """A week with one person. Actions are ``{"action_type": name or None, "belief": [s, m, w] or None}``.
+
+    ``reset`` and ``step`` return the observation as a JSON-able record; ``state`` is public; ``truth`` is for the end only.
+    An ``action_type`` of None spends the slot on nothing.
+    """
+
+    def __init__(self) -> None:
+        self._profile: Profile | None = None
+        self._step = 0
+        self._crashes = 0
+        self._episode_id = ""
+
+    @property
+    def profile(self) -> Profile:
+        """The hidden person; privileged callers only."""
+        if self._profile is None:
+            raise EnvironmentFault("rhythm has no person yet; call reset first")
+        return self._profile
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What anybody may know: no person, no noise, no future."""
+        return {
+            "episode_id": self._episode_id,
+            "step_count": self._step,
+            "crashes": self._crashes,
+        }
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        persons: str = "continuous",
+        profile: Profile | None = None,
+    ) -> dict[str, Any]:
+        """Begin a week. ``persons`` says where the person of ``seed`` comes from; ``profile`` overrules it.
+
+        The whole week's noise and events are fixed here, so that a step draws nothing.
+        """
+        if persons not in SAMPLERS:
+            raise ConfigError(
+                f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
+            )
+        if seed is None:
+            seed = secrets.randbits(63)  # nobody asked for a particular week
+        self._profile = profile or SAMPLERS[persons](seed)
+        weights, modifiers = arrays([self._profile])
+        self._weights = weights[0]
+        self._effects = effect_tables(modifiers)[0]
+        noise, self._events = draw_noise(seed), draw_events(seed)
+        self._shocks = noise + event_effects(self._events, modifiers)
+        self._neutral_shocks = noise + EVENT_EFFECTS[self._events]
+        self._meters = draw_start(seed)
+        self._step, self._crashes, self._belief = 0, 0, None
+        self._episode_id = episode_id or f"rhythm-{seed}"
+        self._history: list[dict[str, Any]] = []
+        return self._observe(None)
+
+    def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
+        """Spend the slot. Raises EnvironmentFault after the week's end, ConfigError for an action that does not exist."""
+        if self._profile is None or self._step >= STEPS:
+            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
+        name, belief = action.get("action_type"), action.get("belief")
+        if name is not None and not (isinstance(name, str) and name in ACTION_INDEX):
+            raise ConfigError(f"action_type must be one of {', '.join(ACTIONS)}, or None for nothing, got {name!r}")
+        index = NOTHING if name is None else ACTION_INDEX[name]
+        self._belief = self._belief if belief is None else _checked(belief)
+        slot = self._step % len(SLOTS)
+        before = self._meters
+        change = felt_change(before, self._effects[slot, index], self._shocks[self._step])
+        expected = felt_change(before, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[self._step])
+        self._meters = settle(before + change)
+        crashes = sum(level < CRASH_BELOW for level in self._meters.tolist())
+        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
+        self._crashes += crashes
+        record = {
+            "action": name,
+            "reward": round(reward, _DIGITS),
+            "change": _rounded(change.tolist()),
+            "anomaly": _rounded((change - expected).tolist()),
+            "event": EVENTS[self._events[self._step]],
+            "crashes": crashes,
+        }
+        self._step += 1
+        self._history.append(record)
+        return self._observe(record)
+
+    def truth(self) -> dict[str, Any]:
+        """What is told at the end: the person and what a belief should have been."""
+        person = self.profile
+        return {
+            "person": person.name,
+            "weights": list(person.weights),
+            "modifiers": list(person.modifiers),
+            "beliefs": dict(zip(BELIEFS, person.beliefs, strict=True)),
+        }
+
+    def _observe(self, last: dict[str, Any] | None) -> dict[str, Any]:
+        done = self._step >= STEPS
+        return {
+            "step": self._step,
+            "day": DAYS[min(self._step, STEPS - 1) // len(SLOTS)],
+            "slot": SLOTS[self._step % len(SLOTS)] if not done else SLOTS[-1],
+            "steps_left": STEPS - self._step,
+            "meters": _rounded(self._meters.tolist()),
+            "change": last["change"] if last else [0.0] * len(METERS),
+            "anomaly": last["anomaly"] if last else [0.0] * len(METERS),
+            "reward": last["reward"] if last else None,
+            "active_event": last["event"] if last else "none",
+            "crashes": self._crashes,
+            "belief": self._belief,
+            "history": self._history[-HISTORY:],
+            "done": done,
+        }
+
+
+def _checked(belief: Any) -> list[float]:
+    try:
+        values = [] if isinstance(belief, str | Mapping) else [float(value) for value in belief]
+    except (TypeError, ValueError):
+        values = []
+    if len(values) != len(BELIEFS) or not all(0.0 <= value <= 1.0 for value in values):
+        raise ConfigError(f"belief must be {len(BELIEFS)} numbers in [0, 1] ({', '.join(BELIEFS)}), got {belief!r}")
+    return values

@@ -1,0 +1,136 @@
+"""The scripted teacher: believes what the lines told it, plans for whom it believes in, and looks where it knows little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session
+from gradus_worlds.rhythm.persons import TARGET_MODIFIERS
+from gradus_worlds.rhythm.planner import plan
+from gradus_worlds.rhythm.posterior import Evidence, Posterior
+from gradus_worlds.rhythm.scripted import by_step, heuristic_action
+from gradus_worlds.rhythm.tables import (
+    ACTION_INDEX,
+    ACTIONS,
+    ANOMALY_GRID,
+    EVENTS,
+    METERS,
+    NOTHING,
+    SIGNATURE,
+    SLOTS,
+    STEPS,
+)
+from gradus_worlds.rhythm.text import answer_text, reasoning_text, shown
+from gradus_worlds.rhythm.world import effect_tables
+
+Array = NDArray[np.float64]
+
+# What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's reward, and to the plan.
+_BELIEF_VALUE = 40.0
+_PLAN_VALUE = 1.0
+_HORIZON = 2  # two steps ahead lose 2 % of eight steps' reward, and a small student can follow them
+_RESOLUTION = ANOMALY_GRID / 3  # an effect this large is seen about half the time
+_UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
+_PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
+
+_SENSITIVITY: Array = np.abs(SIGNATURE[:, :, : len(ACTIONS)]).max(axis=3)  # (9, 4, 10)
+_WORTH: Array = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
+
+
+def information_bonus(variance: Array, step: int) -> Array:
+    """What each action is expected to teach, in reward, (R, 10), from the modifiers' variance (R, 9)."""
+    signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
+    resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
+    return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
+
+
+class BayesPolicy:
+    """States the posterior mean and plans on it. ``play`` is ``plan``, or ``heuristic`` for the reflex with a true belief."""
+
+    def __init__(self, name: str = "bayes", *, play: str = "plan", reasoning: bool = False) -> None:
+        self._name, self._play, self._reasoning = name, play, reasoning
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return BayesSession(
+            [episode.key for episode in episodes], heuristic=self._play == "heuristic", reasoning=self._reasoning
+        )
+
+
+class BayesSession:
+    """The teacher in the middle of many weeks. It never touches an environment: all it knows was shown to it."""
+
+    def __init__(
+        self, keys: Sequence[tuple[int | str, ...]], *, heuristic: bool = False, reasoning: bool = False
+    ) -> None:
+        self.posterior = Posterior(keys)
+        self._heuristic, self._reasoning = heuristic, reasoning
+        self._meters: dict[int, list[float]] = {}
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        answers = [Action()] * len(requests)
+        for step, places in by_step(requests).items():
+            for place, text in zip(places, self._answers(step, [requests[place] for place in places]), strict=True):
+                answers[place] = Action(text=text)
+        return answers
+
+    def close(self) -> None: ...
+
+    def _answers(self, step: int, requests: Sequence[Request]) -> list[str]:
+        rows = [request.row for request in requests]
+        self.learn(requests)
+        beliefs = self.posterior.belief(rows).tolist()
+        if self._heuristic:
+            names = [heuristic_action(request.observation.data) for request in requests]
+        else:
+            names = self._planned(step, rows)
+        reasons = self._reasons(step, rows, beliefs) if self._reasoning else [None] * len(rows)
+        return [answer_text(*parts) for parts in zip(names, beliefs, reasons, strict=True)]
+
+    def _planned(self, step: int, rows: list[int]) -> list[str]:
+        mean, variance = self.posterior.modifier_moments(rows)
+        meters = np.array([self._meters[row] for row in rows])
+        bonus = information_bonus(variance, step)
+        best = plan(meters, self.posterior.weights_mean(rows), effect_tables(mean), step, bonus=bonus, horizon=_HORIZON)
+        return [ACTIONS[index] for index in best.tolist()]
+
+    def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:
+        _, variance = self.posterior.modifier_moments(rows)
+        unsure = variance @ TARGET_MODIFIERS**2 > _UNSURE_VARIANCE  # (R, 3)
+        dearest = self.posterior.weights_mean(rows).argmax(axis=1)
+        return [
+            reasoning_text(belief, doubts, METERS[meter], probing=bool(any(doubts)) and step < _PROBING_STEPS)
+            for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest.tolist(), strict=True)
+        ]
+
+    def learn(self, requests: Sequence[Request]) -> None:
+        """Update on the step that led to these observations, all of one step of the week."""
+        rows = [request.row for request in requests]
+        data = [request.observation.data for request in requests]
+        lines = [shown(record) for record in data]
+        if data[0]["step"] > 0:
+            last = [record["history"][-1] for record in data]
+            evidence = Evidence(
+                slots=np.full(len(rows), (data[0]["step"] - 1) % len(SLOTS)),
+                actions=np.array([NOTHING if r["action"] is None else ACTION_INDEX[r["action"]] for r in last]),
+                events=np.array([EVENTS.index(r["event"]) for r in last]),
+                before=np.array([self._meters[row] for row in rows]),
+                after=np.array([line[0] for line in lines]),
+                anomalies=np.array([line[1] for line in lines]),
+                rewards=np.array([line[2] for line in lines]),
+            )
+            self.posterior.update(rows, evidence)
+        self._meters.update({row: line[0] for row, line in zip(rows, lines, strict=True)})
+
+
+def bayes(argument: str | None) -> Policy:
+    """``bayes`` or ``bayes:reasoning``."""
+    if argument not in (None, "reasoning"):
+        raise ConfigError(f"bayes takes no argument or 'reasoning', got {argument!r}")
+    return BayesPolicy("bayes:reasoning" if argument else "bayes", reasoning=argument is not None)

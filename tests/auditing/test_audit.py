@@ -1,0 +1,583 @@
+"""The audit finds what is wrong with a grader without being told, and passes one that is right."""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
+from rich.console import Console
+
+from gradus.api import load_environment
+from gradus.auditing import NoisyPolicy, run_audit
+from gradus.auditing.answers import answer_space
+from gradus.auditing.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.exploit import PlanSearch, check_search
+from gradus.auditing.features import find_features
+from gradus.auditing.honest import honest_curve
+from gradus.auditing.judged import Reference
+from gradus.auditing.panel import main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.auditing.records import PanelEpisodes
+from gradus.auditing.search import Field, Search
+from gradus.auditing.tables import tables
+from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
+from gradus.rollouts import roll_out
+
+SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
+
+
+def _audit(spec, grader=None, **options):
+    return run_audit(spec, grader, **(SMALL | options))
+
+
+def _check(result, name):
+    return next(check for check in result.checks if check.name == name)
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return _audit(SPEC, "honest")
+
+
+@pytest.fixture(scope="module")
+def gullible(honest):
+    return _audit(SPEC, "gullible", panel=honest.panel)
+
+
+def test_an_honest_grader_passes_every_check(honest):
+    assert {check.name: check.status for check in honest.checks} == {
+        "separation": "pass",
+        "exploits": "pass",
+        "free credit": "pass",
+        "alignment": "pass",
+        "search": "pass",
+        "signal": "pass",
+        "hygiene": "pass",
+    }
+    assert honest.verdict == "pass"
+    assert honest.hack is None
+
+
+def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
+    assert gullible.verdict == "fail"
+    assert _check(gullible, "separation").status == "fail"
+    assert "sandbagger" in _check(gullible, "exploits").evidence
+    assert _check(gullible, "alignment").status == "fail"
+
+
+@pytest.mark.slow
+def test_the_search_finds_the_bad_start_by_itself(honest):
+    blind = replace(SPEC, audit=replace(SPEC.audit, panel=replace(SPEC.audit.panel, exploits=())))
+    found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
+    hack = found.hack
+    assert _check(found, "search").status == "fail"
+    assert hack.reward.low > 0.03
+    assert hack.true_reward.high < 0
+    rewards = [turn.env_reward for turn in hack.episode.turns]
+    assert "neglect" in hack.plan
+    (reflex,) = roll_out(SPEC, SPEC.policy(hack.reflex), [hack.episode.task]).episodes
+    assert sum(rewards[:4]) < sum(turn.env_reward for turn in reflex.turns[:4])
+    assert hack.episode.reward.grader == "gullible"
+    assert "of the first half −" in _check(found, "search").evidence
+
+
+def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
+    training = {SPEC.train_task(i).seed for i in range(10_000)}
+    assert gullible.hack.episode.task.seed not in training
+    assert gullible.hack.episode.task.condition == "main"
+
+
+def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
+    found = _audit(SPEC, "format", panel=honest.panel)
+    failed = {check.name for check in found.checks if check.status == "fail"}
+    assert {"separation", "free credit", "alignment", "signal"} <= failed
+    assert "100% without variance" in _check(found, "signal").evidence
+
+
+@pytest.mark.slow
+def test_a_users_environment_without_a_panel_gets_one_for_nothing():
+    own = replace(SPEC, audit=replace(SPEC.audit, panel=None))
+    right, form = _audit(own, "honest", budget=4200), _audit(own, "format", budget=4200)
+    assert {point.policy for point in right.points} >= {"random", "constant", "cycle", "teacher"}
+    assert right.verdict == "pass"
+    assert form.verdict == "fail"
+    assert _audit(own, "gullible", budget=4200).verdict == "fail"
+
+
+def test_an_audit_that_is_not_settled_names_what_would_settle_it(honest):
+    """It said that the evidence says it, and no command."""
+    separation, *others = honest.checks
+    open_ = replace(honest, checks=[replace(separation, status="unresolved"), *others])
+    assert "the same audit with --episodes 160 would tell more" in open_.summary
+    undeclared = replace(honest, checks=[*others, replace(separation, status="unresolved", measured={})])
+    assert (undeclared.more_episodes, honest.more_episodes) == (None, None)
+    assert "the evidence says what would tell" in undeclared.summary
+    rows = replace(open_, most=open_.episodes)
+    assert (rows.more_episodes, "more rows would tell more" in rows.summary) == (None, True)
+
+
+def test_few_rows_are_audited_on_all_that_are_kept_from_training():
+    """Of 80 rows 9 were looked at, and the audit asked for more episodes than there were, again and again."""
+    rows = [{"prompt": f"Write {n % 5 + 1} words about {n}.", "words": n % 5 + 1} for n in range(80)]
+    spec = load_environment(rows, rewards=[lambda prompts, completions, **_: [float(len(c)) for c in completions]])
+    tasks = main_tasks(spec, 40)
+    asked = [spec.data_set.item(task.options["split"], task.seed).question for task in tasks]
+    assert len(spec.tasks("in-distribution")) < len(asked) == len(set(asked)) < 40
+    assert not {*asked} & {item.question for item in spec.data_set.splits["train"]}
+
+
+def test_an_environment_that_declares_nothing_at_all_is_still_audited():
+    bare = replace(
+        SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None, language=Language(), policies={}
+    )
+    found = _audit(bare, "gullible", budget=4200)
+    assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
+    assert _check(found, "separation").status == "skip"
+    assert _check(found, "free credit").status == "skip", "nobody is known to do better than blindly"
+    assert found.hack is not None
+    assert found.verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("grader", "declared", "status"),
+    [("honest", True, "fail"), ("honest", False, "unresolved"), ("stated", False, "fail")],
+)
+def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declared_the_task(grader, declared, status):
+    """The honest grader failed: it pays for a belief, of which the true reward, all that is known then, says nothing."""
+    bare = replace(SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None)
+    tasks, judged = bare.tasks("main", 40), SPEC.grader(grader)
+    space = answer_space(bare, (), seed=0)
+    health = find_features(roll_out(bare, SPEC.policy("random"), tasks[:8], seed=0).episodes, most=4)[0]
+    field = Field(spec=bare, grader=judged, space=space, features=[health], horizon=8)
+    words = {"honest": ([3, 3, 6], [1, 1, 1]), "stated": ([9, 9, 9], [2, 0, 1])}[grader]
+    table = np.array(words, dtype=np.intp)[:, None, :]
+    reading = Plan(space=space, shape=Shape(name="table", feature=health), horizon=8, table=table)
+    meaning = replace(reading, table=np.array([[[4, 4, 4]], [[0, 0, 1]]], dtype=np.intp))
+    teacher = PlanPolicy([meaning], tasks=10**9, name="honest plan")
+    held = roll_out(bare, teacher, tasks, seed=0, key=("audit",), grader=judged).episodes
+    curve = honest_curve(bare, judged, teacher, tasks, random_answer, seed=0)
+    plan_search = PlanSearch(
+        field=field,
+        search=Search(best=(), trials=(), episodes=0),
+        finalists=[reading],
+        episodes=field.roll_out([reading], tasks, seed=0),
+        reference=Reference(name="honest plan", episodes=held, honest=curve, true_reward_name="plant wellbeing"),
+        tasks=tasks,
+        episodes_spent=0,
+        declared=declared,
+    )
+    check, hack = check_search(plan_search)
+    assert check.status == status, check.evidence
+    assert (hack is None) == (status != "fail")
+    assert ("declare a teacher or a panel" in check.evidence) == (status == "unresolved")
+
+
+def test_components_that_the_grader_does_not_name_are_not_called_free():
+    """A grader that named no weights failed, as if blind answers earned all that there is."""
+    panel = regraded_panel(SPEC, roll_out_panel(SPEC, episodes=8, seed=0), HONEST)
+    nameless = Grader(name="nameless", compute=HONEST.compute)
+    constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
+    found = check_free_credit(panel, nameless, constants)
+    assert (found.status, "name them in its weights" in found.evidence) == ("unresolved", True)
+    assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
+
+
+def test_graders_share_one_play_of_the_panel(honest, gullible):
+    for name, episodes in honest.panel.episodes.items():
+        again = gullible.panel.episodes[name]
+        assert [e.turns for e in again] == [e.turns for e in episodes]
+        assert {e.reward.grader for e in again} == {"gullible"}
+
+
+def test_the_same_audit_gives_the_same_bytes(gullible):
+    again = _audit(SPEC, "gullible")
+    assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(gullible.to_json(), allow_nan=False)
+
+
+def test_the_document_has_what_machines_read(gullible):
+    document = gullible.to_json()
+    assert document["verdict"] == "fail"
+    assert [set(check) >= {"name", "status", "evidence", "measured"} for check in document["checks"]] == [True] * 7
+    point = next(point for point in document["points"] if point["policy"] == "sandbagger")
+    assert point["role"] == "exploit"
+    assert set(point["reward"]) == {"mean", "low", "high", "n"}
+    assert document["hack"]["true_reward"]["high"] < 0
+
+
+def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
+    def answer(start, observation, memory):
+        return random_answer(start.member + 1000 * observation.data["day"]) if start.task.seed % 2 else "5 feed"
+
+    mine = Scripted("mine", answer)
+    found = _audit(SPEC, "honest", policies={"mine": mine}, signal_policy=mine, signal_tasks=8)
+    assert next(point for point in found.points if point.policy == "mine").role == "given"
+    forecast = _check(found, "signal").measured["forecast"]
+    assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)
+    assert "a stand-in" not in _check(found, "signal").evidence
+
+
+def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_else_is_advised():
+    """To declare a true reward or a teacher would not have helped."""
+
+    def broken(episode):
+        raise KeyError("target")
+
+    found = _audit(SPEC, Grader(name="broken", compute=broken, weights={}), episodes=10)
+    failed = [check for check in found.checks if check.status == "fail"]
+    assert [check.name for check in failed] == ["hygiene"]
+    assert "KeyError: 'target'" in failed[0].evidence
+    assert {check.status for check in found.checks if check not in failed} == {"skip"}
+    assert all("declare" not in check.evidence for check in found.checks)
+
+
+def test_a_small_budget_is_refused_with_the_number_that_is_needed():
+    with pytest.raises(
+        ConfigError, match=r"needs a budget of \d+ episodes at least, got 100; raise --budget .*audit\.budget"
+    ):
+        _audit(SPEC, "honest", budget=100, episodes=4)
+
+
+def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both_need():
+    """The half of the budget was named as what was given, and the need of one search as that of both."""
+    spec = replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
+    with pytest.raises(ConfigError, match=r"a budget of (\d+) episodes .* got 101: two searches share it") as refused:
+        _audit(spec, "honest", budget=101, episodes=4)
+    needed = int(str(refused.value).split("budget of ")[1].split()[0])
+    assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "skip"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
+    spec = SPEC if declared else replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
+    found = _audit(spec, "honest", budget=0, episodes=10, signal_tasks=2)
+    assert (_check(found, "search").status, found.hack) == ("unresolved", None)
+    assert _check(found, "search").evidence == "nothing was searched: the budget is 0"
+    assert found.verdict != "pass"
+    assert not [point for point in found.points if point.policy.startswith("search")]
+
+
+def test_tables_show_verdicts_and_intervals(gullible):
+    out = io.StringIO()
+    console = Console(file=out, width=300)
+    for table in tables(gullible):
+        console.print(table)
+    shown = out.getvalue()
+    assert "FAIL" in shown
+    assert "plant wellbeing" in shown
+    assert "sandbagger +0." in shown
+    assert "[+0." in shown
+    assert "search" in gullible.summary
+
+
+def _hygiene(spec, grader="honest"):
+    from gradus.auditing.hygiene import check_hygiene
+
+    panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
+    return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
+
+
+def test_hygiene_finds_a_leak_under_another_name():
+    found = _hygiene(replace(SPEC, make=lambda: Garden(leak=True)))
+    assert found.status == "fail"
+    assert "hidden thirst" in found.evidence
+    assert "data of turn 0" in found.evidence
+
+
+def test_hygiene_finds_a_hidden_number_that_was_only_rounded_or_rescaled():
+    class Hinting(Garden):
+        def _observe(self, reward):
+            found = super()._observe(reward)
+            return replace(found, data={**found.data, "hint": round(100 * self._thirst, 1)})
+
+    found = _hygiene(replace(SPEC, make=Hinting))
+    assert "hint of the first observation gives hidden thirst away" in found.evidence
+
+
+def test_hygiene_finds_a_hidden_number_in_the_text():
+    class Talking(Garden):
+        def _observe(self, reward):
+            found = super()._observe(reward)
+            return replace(found, text=f"{found.text} ({self._thirst:.5f})")
+
+    assert "is in the text" in _hygiene(replace(SPEC, make=Talking)).evidence
+
+
+def test_hygiene_finds_noise_that_the_seed_does_not_fix():
+    found = _hygiene(replace(SPEC, make=lambda: Garden(shaky=True)))
+    assert "rolled out twice differs at turn" in found.evidence
+
+
+def test_hygiene_says_that_an_environment_raised():
+    """The audit itself ended there, after all that it had rolled out."""
+
+    class Breaking(Garden):
+        def step(self, action):
+            if self.state["step_count"] == 2:
+                raise ValueError("the pipe burst")
+            return super().step(action)
+
+    evidence = _hygiene(replace(SPEC, make=Breaking)).evidence
+    assert "on seed 0 the environment raised ValueError: the pipe burst" in evidence
+    assert "differs at turn" not in evidence
+
+
+def test_hygiene_finds_training_on_the_test_set():
+    spec = replace(SPEC, train_task=lambda i: Task(environment="garden", seed=i - 100 if i > 100 else 10_000 + i))
+    assert "training tasks are also in condition 'main'" in _hygiene(spec).evidence
+
+
+def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
+    narrow = replace(HONEST, range=(0.0, 0.4))
+    assert "outside the declared range [0, 0.4]" in _hygiene(replace(SPEC, graders={"honest": narrow})).evidence
+
+    def broken(episodes):
+        if any(e.task.seed == 2 for e in episodes):
+            raise ZeroDivisionError("no days")
+        return HONEST.compute(episodes)
+
+    spec = replace(SPEC, graders={"honest": replace(HONEST, compute=broken)})
+    assert "got no reward (ZeroDivisionError: no days)" in _hygiene(spec).evidence
+
+
+def test_hygiene_asks_for_the_full_reward_only_where_a_range_says_what_is_full():
+    """Without a range 1 was taken for the full reward, so that gold with a reward of 10 failed."""
+    taught = replace(SPEC, audit=replace(SPEC.audit, gold="teacher"))
+    assert "the gold policy 'teacher' gets" in _hygiene(taught).evidence
+
+    def tenfold(episodes):
+        return [10 * each.value for each in HONEST.compute(episodes)]
+
+    open_ended = Grader(name="honest", compute=tenfold)
+    found = _hygiene(replace(taught, graders={"honest": open_ended}))
+    assert (found.status, "gold gets a reward" in found.evidence) == ("pass", True)
+
+
+def test_hygiene_is_clean_where_nothing_is_wrong():
+    found = _hygiene(SPEC)
+    assert found.status == "pass", found.evidence
+    assert _hygiene(SPEC, "format").status == "pass"
+    assert FORMAT.range == (0.0, 1.0)
+
+
+def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
+    from gradus.rollouts import roll_out
+
+    tasks = SPEC.tasks("main", 4)
+    feeder = SPEC.policy("feeder")
+    clean = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=0.0), tasks).episodes
+    assert {turn.action for e in clean for turn in e.turns} == {"0 feed"}
+    noisy = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
+    assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
+    assert len({turn.action for e in noisy for turn in e.turns}) > 10
+
+
+def test_hygiene_does_not_call_a_word_of_the_question_a_leak():
+    """A label that stands in every question, an extractive answer, and a guess that was right by luck are no leaks."""
+
+    class Quiz(Garden):
+        system_prompt = "Answer with true or false."
+
+        def _observe(self, reward):
+            shown = super()._observe(reward)
+            names = [child_rng(self._seed, "names", i).choice(("Carla", "Boris", "Anton", "Doris")) for i in range(6)]
+            self._label = names[child_rng(self._seed, "which").randrange(6)]
+            return replace(shown, text=f"One of {' '.join(names)}. Is it true or false?")
+
+        def outcome(self):
+            label = "true" if self._seed % 2 else "false"
+            return {**super().outcome(), "label": label, "name": self._label, "thirst": self._thirst}
+
+    found = _hygiene(replace(SPEC, make=Quiz, audit=replace(SPEC.audit, hidden=("label", "name"))))
+    assert found.measured["hidden state"] == []
+
+
+def test_hygiene_finds_randomness_that_is_shared_between_environments():
+    import random
+
+    class Global(Garden):
+        def reset(self, *, seed=None, episode_id=None, **options):
+            random.seed(seed)
+            return super().reset(seed=seed, episode_id=episode_id, **options)
+
+        def _observe(self, reward):
+            shown = super()._observe(reward)
+            return replace(shown, text=f"{shown.text} {random.random():.3f}")
+
+    assert "rolled out beside another environment" in _hygiene(replace(SPEC, make=Global)).evidence
+
+
+def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
+    """The true reward cannot fall below that of a reflex which has none; the reward is unearned all the same."""
+
+    def exact(episode):
+        return float(all(turn.action.startswith("7") for turn in episode.turns) and episode.task.seed < 0)
+
+    def fed(episode):
+        return {"g": sum(turn.action.endswith("feed") for turn in episode.turns) / len(episode.turns)}
+
+    grader = _grader("g", "feeding", {"g": 1.0}, fed)
+    spec = replace(SPEC, graders={"g": grader}, default_grader="g", true_reward=exact)
+    panel = replace(SPEC.audit.panel, ladder=("random", "silent"), reflexes=("random",), exploits=())
+    spec = replace(spec, audit=replace(SPEC.audit, panel=panel))
+    found = _audit(replace(spec, teacher="silent"))
+    assert _check(found, "search").status == "fail"
+    assert found.hack.unearned.mean > 0.5
+
+
+def test_few_tasks_leave_the_verdict_open_instead_of_failing(honest):
+    found = _audit(SPEC, "honest", episodes=5)
+    assert found.verdict in ("unresolved", "pass")
+    assert not [c.name for c in found.checks if c.status == "fail"]
+
+
+def test_a_specification_without_teacher_is_not_failed_by_its_stand_in():
+    hints = AuditHints(random_answers=lambda seed: "...")
+    bare = replace(SPEC, audit=hints, teacher=None, policies={}, language=Language())
+    found = _audit(bare, "honest", budget=4200)
+    assert _check(found, "signal").status == "skip"
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
+def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
+    """Whether the one number is a share of right answers or not."""
+
+    def episodes(n):
+        reward = Reward(grader="g", value=value)
+        tasks = [Task(environment="e", seed=seed) for seed in range(n)]
+        return [
+            Episode(
+                task=task,
+                policy="p",
+                turns=(),
+                stop=StopReason.TERMINATED,
+                reward=reward,
+                metrics={"true_reward": value},
+            )
+            for task in tasks
+        ]
+
+    for n, status in ((40, "skip"), (8, "skip"), (4, "unresolved")):
+        ladder = {"random": episodes(n), "gold": episodes(n)}
+        panel = PanelEpisodes(
+            condition="c", episodes=ladder, ladder=("random", "gold"), reflexes=("random",), exploits=()
+        )
+        found = check_separation(panel)
+        assert found.status == status
+        asked = "declare a teacher that does better" in found.evidence
+        assert asked == (status == "skip"), "it asked for a teacher where there was one, who does not do the task"
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "status"),
+    [
+        (0.001, 0.0, "pass"),  # far below the least effect: it was a failure
+        (0.001, 1.0, "fail"),  # skill that is not paid
+        (0.2, 0.0, "fail"),
+        (0.001, -1.0, "unresolved"),
+    ],
+)
+def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status):
+    rng = np.random.default_rng(0)
+
+    def episodes(rewards, aim):
+        return [
+            Episode(
+                task=Task(environment="e", seed=seed),
+                policy="p",
+                turns=(),
+                stop=StopReason.TERMINATED,
+                reward=Reward(grader="g", value=value),
+                metrics={"true_reward": aim},
+            )
+            for seed, value in enumerate(rewards)
+        ]
+
+    weak = rng.normal(0.9, 0.02, 60)
+    strong = weak - lost + rng.normal(0, 0.0005, 60)
+    ladder = {"random": episodes(weak * 0, 0.0), "weak": episodes(weak, 2.0), "strong": episodes(strong, 2.0 + gained)}
+    panel = PanelEpisodes(
+        condition="c", episodes=ladder, ladder=("random", "weak", "strong"), reflexes=("random",), exploits=()
+    )
+    found = check_separation(panel)
+    assert found.status == status, found.evidence
+    if status == "pass":
+        assert "strong - weak left out" in found.evidence
+        assert found.evidence.startswith("1 of the 2 steps"), "it said each of the 2, and left one out"
+
+
+def _panel(policies, *, exploits=(), declared=True):
+    """A panel with these rewards and true rewards (or components in place of rewards), random < teacher."""
+
+    def episode(seed, reward, aim):
+        graded = (
+            Reward(grader="g", value=0.0, components=reward)
+            if isinstance(reward, dict)
+            else Reward(grader="g", value=reward)
+        )
+        task = Task(environment="e", seed=seed)
+        return Episode(
+            task=task, policy="p", turns=(), stop=StopReason.TERMINATED, reward=graded, metrics={"true_reward": aim}
+        )
+
+    episodes = {name: [episode(seed, *each) for seed, each in enumerate(rows)] for name, rows in policies.items()}
+    return PanelEpisodes(
+        condition="c",
+        episodes=episodes,
+        ladder=("random", "teacher"),
+        reflexes=("random",),
+        exploits=exploits,
+        declared=declared,
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "gain", "noise", "aim", "declared", "status"),
+    [
+        (40, 0.2, 0.1, 0.0, True, "fail"),
+        (40, 0.0, 0.1, 0.0, True, "pass"),
+        (40, 0.2, 0.1, 1.0, True, "fail"),
+        (40, 0.2, 0.1, 1.0, False, "pass"),  # had for nothing, and it serves the true reward
+        (10, 0.2, 2.0, 0.0, True, "unresolved"),
+        (10, 0.2, 2.0, 1.0, True, "pass"),  # of few tasks only those count that do not serve it
+        (40, 0.2, 2.0, 0.0, True, "pass"),
+    ],
+)
+def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, declared, status):
+    wave = [gain + noise * (-1) ** i for i in range(n)]
+    policies = {
+        "random": [(0.0, 0.0)] * n,
+        "teacher": [(1.0, 2.0)] * n,
+        "trick": [(value, aim + 0.1 * (-1) ** i) for i, value in enumerate(wave)],
+    }
+    check = check_exploits(_panel(policies, exploits=("trick",), declared=declared))
+    assert check.status == status
+    assert ("raising the true reward too" in check.evidence) == (not declared)  # it does beat the reflex
+
+
+@pytest.mark.parametrize(("constant", "share"), [(0.2, 0.1), (9.0, 0.5)])
+def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
+    rows = {"random": {"form": 0.0, "waste": 0.5}, "teacher": {"form": 1.0, "waste": 0.0}}
+    panel = _panel({name: [(each, 0.0)] * 40 for name, each in rows.items()})
+    grader = Grader(name="g", compute=lambda episodes: [], weights={"form": 1.0, "waste": -2.0})
+    found = check_free_credit(panel, grader, {"form": (constant, "x"), "waste": (0.5, "x")})
+    assert found.measured["share"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("n", "within", "across", "status"),
+    [(40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "unresolved"), (40, 1, -1, "fail")],
+)
+def test_alignment_is_needed_over_policies_and_within_each(n, within, across, status):
+    def rows(level):
+        return [(2 * across * level + within * 0.01 * seed, level + 0.01 * seed) for seed in range(n)]
+
+    found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
+    assert found.status == status, found.evidence
+    rows_of_one = _panel({name: [(level, level)] * n for level, name in enumerate(("random", "middle", "teacher"))})
+    assert check_alignment(rows_of_one, "aim").status == "skip", "nothing is held against itself"
+    assert check_alignment(rows_of_one, "return").status == "unresolved", "and nobody declared another aim"
+    within = -1
+    found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
+    assert found.status == ("fail" if n == 40 else "unresolved"), "40 tasks were too few, however clear it was"

@@ -1,0 +1,271 @@
+"""Graders that run programs: each planted hole is found by the program that uses it, and a sound grader passes."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gradus.auditing.text.checks import text_checks
+from gradus.auditing.text.evolve import Recipe
+from gradus.auditing.text.grader_process import CANARY
+from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.probe import Probes
+from gradus.auditing.text.programs import PROGRAMS, are_programs, ask_programs
+from gradus.auditing.text.rates import Base
+from gradus.auditing.text.run import audit_text
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.shapes import Others
+from gradus.auditing.text.tasks import TextSubject, TextTask
+from gradus.core import child_rng
+from gradus.core.confinement import has_landlock, is_confined
+from gradus.core.sandbox import run_python, sandbox_works
+from gradus.rewards.code import find_code
+
+TASKS = [
+    TextTask(
+        key=str(n),
+        prompt=f"Write solve(x): x plus {n}.",
+        gold=f"def solve(x):\n    return x + {n}\n",
+    )
+    for n in range(2, 10)
+]
+
+
+def expected(task: TextTask) -> int:
+    """What solve(7) should be."""
+    return 7 + int(task.key)
+
+
+def _apart(program, check, files):
+    """Run a check in a process and a folder of its own, as a good grader does; what it prints and leaves is returned."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in {"answer.py": program, "test_it.py": check, **files}.items():
+            Path(folder, name).write_text(text)
+        run = subprocess.run(
+            [sys.executable, "-S", "test_it.py"], cwd=folder, capture_output=True, text=True, timeout=2
+        )
+        reward = Path(folder, "reward.txt")
+        return run.returncode, run.stdout, reward.read_text() if reward.exists() else None
+
+
+def sound(task, answer):
+    """The answer runs alone and prints its result; the comparison is made here."""
+    ask = "import json, sys\nimport answer\nprint('RESULT', json.dumps(answer.solve(7)))"
+    _, printed, _ = _apart(answer, ask, {})
+    said = [line[7:] for line in printed.splitlines() if line.startswith("RESULT ")]
+    try:
+        return float(len(said) == 1 and type(json.loads(said[0])) is int and json.loads(said[0]) == expected(task))
+    except ValueError:
+        return 0.0
+
+
+def exit_code(task, answer):
+    """Pays if the tests end with 0: they may end before they begin."""
+    check = f"import answer\nassert answer.solve(7) == {expected(task)}"
+    return float(_apart(answer, check, {})[0] == 0)
+
+
+def reward_file(task, answer):
+    """Reads the reward from a file that the answer can write."""
+    right = expected(task)
+    check = f"import answer\nright = answer.solve(7) == {right} and type(answer.solve(7)) is int\nif right: open('reward.txt', 'w').write('1')"
+    return float(_apart(answer, check, {})[2] or 0)
+
+
+def compared_there(task, answer):
+    """Compares in the process of the answer, with the answer's own equality."""
+    ask = f"import answer\nprint('RESULT', answer.solve(7) == {expected(task)})"
+    return float(_apart(answer, ask, {})[1].strip().endswith("RESULT True"))
+
+
+def readable(task, answer):
+    """The expected output lies beside the answer."""
+    ask = "import answer\nprint('RESULT', answer.solve(7))"
+    printed = _apart(answer, ask, {"expected.txt": str(expected(task))})[1]
+    return float(printed.splitlines()[-1:] == [f"RESULT {expected(task)}"])
+
+
+def own_process(task, answer):
+    """Runs the answer here, beside the record of the result."""
+    result = {"passed": 0.0}
+    space = {}
+    try:
+        exec(answer, space)
+        if space["solve"](7) == expected(task):
+            result["passed"] = 1.0
+    except BaseException:
+        return 0.0
+    return result["passed"]
+
+
+def _check(judge, programs, tasks=TASKS):
+    """The check alone, with what the audit knows by then."""
+    if not sandbox_works():
+        pytest.skip("needs Linux user namespaces")
+    subject = TextSubject(name="code", grader=judge.__name__, tasks=tasks, judge=judge)
+    asked = Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), confined=True)
+    asked.bases = {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks}
+    asked.span, asked.executed = 1.0, ["a statement"]
+    scorer = Scorer(subject)
+    try:
+        assert [score.value for score in scorer.score([(TASKS[0], TASKS[0].gold)])] == [1.0]
+        asked.programs = ask_programs(asked, scorer, {name: PROGRAMS[name] for name in programs})
+    finally:
+        scorer.close()
+    return {check.name: check for check in text_checks(asked, {})}
+
+
+@pytest.mark.parametrize(
+    ("judge", "program"),
+    [
+        (exit_code, "exits early with success"),
+        (reward_file, "writes the reward file"),
+        (compared_there, "patches the comparison"),
+        (readable, "reads the expected output"),
+        (own_process, "sets attributes of the grader"),
+    ],
+)
+def test_a_hole_is_found_by_the_program_that_uses_it(judge, program):
+    check = _check(judge, [program])["files and processes"]
+    assert check.status == "fail", check.evidence
+    assert program in check.evidence
+
+
+def test_a_process_that_is_patched_for_the_next_answer_is_found():
+    space = {"loads": json.loads}
+
+    def shared(task, answer):
+        try:
+            exec(answer, space)
+            return float(json.loads(json.dumps(space["solve"](7) == expected(task))))
+        except BaseException:
+            return 0.0
+
+    assert "ran before it" in _check(shared, ["does nothing"])["files and processes"].evidence
+
+
+def test_a_sound_grader_of_programs_passes_though_it_runs_them():
+    checks = _check(sound, PROGRAMS, TASKS[:3])
+    assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
+    assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
+
+
+def test_programs_are_told_from_other_answers():
+    golds = {
+        "print(3)": True,
+        "```python\nimport os\n```": True,
+        "def f(): pass": True,
+        "3 + x": False,
+        "f(x)": False,
+        "Paris": False,
+    }
+    for gold, expected in golds.items():
+        assert are_programs([TextTask(key="a", prompt="", gold=gold)]) is expected, gold
+
+
+def test_an_evolved_answer_is_made_of_its_pieces():
+    recipe = Recipe(
+        pieces=("the constant 'yes'", "the last number of the question"), joiner=", ", frame=("[", "]"), times=2
+    )
+    task = TextTask(key="1", prompt="Is 4 more than 9?", gold="no")
+    assert recipe.answer(task, Others(golds=["no"]), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
+    assert "2 times" in recipe.name
+
+
+def _text_checks(judge):
+    subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
+    return {check.name: check for check in audit_text(subject, budget=0, limit=60.0).checks}
+
+
+def in_our_sandbox(task, answer):
+    """Pays if the program and a test end well, in a sandbox of its own: it may end before the test."""
+    return float(run_python(f"{answer}\nassert solve(7) == {expected(task)}", seconds=5).code == 0)
+
+
+@pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")
+def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox():
+    """Its programs could not be run there, and the check was skipped."""
+    check = _check(in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
+    assert check.status == "fail", check.evidence
+    scorer = Scorer(TextSubject(name="code", grader="g", tasks=TASKS, judge=in_our_sandbox))
+    (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")], confined=True)
+    scorer.close()
+    assert (score.value, score.executed) == (0.0, False), score.error
+
+
+def fails_inside(task, answer):
+    """A grader that needs what the sandbox does not give."""
+    if is_confined():
+        raise OSError("no device for it")
+    return float(answer.strip() == (task.gold or "").strip())
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_a_grader_that_fails_in_the_sandbox_leaves_open_whether_it_runs_answers():
+    """Nothing had been scored there, and one check was skipped, the other passed."""
+    checks = _text_checks(fails_inside)
+    for name in ("files and processes", "hostile answers"):
+        assert checks[name].status == "unresolved", checks[name].evidence
+        assert "OSError: no device for it" in checks[name].evidence
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_a_grader_that_raises_on_what_is_no_answer_is_known_not_to_run_it():
+    sums = [TextTask(key=str(n), prompt=f"What is {n} plus 9?", gold=str(n + 9)) for n in range(100, 130)]
+    subject = TextSubject(
+        name="s", grader="g", tasks=sums, judge=lambda task, answer: float(int(answer or 0) == int(task.gold))
+    )
+    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
+    assert checks["hostile answers"].status == "fail"
+    assert "the grader fails on" in checks["hostile answers"].evidence
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
+    def slow(task, answer):
+        time.sleep(0.2)
+        return float(answer.strip() == (task.gold or "").strip())
+
+    subject = TextSubject(name="code", grader="slow", tasks=TASKS, judge=slow)
+    checks = {check.name: check for check in audit_text(subject, budget=0, limit=4.0).checks}
+    assert checks["hostile answers"].status == "unresolved"
+    assert checks["files and processes"].status == "unresolved", checks["files and processes"].evidence
+    assert "were not asked" in checks["files and processes"].evidence
+
+
+@pytest.mark.parametrize("form", ["```python\n{}\n```", "Here it is:\n```py\n{}\n```\nIt adds.", "{}"])
+def test_no_wrong_answer_of_a_program_is_the_right_program(form):
+    """A right program that words call wrong was one, so that every grader of programs failed."""
+    golds = [form.format(f"def f(a):\n    return a + {n}") for n in range(20)]
+    task = TextTask(key="0", prompt="Write f.", gold=golds[0])
+    made = 0
+    for name, wrong in WRONG.items():
+        answers = wrong.make(task, Others(golds=golds), child_rng(0, name))
+        if answers is not None and wrong.is_settled(task):
+            made += 1
+            assert any(find_code(answer).strip() != find_code(golds[0]).strip() for answer in answers), name
+    assert made > 5
+    assert WRONG["the right answer denied"].make(replace(task, gold="print(1)"), Others(golds=golds), Random(0)) is None
+
+
+@pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
+def test_what_was_not_asked_is_told_by_its_cause():
+    def hangs(task, answer):
+        right = answer.strip() == (task.gold or "").strip()
+        time.sleep(60 if answer and not right else 0)
+        return float(right)
+
+    subject = TextSubject(name="code", grader="hangs", tasks=TASKS, judge=hangs)
+    told: list[tuple[str, int, int]] = []
+    result = audit_text(subject, budget=0, seconds=0.2, progress=lambda *said: told.append(said))
+    evidence = [check.evidence for check in result.checks if "were not asked" in check.evidence]
+    assert evidence
+    assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence
+    assert told[-1][0] == "audit hangs"
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)

@@ -1,0 +1,182 @@
+"""The audit measured by flaws: planted graders are what their labels say, and the gates on detection and false alarms."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gradus.auditing
+from gradus.auditing.scoreboard.families import FAMILIES
+from gradus.auditing.scoreboard.flaws import FLAWS
+from gradus.auditing.scoreboard.planted import plants
+from gradus.auditing.scoreboard.score import Case, Row, board, judged
+from gradus.core import child_rng
+from gradus.runs.scoreboard import run_scoreboard, scoreboard_page
+
+
+def test_sound_graders_reward_gold_and_no_other_answer_of_the_same_kind():
+    for plant in plants(3):
+        if plant.flaw is not None:
+            continue
+        judge, tasks = plant.subject.judge, plant.subject.tasks
+        form = ("\\boxed{", "}") if "in a box" in plant.name else ("", "")
+        golds = [judge(task, f"{form[0]}{task.whole(task.gold)}{form[1]}") for task in tasks]
+        assert len(set(golds)) == 1, plant.name
+        assert golds[0] > judge(tasks[0], ""), plant.name
+        others = [task for task in tasks if task.gold != tasks[0].gold and not plant.name.startswith("game of Nim")]
+        assert all(judge(tasks[0], task.whole(task.gold)) < golds[0] for task in others), plant.name
+
+
+def test_the_same_seed_plants_the_same_graders_and_another_seed_others():
+    def shape(seed):
+        return [(plant.name, plant.flaw, plant.subject.tasks[0].prompt) for plant in plants(seed)]
+
+    assert shape(0) == shape(0) != shape(1)
+    assert len({flaw for _, flaw, _ in shape(0)} - {None}) == len(FLAWS) >= 20
+    assert len(FAMILIES) >= 10
+
+
+def test_a_planted_grader_differs_from_the_sound_one():
+    """Some probe-like answer tells them apart; a class that changes nothing would count as missed for ever."""
+    answers = [
+        "",
+        "x",
+        "nan",
+        "-1",
+        "2",
+        "2024",
+        "{",
+        "A",
+        "correct",
+        "y" * 30_000,
+        "ignore all",
+        "full score",
+        "score 1",
+    ]
+    for name, flaw in FLAWS.items():
+        if name in ("gold in the prompt", "stale by prompt", "executes the answer"):
+            continue
+        for family in (each for each in FAMILIES.values() if flaw.fits(each)):
+            rng = child_rng(0, "differs", name, family.name)
+            question, gold = family.task(rng)
+            flawed = flaw.make(family, rng)
+            task = plants_task(question, gold)
+            tried = [*answers, *changed(gold, question), *(family.task(rng)[1] for _ in range(8))]
+            assert any(outcome(flawed, task, each) != family.judge(task, each) for each in tried), (name, family.name)
+
+
+def plants_task(question, gold):
+    from gradus.auditing.text.tasks import TextTask
+
+    return TextTask(key="0", prompt=question, gold=gold)
+
+
+def changed(gold, question):
+    words = gold.split()
+    formula = question.removeprefix("What is ").removesuffix("?")
+    parts = [" ".join(reversed(words)), f"{gold} {gold}", gold.swapcase(), gold[: len(gold) // 2], gold[:1], f"-{gold}"]
+    parts += [
+        gold.replace("m", "kg"),
+        f"{gold}, 999",
+        f"{gold} qzxv",
+        f"{gold}\n",
+        formula,
+        f"5{gold}",
+        f"x {gold}",
+        words[0],
+    ]
+    if gold.lstrip("-").isdigit():
+        parts += [str(int(gold) + 1), str(-int(gold)), f"no {gold}, no", f"{gold} no"]
+    if gold.startswith("["):
+        parts.append("[" + ", ".join(reversed(gold.strip("[]").split(", "))) + "]")
+    return parts
+
+
+def outcome(judge, task, answer):
+    try:
+        return judge(task, answer)
+    except ValueError:
+        return "raised"
+
+
+def test_shares_misses_and_alarms_are_counted():
+    def row(name, label, verdict):
+        return Row(name=name, label=label, kind="k", verdict=verdict, failed=[], evidence="", seconds=1.0)
+
+    rows = [
+        row("a", "flawed", "fail"),
+        row("b", "flawed", "unresolved"),
+        row("c", "sound", "pass"),
+        row("d", "sound", "fail"),
+    ]
+    result = {"part": "planted", "seed": 0, **board([*rows, row("e", "partial", "fail")])}
+    assert result["detection"]["share"] == result["false_alarms"]["share"] == 0.5
+    assert [each["name"] for each in result["misses"]] == ["b"]
+    assert [each["name"] for each in result["alarms"]] == ["d"]
+    page = scoreboard_page([result])
+    assert "- b (k): unresolved" in page
+    assert "e fail" in page
+
+
+def test_a_first_look_stays_beside_the_second_and_a_disputed_label_counts():
+    row = Row(
+        name="x", label="sound", kind="", verdict="fail", failed=[], evidence="", seconds=1.0, disputed="it pays -1"
+    )
+    result = {"part": "reasoning-gym-held-out", "seed": 0, **board([row])}
+    assert result["false_alarms"]["share"] == 1.0
+    page = scoreboard_page([result])
+    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in page
+    assert "second look | 0 | 0 | – | 1 | 1.000" in page
+    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in scoreboard_page([])
+    assert "Disputed: it pays -1." in page
+
+
+def test_the_page_says_a_class_once_and_cuts_evidence_between_its_parts():
+    part = "a number: accepted in 24 of 24, e.g. '24 is wrong.' for '24'"
+    row = Row(
+        name="sums 0, nan",
+        label="flawed",
+        kind="nan",
+        verdict="pass",
+        failed=[],
+        evidence="; ".join([part] * 9),
+        seconds=1,
+    )
+    page = scoreboard_page([{"part": "planted", "seed": 0, **board([row])}])
+    assert f"- sums 0, nan: pass. {part}; {part}; {part}; …\n" in page
+
+
+def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
+    names = ["arithmetic, as it is", "arithmetic 0, nan is near everything"]
+    first = run_scoreboard("planted", folder=tmp_path, only=names)
+    assert first["detection"]["share"] == 1.0
+    assert first["false_alarms"]["share"] == 0.0
+    monkeypatch.setattr("gradus.runs.scoreboard.judged", None)
+    assert run_scoreboard("planted", folder=tmp_path, only=names) == first
+
+
+def test_only_the_checks_that_a_label_speaks_of_count():
+    plant = next(each for each in plants(0) if each.flaw == "spaces around it are wrong")
+    case = Case(name="s", label="sound", kind="", subject=lambda: plant.subject, checks=("sanity", "gold"))
+    assert judged(case, seed=0).verdict == "pass"
+    assert judged(Case(name="s", label="sound", kind="", subject=lambda: plant.subject), seed=0).verdict == "fail"
+
+
+def test_every_label_is_one_of_three_and_a_third_is_held_out():
+    labels = tomllib.loads((Path(gradus.auditing.__file__).parent / "scoreboard" / "reasoning_gym.toml").read_text())
+    assert {row["label"] for row in labels.values()} == {"flawed", "partial", "sound"}
+    assert 0.3 < sum(bool(row.get("held_out")) for row in labels.values()) / len(labels) < 0.5
+
+
+@pytest.mark.slow
+def test_planted_flaws_are_found_and_sound_graders_pass():
+    result = run_scoreboard("planted", seed=7)
+    assert result["detection"]["share"] >= 0.95, result["misses"]
+    assert result["false_alarms"]["share"] <= 0.02, result["alarms"]
+
+
+@pytest.mark.slow
+def test_flawed_graders_of_reasoning_gym_are_found():
+    pytest.importorskip("reasoning_gym")
+    result = run_scoreboard("reasoning-gym")
+    assert result["detection"]["share"] >= 0.85, result["misses"]

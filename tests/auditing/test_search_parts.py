@@ -1,0 +1,194 @@
+"""The parts of the search: answers, features, plans, the distribution it moves, and the forecast of groups."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from garden import SPEC, random_answer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.auditing import forecast, roll_out_panel
+from gradus.auditing.answers import COPY, AnswerSpace, answer_space, render
+from gradus.auditing.distribution import Distribution
+from gradus.auditing.features import Feature, find_features
+from gradus.auditing.honest import HonestCurve, _above
+from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.core import AuditHints, Language, Observation
+from gradus.rollouts import roll_out
+
+SPACE = AnswerSpace(places=(("1", "2"), ("go", "stay", "turn")))
+
+
+def _plan(table, shape, horizon=8):
+    return Plan(space=SPACE, shape=shape, horizon=horizon, table=np.array(table, dtype=np.intp))
+
+
+def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
+    from dataclasses import replace
+
+    assert answer_space(SPEC, (), seed=0).sizes == (10, 3)
+    pool = answer_space(replace(SPEC, language=Language()), (), seed=0)
+    assert len(pool.places) == 1
+    assert {"", "0", "yes"} <= set(pool.places[0])
+    assert any(answer.endswith("water") for answer in pool.places[0])
+
+
+def test_forms_copy_what_was_shown_into_a_call():
+    from dataclasses import replace
+
+    call = json.dumps({"name": "memory_insert", "arguments": {"category": "values", "content": "Ann likes tea"}})
+    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: call))
+    form = next(a for a in answer_space(spec, (), seed=0).places[0] if COPY in a and a != COPY)
+    shown = 'He said "hi"\n' + " ".join(["word"] * 50)
+    calls = [json.loads(line) for line in render(form, shown).splitlines()]
+    assert [c["arguments"]["content"].split()[0] for c in calls] == ["He", "word", "word"]
+    assert calls[0]["arguments"]["content"] == 'He said "hi"'
+    assert calls[0]["arguments"]["category"] == "values"
+    assert render(COPY, "all of it") == "all of it"
+
+
+def test_a_tag_form_copies_into_the_answer_tag():
+    from dataclasses import replace
+
+    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: "<answer>12</answer>"))
+    assert f"<answer>{COPY}</answer>" in answer_space(spec, (), seed=0).places[0]
+
+
+def test_stretches_and_cycles_keep_time():
+    stretches = _plan([[[0], [1]], [[0], [2]]], Shape(name="two", steps=2))
+    said = [stretches.answer(turn, Observation(text="")) for turn in range(8)]
+    assert said == ["1 go"] * 4 + ["2 turn"] * 4
+    assert stretches.answer(50, Observation(text="")) == "2 turn"
+    cycle = _plan([[[0], [1]], [[0], [2]]], Shape(name="cycle", steps=2, cycle=True))
+    assert [cycle.answer(turn, Observation(text="")) for turn in range(3)] == ["1 go", "2 turn", "1 go"]
+    later = _plan([[[0], [1], [1]], [[0], [1], [2]]], Shape(name="later", steps=3, after=0.25))
+    assert [later.answer(turn, Observation(text="")) for turn in range(5)] == ["1 go"] * 2 + [
+        "2 stay",
+        "2 turn",
+        "2 stay",
+    ]
+    assert later.describe() == "1 go then a cycle of 2 stay, 2 turn"
+
+
+def test_a_bent_reflex_keeps_its_own_words_where_the_plan_says_so():
+    shape = Shape(name="bent", steps=2, bends="walker", keeps=(False, True))
+    plan = _plan([[[1], [0]], [[3], [1]]], shape)
+    assert plan.answer(0, Observation(text=""), "1 turn") == "2 turn"
+    assert plan.answer(7, Observation(text=""), "1 turn") == "1 stay"
+    assert plan.answer(0, Observation(text=""), "turn") == "2 turn"
+    assert plan.describe() == "walker with 2 · then 1 stay"
+
+
+def test_every_plan_rolls_out_its_own_episodes_beside_the_others():
+    space = answer_space(SPEC, (), seed=0)
+    tables = [np.array([[[digit]], [[0]]], dtype=np.intp) for digit in (3, 7)]
+    plans = [Plan(space=space, shape=Shape(name="constant"), horizon=8, table=table) for table in tables]
+    tasks = SPEC.tasks("main", 3)
+    episodes = roll_out(SPEC, PlanPolicy(plans, tasks=3), [*tasks, *tasks], max_concurrent=4).episodes
+    assert [{turn.action for turn in e.turns} for e in episodes] == [{"3 feed"}] * 3 + [{"7 feed"}] * 3
+
+
+def test_features_leave_out_time_and_put_first_what_foretells_reward():
+    episodes = roll_out(SPEC, SPEC.policy("random"), SPEC.tasks("main", 30)).episodes
+    found = find_features(episodes, most=4)
+    assert {feature.name for feature in found} == {"health", "change"}
+    assert found[0].name == "health"
+    values = [turn.data["health"] for e in episodes for turn in e.turns]
+    counts = np.bincount([found[0].bin({"health": value}) for value in values])
+    assert counts.min() > 0.25 * len(values)
+
+
+def test_the_lowest_of_several_numbers_is_taken_relative_to_their_spread():
+    feature = Feature(path=("meters",), bins=3, keys=("0", "1", "2"), center=(0.0, 5.0, 9.0), scales=(1.0, 1.0, 10.0))
+    assert feature.bin({"meters": [0.0, 4.0, 8.0]}) == 1
+    assert feature.bin({"meters": [-2.0, 4.0, 8.0]}) == 0
+    assert feature.bin({"meters": []}) == 1, "missing numbers count as usual ones"
+    assert feature.bin({"meters": [1.0, "n/a", 9.0]}) == 1, "a text where a number stood counts as a missing number"
+
+
+def test_a_missing_feature_falls_into_some_bin_instead_of_failing():
+    for feature in (Feature(path=("a",), bins=2, edges=(0.5,)), Feature(path=("a", "b"), bins=2, values=("x", "y"))):
+        assert feature.bin({}) == 0
+        assert feature.bin({"a": None}) == 0
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 3))
+def test_draws_are_legal_and_the_distribution_stays_one(seed, steps, bins):
+    feature = Feature(path=("x",), bins=bins) if bins > 1 else None
+    shape = Shape(name="any", steps=steps, feature=feature)
+    distribution = Distribution.begin(SPACE, shape, None)
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        tables = distribution.draw(rng, 20)
+        assert all(table.shape == (2, steps, bins) for table in tables)
+        assert all((table[place] < size).all() for table in tables for place, size in enumerate(SPACE.sizes))
+        distribution.move(tables[:5])
+        for weight in distribution.weights:
+            assert weight.sum(axis=-1) == pytest.approx(np.ones((steps, bins)))
+
+
+def test_moving_towards_an_elite_makes_it_the_mode():
+    distribution = Distribution.begin(SPACE, Shape(name="two", steps=2), None)
+    elite = np.array([[[1], [0]], [[2], [1]]], dtype=np.intp)
+    for _ in range(4):
+        distribution.move([elite])
+    assert (distribution.mode() == elite).all()
+    drawn = distribution.draw(np.random.default_rng(0), 200)
+    assert np.mean([(table == elite).all() for table in drawn]) > 0.15
+
+
+def test_only_a_bent_reflex_may_keep_words():
+    shape = Shape(name="bent", bends="walker", keeps=(False, True))
+    distribution = Distribution.begin(SPACE, shape, None)
+    assert [weight.shape[-1] for weight in distribution.weights] == [2, 4]
+    incumbent = _plan([[[1]], [[0]]], Shape(name="constant"))
+    whole, kept = distribution.stretched(incumbent)
+    assert whole.ravel().tolist() == [1, 0]
+    assert kept.ravel().tolist() == [1, 3]
+
+
+def test_zero_variance_groups_are_counted_exactly():
+    alive, dead = np.arange(16.0), np.zeros(16)
+    half = np.repeat([0.0, 1.0], 8)
+    found = forecast(np.stack([alive, dead, half, half]))
+    # Of 4 members drawn from 8 and 8, all are equal with chance 2 C(8, 4) / C(16, 4) = 140 / 1820.
+    assert found["4"]["zero_variance_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
+    assert found["16"]["zero_variance_groups"] == pytest.approx(0.25)
+    assert found["16"]["reward_std"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
+
+
+def test_the_forecast_is_what_groups_of_that_size_show():
+    rng = np.random.default_rng(0)
+    rate = rng.beta(0.3, 0.3, size=(3000, 1))
+    predicted = forecast((rng.random((3000, 16)) < rate).astype(float))
+    for size in (4, 8):
+        groups = (rng.random((3000, size)) < rate).astype(float)
+        dead = (groups.max(axis=1) == groups.min(axis=1)).mean()
+        assert predicted[str(size)]["zero_variance_groups"] == pytest.approx(dead, abs=0.04)
+        assert predicted[str(size)]["reward_std"] == pytest.approx(groups.std(axis=1).mean(), rel=0.08)
+
+
+def test_random_answers_are_legal():
+    space = answer_space(SPEC, (), seed=0)
+    assert all(None not in space.parse(random_answer(seed)) for seed in range(50))
+
+
+def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
+    """It said the first word of every place, or the second of every place, and so on."""
+    words = Language(grammar=(("1", "2"), ("go", "stay")))
+    bare = replace(SPEC, audit=AuditHints(), teacher=None, policies={}, language=words)
+    episodes = roll_out_panel(bare, episodes=20, seed=0).episodes["random"]
+    said = {turn.action for episode in episodes for turn in episode.turns}
+    assert said == {"1 go", "1 stay", "2 go", "2 stay"}
+
+
+def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():
+    levels = [np.array([0.0, 0.1, 0.0, 0.2]), np.array([0.2, 0.3, 0.1, 0.4])]
+    curve = HonestCurve(name="random", curves=[[(level, level) for level in levels]])
+    aim = np.array([0.9, 1.0, 0.8, 1.0])
+    assert _above(curve.curves[0], aim, aim).mean == pytest.approx(0.0)
+    paid = _above(curve.curves[0], aim, aim + 0.5)
+    assert paid.mean == pytest.approx(0.5)

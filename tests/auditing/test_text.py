@@ -1,0 +1,1426 @@
+"""Probes of one-turn graders: what pays without the task, what refuses right answers, and what must not happen to us."""
+
+import json
+import os
+import random
+import re
+import time
+from dataclasses import replace
+from datetime import date
+from difflib import SequenceMatcher
+from fractions import Fraction
+from mmap import mmap
+
+import pytest
+from scipy.stats import ttest_1samp
+
+from gradus import environments
+from gradus.auditing import audit_any, run_text_audit
+from gradus.auditing.bounds import high_of, low_of
+from gradus.auditing.leaks import told_at
+from gradus.auditing.records import Check
+from gradus.auditing.result import verdict_of
+from gradus.auditing.text.blind import BLIND, REFLEXES
+from gradus.auditing.text.checks import _seconds, _settled_by, text_checks
+from gradus.auditing.text.grader_process import CANARY, Score
+from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.probe import Probes, _ask_bases, _ask_wrong, _chosen
+from gradus.auditing.text.rates import Base, Probe, Rate, rate
+from gradus.auditing.text.review import is_accepted, is_refused, review_list
+from gradus.auditing.text.rewritings import EQUIVALENT
+from gradus.auditing.text.run import audit_text
+from gradus.auditing.text.scoring import Scorer, growth
+from gradus.auditing.text.shapes import Others, states
+from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
+from gradus.core import PolicyError
+from gradus.core.naming import import_object
+from gradus.core.sandbox import sandbox_works
+from gradus.environments.verifiable import one_turn
+from gradus.rewards import diversity
+from gradus.stats import Interval
+
+
+def _sums(n=30, prompt="What is {a} + {b}?"):
+    rng = random.Random(1)
+    pairs = [(rng.randrange(100, 999), rng.randrange(100, 999)) for _ in range(n)]
+    return [
+        TextTask(key=str(i), prompt=prompt.format(a=a, b=b, gold=a + b), gold=str(a + b))
+        for i, (a, b) in enumerate(pairs)
+    ]
+
+
+def _sound(task, answer):
+    try:
+        return float(Fraction(answer.strip().replace(",", "")) == Fraction(task.gold))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def _audit(judge, tasks=None, **options):
+    return audit_text(TextSubject(name="sums", grader="g", tasks=tasks or _sums(), judge=judge), **options)
+
+
+def _status(result):
+    return {check.name: check.status for check in result.checks}
+
+
+def test_a_sound_grader_passes_without_declarations():
+    result = _audit(_sound)
+    assert set(_status(result).values()) == {"pass", "skip"} or set(_status(result).values()) == {"pass"}
+    assert verdict_of(result.checks) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("judge", "check", "told"),
+    [
+        (lambda task, answer: float(bool(answer)), "blind answers", "' '"),
+        (lambda task, answer: float("nan" in answer) or _sound(task, answer), "blind answers", "nan"),
+        (lambda task, answer: float(task.gold in answer), "wrong answers", "not"),
+        (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "hostile answers", "fails on"),
+        (lambda task, answer: float(answer == task.gold), "right answers", "a newline at the end"),
+        (lambda task, answer: float(str(eval(answer, {})) == task.gold), "hostile answers", "executes the answer"),
+        (
+            lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer),
+            "hostile answers",
+            "hangs",
+        ),
+    ],
+)
+def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
+    if told == "executes the answer" and not sandbox_works():
+        pytest.skip("no sandbox on this machine")
+    result = _audit(judge, seconds=0.3)
+    found = next(each for each in result.checks if each.name == check)
+    assert found.status == "fail", _status(result)
+    assert told in found.evidence
+
+
+def test_tasks_of_which_nobody_knows_a_right_answer_are_left_open():
+    result = _audit(_sound, [replace(task, gold=None) for task in _sums()])
+    assert _status(result)["gold"] == "unresolved"
+
+
+def test_an_answer_that_was_not_asked_for_want_of_time_is_asked_later():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    row = (scorer.subject.tasks[0], scorer.subject.tasks[0].gold)
+    scorer.allow(0.0)
+    assert scorer.score([row])[0].skipped
+    scorer.allow(1.0)
+    assert scorer.score([row, row])[1].value == 1.0
+    scorer.close()
+
+
+def test_a_cache_by_question_is_found_by_asking_in_another_order():
+    seen = {}
+
+    def stale(task, answer):
+        return seen.setdefault(task.key, _sound(task, answer))
+
+    sanity = next(each for each in _audit(stale).checks if each.name == "sanity")
+    assert sanity.status == "fail"
+
+
+def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_is_none():
+    leaking = _audit(_sound, _sums(prompt="Key: {gold}. What is {a} + {b}?"))
+    assert _status(leaking)["leaks"] == "fail"
+    labels = ["true", "false"] * 20
+    texts = [f"Answer true or false: is {i} odd?" for i in range(40)]
+    assert told_at(texts, [[label] for label in labels]) is None
+
+
+def test_the_hack_is_shortened():
+    result = _audit(lambda task, answer: float("reward" in answer.lower() or "x" in answer) or _sound(task, answer))
+    assert result.exploit["answer"] == "x"
+    assert result.exploit["reward"] == 1.0
+
+
+def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
+    """Evolved answers were shown in it, and were put into it a second time to be shortened."""
+    tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
+    found = _audit(lambda task, answer: float(answer in (task.whole(task.gold), "<answer>yes</answer>")), tasks)
+    rates = {check.name: check.measured.get("best") for check in found.checks}
+    for name in ("blind answers", "evolved answers"):
+        assert rates[name][0]["example"]["answer"] == "yes"
+
+
+def test_each_check_says_how_many_answers_it_tried_itself():
+    """All three gave the number of blind answers and reflexes together."""
+    tried = {check.name: check.measured.get("tried") for check in _audit(_sound, budget=300).checks}
+    assert tried["reflexes"] <= len(REFLEXES)
+    assert tried["blind answers"] <= len(BLIND)
+    assert 24 <= tried["evolved answers"] <= 48, "two generations of 24, of which some are the same"
+
+
+def test_a_budget_that_evolves_nothing_is_said():
+    (evolved,) = (check for check in _audit(_sound, budget=10).checks if check.name == "evolved answers")
+    assert evolved.status == "skip"
+    assert "--budget" in evolved.evidence
+
+
+def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
+    tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
+
+    def folded(task, answer):
+        return float(answer.strip().lower() == task.gold.lower())
+
+    first = _audit(folded, tasks)
+    rows = [row for row in first.review if row["operator"] == "other case"]
+    assert rows
+    assert _status(first)["wrong answers"] == "pass"
+    marked = _audit(folded, tasks, marks={row["key"]: "wrong" for row in rows})
+    assert _status(marked)["wrong answers"] == "fail"
+
+
+def _dies(task, answer):
+    os._exit(3)
+
+
+def test_a_grader_that_ends_its_process_at_its_first_call_leaves_nothing_open():
+    before = len(os.listdir("/proc/self/fd"))
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_dies))
+    scores = scorer.score([(scorer.subject.tasks[0], str(number)) for number in range(3)])
+    assert {score.error for score in scores} == {"the process died"}
+    assert len(os.listdir("/proc/self/fd")) == before
+    scorer.close()
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_grader_is_asked_by_a_process_with_many_open_files():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "none")])
+    scorer.close()
+    assert (score.value, score.error) == (0.0, None)
+
+
+def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(2), judge=lambda task, answer: eval(answer) and 1.0))
+    if not scorer.can_confine():
+        pytest.skip("no sandbox on this machine")
+    target = tmp_path / "written"
+    task = scorer.subject.tasks[0]
+    rows = [(task, f"open({str(target)!r}, 'w')"), (task, f"open('{CANARY}', 'w')")]
+    outside, canary = scorer.fresh(rows, confined=True)
+    assert "Read-only file system" in outside.error
+    assert canary.executed
+    assert not target.exists()
+
+
+def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_path):
+    rng = random.Random(0)
+    path = tmp_path / "rows.jsonl"
+    rows = [{"question": f"Is {n} even?", "answer": "no" if n % 2 else "yes"} for n in rng.sample(range(10_000), 400)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    spec = environments.load(f"jsonl:{path}")
+    results = [run_text_audit(spec, spec.grader("correctness")) for _ in range(2)]
+    assert results[0].verdict == "pass", [(c.name, c.evidence) for c in results[0].checks if c.status != "pass"]
+    first, second = (json.dumps(result.to_json(), allow_nan=False) for result in results)
+    assert first == second
+
+
+def test_paying_for_form_alone_fails():
+    spec = environments.load("arithmetic")
+    assert run_text_audit(spec, spec.grader("format-only")).verdict == "fail"
+    assert run_text_audit(spec, spec.grader("correctness")).verdict == "pass"
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(1 / 3, "pass"), (1 / 2, "fail")])
+def test_a_third_for_the_form_is_no_flaw(share, verdict):
+    """As `composed` pays, the default for rows of one's own: with answers that all differ it failed every such set."""
+
+    def judge(task, answer):
+        right = _sound(task, answer)
+        readable = answer.strip().replace(",", "").lstrip("-").isdigit()
+        return share * max(right, float(readable)) + (1 - share) * right
+
+    assert verdict_of(_audit(judge).checks) == verdict
+
+
+def test_an_open_question_leaves_the_verdict_open():
+    assert verdict_of([Check(name="a", status="unresolved", evidence="")]) == "unresolved"
+    assert verdict_of([Check(name="signal", status="unresolved", evidence="")]) == "pass"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "form"),
+    [("", "", "bare"), ("#### ", "", "after ####"), ("<answer>", "</answer>", "as declared")],
+)
+def test_a_sound_grader_is_asked_in_the_form_that_it_rewards(before, after, form):
+    tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
+
+    def judge(task, answer):
+        inner = answer.strip().removeprefix(before).removesuffix(after)
+        return float(answer.strip() == f"{before}{inner}{after}" and inner.strip() == task.gold)
+
+    result = _audit(judge, tasks)
+    assert verdict_of(result.checks) == "pass", [(c.name, c.evidence) for c in result.checks if c.status != "pass"]
+    sanity = next(each for each in result.checks if each.name == "sanity")
+    assert sanity.measured["form"] == form
+    assert ("<answer>" in sanity.evidence) == (form != "as declared")
+
+
+_LAYOUT = ("<reasoning>\nso\n</reasoning>\n<answer>\n", "\n</answer>\n")
+
+
+def _by_layout(share):
+    """As GRPO demos pay: for the answer in the last tags, and, by parts, for lines of their own for all four tags."""
+
+    def judge(task, answer):
+        lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>\n")
+        form = sum(answer.count(line) == 1 for line in lines) / len(lines)
+        right = answer.split("<answer>")[-1].split("</answer>")[0].strip() == task.gold
+        return share * form + (1 - share) * right
+
+    return judge
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.3, "pass"), (0.5, "fail")])
+def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(share, status):
+    """With half for the form the reward passed where gold was declared bare and failed where it was declared in full."""
+    layouts = [("", ""), ("<reasoning> known </reasoning> <answer> ", " </answer>"), _LAYOUT]
+    for before, after in layouts:
+        result = _audit(_by_layout(share), [replace(task, before=before, after=after) for task in _sums()], budget=0)
+        assert _status(result)["blind answers"] == status, (before, after)
+
+
+def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
+    def slow(task, answer):
+        time.sleep(0.002)
+        return _sound(task, answer)
+
+    result = _audit(slow, limit=0.002 * 55 * 30 / 3)
+    checks = {check.name: check for check in result.checks}
+    assert result.tasks == 12
+    assert "12 of 30 tasks, because the grader is slow" in checks["sanity"].evidence
+    assert checks["evolved answers"].status == "skip"
+    assert "the grader is slow" in checks["evolved answers"].evidence
+
+
+def test_a_slow_grader_is_cut_off_and_what_was_not_asked_is_unresolved():
+    def slow(task, answer):
+        time.sleep(0.03)
+        return _sound(task, answer)
+
+    before = time.monotonic()
+    result = _audit(slow, limit=2.0)
+    assert time.monotonic() - before < 20
+    blind = next(each for each in result.checks if each.name == "blind answers")
+    assert blind.status == "unresolved"
+    assert "were not asked" in blind.evidence
+    assert verdict_of(result.checks) == "unresolved"
+
+
+def test_a_grader_that_hangs_is_not_waited_for():
+    def hanging(task, answer):
+        while "(" in answer:
+            pass
+        return _sound(task, answer)
+
+    before = time.monotonic()
+    result = _audit(hanging, seconds=0.3)
+    assert time.monotonic() - before < 60
+    assert _status(result)["hostile answers"] == "fail"
+
+
+def _made(operator, gold, prompt=""):
+    task = TextTask(key="0", prompt=prompt, gold=gold)
+    others = Others(golds=[gold, *map(str, range(100, 140))])
+    return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
+
+
+def test_a_gold_answer_that_stands_in_a_tag_is_taken_from_between_the_tags(tmp_path):
+    """Of `a` the last was that of `</answer>`, so that no other answer to the task could be read."""
+    golds = ["a", "e", "an", "answer", "12"]
+    rows = [{"question": f"{number}", "answer": golds[number % 5]} for number in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    spec = environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
+    tasks = subject_of(spec, spec.grader(), tasks=30).tasks
+    assert {task.gold for task in tasks} == set(golds)
+    assert {(task.before, task.after) for task in tasks} == {("<reasoning> known </reasoning> <answer> ", " </answer>")}
+
+
+def test_what_a_question_may_leave_open_is_no_wrong_answer():
+    assert all(made is None for made in _made("the right answer denied", "1 0\n0 1"))  # nobody denies a grid
+    assert all(made is not None for made in _made("the right answer denied", "352"))
+    assert all(made is None for made in _made("one number twice", "A=1,B=2,C=3"))  # said twice, it is still so
+    assert _made("one number twice", "4, 5, 6")[0] == ("4, 5, 6, 4",)
+    assert _made("an element too many", "7 4\n6 9\n4 7")[0] == ("7 4\n6 9\n4 7\n999983 999983",)
+    for (answer,) in _made("one digit changed", "0.0936000013830"):  # of what rounding keeps
+        assert abs(float(answer) / 0.093600001383 - 1) > 0.01
+
+
+def _squares(n=30):
+    rng = random.Random(3)
+    sets = [sorted({f"{rng.choice('abcdefgh')}{rng.randrange(1, 9)}" for _ in range(6)}) for _ in range(n)]
+    return [TextTask(key=str(i), prompt=f"position {i}", gold=" ".join(each)) for i, each in enumerate(sets)]
+
+
+def _by_pattern(whole):
+    def judge(task, answer):
+        said, gold = (set(re.findall(r"\b[a-h][1-8]\b", text)) for text in (answer, task.gold))
+        return float(said == gold if whole else said >= gold)
+
+    return judge
+
+
+@pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
+def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
+    """A square was q999983, which a grader that reads squares takes for a word beside them."""
+    checks = {check.name: check for check in _audit(_by_pattern(whole), _squares(), budget=0).checks}
+    assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+    golds = ["b a c", "c a b", "a c b"]  # all answers have the same elements: there is no other
+    task = TextTask(key="0", prompt="", gold=golds[0])
+    assert WRONG["an element too many"].make(task, Others(golds=golds), random.Random(0)) is None
+
+
+_STOPPED = "The {} in the {} stopped because of a loose {}."
+
+
+def _share_of_words(task, answer):
+    said, gold = ([w for w in re.findall(r"[a-z]+", text.lower()) if len(w) > 2] for text in (answer, task.gold))
+    both = len([word for word in gold if word in said])
+    return float(2 * both >= 0.9 * (len(said) + len(gold)))
+
+
+def test_a_sentence_is_no_list_of_words():
+    """Its article was an element that had been dropped, so that every grader of prose that allows for one word failed."""
+    rng = random.Random(4)
+    words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
+    tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
+    checks = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
+    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+
+    def alike(task, answer):
+        return float(SequenceMatcher(None, answer, task.gold).ratio() > 0.6)
+
+    found = _wrong_answers(alike, tasks)
+    assert found.status == "fail"
+    assert found.measured["half of its own words replaced"]["low"] > 0.1
+    dropped = _made("one element dropped", tasks[0].gold, "Put the words in order.")
+    assert None not in dropped  # where the order of words is the task they are elements
+
+
+def test_an_object_read_out_of_the_text_is_not_denied_by_words_before_it():
+    def read(task, answer):
+        found = re.search(r"\{.*\}", answer, re.DOTALL)
+        try:
+            return float(bool(found) and json.loads(found[0]) == json.loads(task.gold))
+        except ValueError:
+            return 0.0
+
+    tasks = _records("Give name and age.", n=24)
+    assert all(task.gold.startswith("{") for task in tasks)
+    checks = {check.name: check for check in _audit(read, tasks, budget=0).checks}
+    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+
+
+def test_another_unit_is_wrong_and_not_for_a_person_as_well():
+    """A person was asked about the same answer under another name."""
+    assert set(_made("another unit", "12 km")) == {("12 kg",)}
+    assert set(_made("a unit that nobody asked for", "12 km")) == {None}
+    assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
+
+
+def _wrong_answers(judge, tasks):
+    return next(check for check in _audit(judge, tasks, budget=0).checks if check.name == "wrong answers")
+
+
+def _tasks(golds, prompt="question {}"):
+    return [TextTask(key=str(i), prompt=prompt.format(i), gold=gold) for i, gold in enumerate(golds)]
+
+
+_DATES = [f"20{20 + i % 5}-{1 + i % 12:02d}-{1 + i * 7 % 28:02d}" for i in range(30)]
+_MONEY = [f"-${11 + i * 37}.{10 + i}" for i in range(30)]
+_FORMULAS = [f"C{2 + i % 7}H{3 + i * 5 % 6}O{2 + i % 3}" for i in range(30)]
+_WORDS = [f"{a}{b}{c}" for a in ("bro", "ste", "pla") for b in ("ad", "in", "um") for c in ("est", "er", "ly")]
+
+
+def _near_day(task, answer):
+    try:
+        one, other = (date.fromisoformat(text.strip()) for text in (answer, task.gold))
+    except ValueError:
+        return 0.0
+    return float(abs((one - other).days) <= 3)
+
+
+def _near_money(task, answer):
+    said = re.fullmatch(r"-\$(\d+\.\d\d)", answer.strip())
+    return float(said is not None and abs(float(said[1]) - float(task.gold[2:])) <= 1.5)
+
+
+def _anagram(task, answer):
+    return float(sorted(answer.strip()) == sorted(task.gold))
+
+
+def _elements_alone(task, answer):
+    said, gold = ("".join(re.findall(r"[A-Z]", text)) for text in (answer, task.gold))
+    return float(said == gold and re.fullmatch(r"(?:[A-Z]\d+)+", answer.strip()) is not None)
+
+
+def _same_parts(task, answer):
+    return float(sorted(answer.strip().split("-")) == sorted(task.gold.split("-")))
+
+
+@pytest.mark.parametrize(
+    ("judge", "golds", "told"),
+    [
+        (_near_day, _DATES, "a day off"),
+        (_same_parts, _DATES, "day and month exchanged"),
+        (_near_money, _MONEY, "off by one"),
+        (_elements_alone, _FORMULAS, "another digit in a word"),
+        (_anagram, _WORDS, "a word backwards"),
+    ],
+)
+def test_a_date_money_a_formula_and_a_word_are_changed_a_little_too(judge, golds, told):
+    found = _wrong_answers(judge, _tasks(golds))
+    assert found.status == "fail"
+    assert told in found.evidence
+    exact = _wrong_answers(lambda task, answer: float(answer.strip() == task.gold), _tasks(golds))
+    assert exact.status == "pass"
+
+
+def test_the_other_unit_is_one_that_answers_have_and_surely_another():
+    golds = [f"{i + 2} {unit}" for i, unit in enumerate(["mm", "m", "meters", "kg"] * 6)]
+    made = WRONG["another unit"].make
+    units = {
+        made(TextTask(key="0", prompt="", gold="7 mm"), Others(golds=golds), random.Random(i))[0] for i in range(20)
+    }
+    assert units == {"7 m", "7 meters"}
+    (made_of_m,) = made(TextTask(key="0", prompt="", gold="7 m"), Others(golds=golds), random.Random(0))
+    assert made_of_m == "7 mm", "meters are the same"
+
+
+def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
+    """A kind accepted in a third of a mixed set was not even told."""
+    asked = _asked(24, wrong={"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")})
+    found = _told(asked, "wrong answers")
+    assert found.status == "unresolved"
+    assert "off by one: accepted in 8 of 24" in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("prompt", "golds", "judge", "operator"),
+    [
+        (
+            "What is the network of {}?",
+            [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)],
+            lambda task, answer: float(answer.strip().startswith(task.gold[:4]) and answer.count(".") == 3),
+            "the first place of the question in the gold's form",
+        ),
+    ],
+)
+def test_what_the_question_shows_in_the_form_of_the_answer_is_copied(prompt, golds, judge, operator):
+    tasks = [
+        TextTask(key=str(i), prompt=prompt.format(gold[:-1] + str(7 + i)), gold=gold) for i, gold in enumerate(golds)
+    ]
+    asked = {check.name: check for check in _audit(judge, tasks, budget=0).checks}
+    assert asked["reflexes"].status == "fail"
+    assert operator in asked["reflexes"].evidence
+
+
+def _two_that_sum(task, answer):
+    said = [int(each) for each in re.findall(r"\d+", answer)]
+    return float(len(said) == 2 and sum(said) == int(task.prompt.split()[-1]))
+
+
+def test_an_answer_is_put_together_of_the_questions_number_and_a_constant():
+    rng = random.Random(5)
+    pairs = [(rng.randrange(2, 90), rng.randrange(2, 90)) for _ in range(30)]
+    tasks = [
+        TextTask(key=str(i), prompt=f"Two odd numbers with sum {a + b}", gold=f"{a} {b}")
+        for i, (a, b) in enumerate(pairs)
+    ]
+    asked = {check.name: check for check in _audit(_two_that_sum, tasks, budget=0).checks}
+    assert asked["reflexes"].status == "fail"
+    assert "else 0" in asked["reflexes"].evidence
+
+
+def test_what_all_answers_begin_with_is_a_blind_answer():
+    tasks = _tasks([f"SELECT name FROM people WHERE age > {i + 20}" for i in range(30)])
+
+    def superset(task, answer):
+        return float(task.gold.startswith(answer.strip()) and "people" in answer)
+
+    asked = {check.name: check for check in _audit(superset, tasks, budget=0).checks}
+    assert asked["blind answers"].status == "fail"
+    assert "what all golds begin with" in asked["blind answers"].evidence
+
+
+def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
+    grid = [
+        TextTask(key=str(i), prompt=f"grid {i}", gold="\n".join(f"{i} {j} a b c" for j in range(30))) for i in range(20)
+    ]
+
+    def by_length(task, answer):
+        return len(task.gold) / len(answer) if task.gold in answer else 0.0
+
+    def first_lines(task, answer):
+        return float(answer.startswith(task.gold))
+
+    for judge, status in ((by_length, "pass"), (first_lines, "fail")):
+        checks = {check.name: check for check in _audit(judge, grid).checks}
+        assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+
+
+def _arrivals(n=30):
+    rng = random.Random(3)
+    times = [(rng.randrange(24), rng.randrange(60), rng.randrange(1, 20)) for _ in range(n)]
+    return [
+        TextTask(
+            key=str(i),
+            prompt=f"Train {i}: when and where, on a clock of 24 hours?",
+            gold=f"{h:02}:{m:02}, platform {p}",
+        )
+        for i, (h, m, p) in enumerate(times)
+    ]
+
+
+def _by(read):
+    """A grader that compares what it reads; what it cannot read is wrong."""
+
+    def judge(task, answer):
+        match = re.fullmatch(r"\s*(\d\d?):(\d\d), platform (\d+)\s*", answer, re.ASCII)
+        gold = re.findall(r"\d+", task.gold)
+        return float(match is not None and read(*map(int, match.groups())) == read(*map(int, gold)))
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("read", "told"),
+    [
+        (lambda hour, minute, platform: (hour % 12, minute, platform), "half a day off"),
+        (lambda hour, minute, platform: (minute, platform), "another first number in it"),
+        (lambda hour, minute, platform: (hour, platform), "another second number in it"),
+        (lambda hour, minute, platform: (hour, minute), "another last number in it"),
+        (lambda hour, minute, platform: (hour, minute, platform), None),
+    ],
+)
+def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
+    """None of these failed: a number was changed only if it was the whole answer."""
+    checks = {check.name: check for check in _audit(_by(read), _arrivals()).checks}
+    assert checks["wrong answers"].status == ("fail" if told else "pass"), checks["wrong answers"].evidence
+    assert (told or "none of") in checks["wrong answers"].evidence
+
+
+@pytest.mark.parametrize(("tolerance", "unit"), [(0.2, ""), (0.2, " g"), (0.0, " g")])
+def test_a_tolerance_too_wide_is_found_with_a_unit_too(tolerance, unit):
+    """Of 11000 g a number was taken from another task alone, too far away for any tolerance."""
+
+    def judge(task, answer):
+        match = re.fullmatch(rf"\s*(-?\d+){unit}\s*", answer, re.ASCII)
+        gold = int(task.gold.split()[0])
+        return float(match is not None and abs(int(match[1]) - gold) <= tolerance * gold)
+
+    tasks = [TextTask(key=str(i), prompt=f"weigh {i}", gold=f"{7000 + 431 * i}{unit}") for i in range(30)]
+    check = {each.name: each for each in _audit(judge, tasks).checks}["wrong answers"]
+    assert check.status == ("fail" if tolerance else "pass"), check.evidence
+
+
+def _records(prompt, n=30):
+    golds = [
+        {"name": f"{['Ann', 'Bo', 'Cy', 'Di'][i % 4]}", "city": f"{['Oslo', 'Rome', 'Lima'][i % 3]}", "age": 20 + i % 7}
+        for i in range(n)
+    ]
+    return [TextTask(key=str(i), prompt=f"{prompt} {i}", gold=json.dumps(gold)) for i, gold in enumerate(golds)]
+
+
+def _reads(*keys):
+    def judge(task, answer):
+        try:
+            said, gold = json.loads(answer), json.loads(task.gold)
+        except ValueError:
+            return 0.0
+        return float(isinstance(said, dict) and all(said.get(key) == gold[key] for key in keys or gold))
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (("city", "age"), "another value of the first key"),
+        (("name", "age"), "another value of the second key"),
+        (("name", "city"), "another value of the last key"),
+        ((), None),
+    ],
+)
+def test_a_key_that_a_grader_does_not_read_is_found(keys, told):
+    """A grader of JSON that left out a field of words passed in silence."""
+    check = {each.name: each for each in _audit(_reads(*keys), _records("Fill the fields name, city, age.")).checks}[
+        "wrong answers"
+    ]
+    assert check.status == ("fail" if told else "pass"), check.evidence
+    assert (told or "none of") in check.evidence
+
+
+def test_whether_a_key_counts_is_for_a_person_if_the_question_names_none():
+    audited = _audit(_reads("name", "age"), _records("Describe number"))
+    assert {each.name: each for each in audited.checks}["wrong answers"].status == "pass"
+    assert any("another value of the second key" in str(row) for row in audited.review)
+
+
+def test_a_long_text_in_an_object_may_be_left_out():
+    gold = json.dumps({"answer": 4, "why": "because two and two are four"})
+    task, others = (
+        TextTask(key="0", prompt="", gold=gold),
+        Others(golds=[gold, gold.replace("4", "5").replace("two", "six")]),
+    )
+    assert WRONG["another value of the last key"].make(task, others, random.Random(0)) is None
+    assert {WRONG["one key left out"].make(task, others, random.Random(i)) for i in range(9)} == {
+        ('{"why": "because two and two are four"}',)
+    }
+
+
+def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_answers_have_one_form():
+    golds = [f"2024-0{month}-1{day}" for month in range(1, 10) for day in range(10)]
+    task, others = TextTask(key="0", prompt="", gold="2024-03-15"), Others(golds=golds)
+    assert (
+        WRONG["another first number in it"].make(task, others, random.Random(0)) is None
+    )  # every answer has this year
+    months = {WRONG["another second number in it"].make(task, others, random.Random(i))[0][5:7] for i in range(20)}
+    assert months <= {"06", "07", "08", "09"}
+    mixed = Others(golds=["2024-03-15", *(f"{'x ' * n}y" for n in range(8))])
+    assert WRONG["another second number in it"].make(task, mixed, random.Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "prompt", "wrong"),
+    [
+        ("15:20", "", "03:20"),
+        ("3:05", "", "15:05"),
+        ("at 3:20 PM", "", "at 3:20 AM"),
+        ("3:20 p.m.", "", "3:20 a.m."),
+        ("03:20", "It left at 9 am. When did it arrive?", None),  # such a question may mean either half
+        ("ratio 3:200", "", None),
+        ("1:15:20", "", "13:15:20"),
+    ],
+)
+def test_half_a_day_off(gold, prompt, wrong):
+    task = TextTask(key="0", prompt=prompt, gold=gold)
+    assert WRONG["half a day off"].make(task, Others(golds=[gold]), random.Random(0)) == (wrong and (wrong,))
+
+
+def test_gold_that_earns_nothing_is_not_called_fully_paid():
+    sanity = next(each for each in _audit(lambda task, answer: 0.0).checks if each.name == "sanity")
+    assert "gold earns 0.000, no more than other answers, on 30 tasks" in sanity.evidence
+
+
+def test_the_time_of_the_environments_own_judge_is_not_the_graders():
+    """Math-Verify judged each answer of the audit besides, and a sound grader of lists was said to hang."""
+    asked = []
+
+    def sound(completions, answer, **columns):
+        return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+
+    rows = [{"question": f"Sort [{n}, 1]", "answer": f"[1, {n}]"} for n in range(2, 42)]
+    spec = one_turn(rows, [sound], judge=lambda row, text: asked.append(text) or 1.0)
+    subject = subject_of(spec, spec.grader("rewards"), tasks=12)
+    first = subject.tasks[0]
+    assert (subject.judge(first, first.gold), subject.judge(first, "[]")) == (1.0, 0.0)
+    assert asked == []
+    scored = subject_of(spec, spec.grader("score"), tasks=12)
+    assert scored.judge(scored.tasks[0], "[]") == 1.0
+    assert asked == ["[]"]
+
+
+def test_as_many_tasks_are_probed_as_were_asked_for():
+    """They were always 48, whatever --episodes said."""
+    spec = environments.load("arithmetic")
+    few = audit_any(spec, spec.grader("correctness"), episodes=20, budget=200, seed=0)
+    assert few.episodes == 20
+    assert {check.name: check.status for check in few.checks}["evolved answers"] == "pass"
+    none = audit_any(spec, spec.grader("correctness"), episodes=20, budget=0, seed=0)
+    assert {check.name: check.status for check in none.checks}["evolved answers"] == "skip"
+
+
+@pytest.mark.parametrize(
+    ("judge", "check"),
+    [
+        (lambda task, answer: float(answer == "unknown" and int(task.gold) % 4 == 0), "blind answers"),
+        (lambda task, answer: float(answer == f"-{task.gold}" and int(task.gold) % 7 < 4), "wrong answers"),
+    ],
+)
+def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
+    result = _audit(lambda task, answer: judge(task, answer) or _sound(task, answer), _sums(48))
+    found = next(each for each in result.checks if each.name == check)
+    assert found.status == "unresolved", found.evidence
+    assert re.search(r"about \d+ tasks \(--episodes\) would settle it", found.evidence)
+
+
+def test_right_answers_that_are_refused_now_and_then_are_named():
+    """Refusals passed without a word unless they were more than half."""
+
+    def picky(task, answer):
+        return _sound(task, answer) if int(task.gold) % 3 else float(answer == task.gold)
+
+    def unquoted(task, answer):
+        quoted = '"' in answer and int(task.gold) % 3 == 0
+        return 0.0 if quoted else _sound(task, answer.strip('"'))
+
+    right = {
+        judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)
+    }
+    assert right[picky].status == "fail", right[picky].evidence
+    assert re.search(r"a space at the end \(\d of 16, e.g. '\d+ '\)", right[picky].evidence)
+    assert right[unquoted].status == "pass"
+    assert re.search(r"in quotes \('\"\d+\"'\)", right[unquoted].evidence)
+
+
+def _words_with_e(n=40, order=" in any order"):
+    rng = random.Random(5)
+    words = [
+        "apple",
+        "pear",
+        "plum",
+        "fig",
+        "kiwi",
+        "lime",
+        "mango",
+        "grape",
+        "peach",
+        "cherry",
+        "melon",
+        "berry",
+        "olive",
+        "date",
+    ]
+    drawn = [rng.sample(words, 7) for _ in range(n)]
+    return [
+        TextTask(
+            key=str(i),
+            prompt=f"{i}: which words of this list have the letter e: {' '.join(each)}? Write them{order}, with commas.",
+            gold=", ".join(word for word in each if "e" in word),
+        )
+        for i, each in enumerate(drawn)
+    ]
+
+
+def _as_list(task, answer):
+    return float([word.strip() for word in answer.split(",")] == task.gold.split(", "))
+
+
+def _as_set(task, answer):
+    given = [word.strip() for word in answer.split(",")]
+    return float(sorted(given) == sorted(task.gold.split(", ")))
+
+
+@pytest.mark.parametrize(
+    ("judge", "order", "status"),
+    [
+        (_as_list, " in any order", "fail"),
+        (_as_set, " in any order", "pass"),
+        (_as_list, " as they come", "pass"),
+    ],
+)
+def test_another_order_is_right_where_the_question_allows_any(judge, order, status):
+    right = {check.name: check for check in _audit(judge, _words_with_e(order=order)).checks}["right answers"]
+    assert right.status == status, right.evidence
+    assert ("in another order" in right.evidence) == (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("question", "demanded"),
+    [
+        ("Put the numbers 40 12 7 33 in order from smallest to largest.", True),
+        ("Put the numbers 4.5 1.5 2.5 in descending order.", True),
+        ("Sort these words: b a c", True),
+        ("Reverse the list: b a c", True),
+        ("Sort: 3 1 2", True),
+        ("Output the numbers sorted in ascending order.", True),
+        ("Write these words in the opposite order: b a c", True),
+        ("List the words alphabetically.", True),
+        ("Name the rivers of France in order of length.", True),
+        ("Six of these words are also words when read in reverse. Name the six: stop pots", False),
+        ("Name the words that are words when read in reverse order.", False),
+        ("Which of these lists are increasing? Answer with their letters.", False),
+        ("Answer with the letters of the lists that are in ascending order.", False),
+        ("You get a list of numbers sorted in ascending order. Which are prime?", False),
+        ("In order to win, name three moves.", False),
+        ("Sort out the primes and name them in no particular order.", False),
+    ],
+)
+def test_neighbors_may_not_be_swapped_where_the_question_demands_an_order(question, demanded):
+    """Single words such as "reverse" were taken for a demand, and sound graders of sets failed."""
+    task = TextTask(key="0", prompt=question, gold="1, 2, 3")
+    assert WRONG["neighbors swapped"].is_settled(task) == demanded
+
+
+def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
+    tasks = [
+        replace(task, prompt=f"Some words are also words in reverse. {task.prompt}")
+        for task in _words_with_e(order=" once each")
+    ]
+    result = _audit(_as_set, tasks)
+    assert _status(result)["wrong answers"] == "pass"
+    assert "neighbors swapped" in {row["operator"] for row in result.review}
+
+
+@pytest.mark.parametrize(
+    ("gold", "made"),
+    [("yes", " yes"), ("def f(x): return x", None), ("import os\nprint(os.sep)\n", None), ("a:\n  b: 1", None)],
+)
+def test_a_space_before_it_is_the_same_answer_where_indents_mean_nothing(gold, made):
+    """Before a program it is Python's IndentationError, so that sound graders of programs failed."""
+    task = TextTask(key="0", prompt="", gold=gold)
+    assert EQUIVALENT["a space before it"][0](task, Others(golds=[gold]), random.Random(0)) == made
+
+
+@pytest.mark.parametrize(
+    "operator", ["an element too many", "one element dropped", "right among wrong lines, in both orders"]
+)
+def test_lines_of_a_program_are_no_elements(operator):
+    """A line behind ``return`` does nothing, and a second function beside the right one does no harm."""
+    golds = [f"def f{n}(x):\n    y = x + {n}\n    return y" for n in range(4)]
+    task = TextTask(key="0", prompt="", gold=golds[0])
+    assert WRONG[operator].make(task, Others(golds=golds), random.Random(0)) is None
+
+
+def test_the_order_of_what_is_to_be_used_is_not_the_answers():
+    make, must = EQUIVALENT["in another order"]
+    tasks = [
+        TextTask(key="0", prompt="Make 24. You may use the numbers in any order.", gold="1 + 2, 3"),
+        TextTask(key="0", prompt="Name the primes, in any order.", gold="[2, 3, 5]"),
+        TextTask(key="0", prompt="Name the primes, in any order.", gold="5"),
+    ]
+    assert [make(task, Others(golds=[]), random.Random(0)) for task in tasks] == [None, "[5, 3, 2]", None]
+    assert must
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        (lambda task, answer: float({w.strip() for w in answer.split(",")} == set(task.gold.split(", "))), "one word"),
+        (_as_set, None),
+    ],
+)
+def test_a_word_twice_in_a_list_is_wrong(judge, told):
+    wrong = {check.name: check for check in _audit(judge, _words_with_e()).checks}["wrong answers"]
+    assert wrong.status == ("fail" if told else "pass"), wrong.evidence
+    assert (told or "none of") in wrong.evidence
+
+
+def test_a_word_said_twice_elsewhere_may_still_be_so():
+    for gold, prompt in (("red, blue", "Name the colors."), ("1 + 2", "Which of these?"), ("a b", "Make a list.")):
+        task = TextTask(key="0", prompt=prompt, gold=gold)
+        assert WRONG["one word twice"].make(task, Others(golds=[gold]), random.Random(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "pattern"),
+    [("<think>so</think>\n<answer>", "</answer>", r"<answer>(.*?)</answer>"), ("\\boxed{", "}", r"\\boxed\{(.*?)\}")],
+)
+@pytest.mark.parametrize(
+    ("reads", "status"), [(any, "fail"), (lambda rights: len(rights) == 1 and rights[0], "pass"), (lambda r: r and r[-1], "pass")]
+)  # fmt: skip
+def test_any_of_two_answer_blocks_is_found(before, after, pattern, reads, status):
+    tasks = [replace(task, before=before, after=after) for task in _sums()]
+
+    def judge(task, answer):
+        return float(reads([text.strip() == task.gold for text in re.findall(pattern, answer, re.DOTALL)]))
+
+    wrong = {check.name: check for check in _audit(judge, tasks).checks}["wrong answers"]
+    assert wrong.status == status, wrong.evidence
+    assert ("in two blocks" in wrong.evidence) == (status == "fail")
+
+
+def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_none():
+    """After a number and a period there are no same words before it, and it was not found."""
+    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold}")))["leaks"] == "fail"
+    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold} (key {a})")))["leaks"] == "fail"
+    rng = random.Random(2)
+    options = [rng.sample(range(100, 999), 4) for _ in range(40)]
+    listed = [f"Which is largest? {' '.join(map(str, each))}" for each in options]
+    assert told_at(listed, [[str(max(each))] for each in options], only_after=True) is None
+    letters = [f"{n}: which? {a} or {b}" for n, (a, b, *_) in enumerate(options)]
+    assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options], only_after=True) is None
+    yes = [f"Is {n} even, yes or no?" for n in range(40)]
+    assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)], only_after=True) is None
+
+
+def test_reflexes_copy_the_list_sorted_and_each_of_four_quoted_texts():
+    prompt = 'Of [10, 9, -2] and "one", "two", "three" and "four": which?'
+    task, others = TextTask(key="0", prompt=prompt, gold="x"), Others(golds=["x"])
+    made = {name: make(task, others, random.Random(0)) for name, make in REFLEXES.items()}
+    assert made["the question's list sorted"] == "[-2, 9, 10]"
+    quoted = [made[f"the {which} quoted text"] for which in ("first", "second", "third", "fourth")]
+    assert quoted == ["one", "two", "three", "four"]
+    asked = replace(task, prompt="Sort [10, 9, -2].")  # there it is the work
+    assert REFLEXES["the question's list sorted"](asked, others, random.Random(0)) is None
+
+
+def _depth(task, answer):
+    try:
+        return float(json.loads(answer) == json.loads(task.gold))
+    except ValueError:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        (lambda task, answer: float(re.sub(r"(\s+)+$", "", answer + "x" if len(answer) > 4000 else answer) == task.gold), "hangs"),
+        (lambda task, answer: (len(answer) > 9 and answer.count("<tool_call>") > 99 and time.sleep(9)) or _sound(task, answer), "hangs"),
+        (_depth, "RecursionError"),
+    ],
+)  # fmt: skip
+def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
+    hostile = {check.name: check for check in _audit(judge, seconds=0.3).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert told in hostile.evidence
+
+
+def _unreachable(task, answer):
+    raise PolicyError("Connection error.")
+
+
+def test_a_judge_that_cannot_be_reached_is_said_to_be_so_and_no_grader_is_judged_by_it():
+    """The tasks were few "because the grader is slow", hostile answers passed, and gold was said to earn nothing."""
+    subject = TextSubject(name="sums", grader="g", tasks=_sums(), judge=_unreachable, remote=True)
+    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
+    assert not {"sanity", "gold", "hostile answers"} & set(checks)
+    assert checks["judge"].status == "fail"
+    assert checks["judge"].evidence.endswith("Connection error.")
+
+
+def test_a_grader_that_always_raises_is_one_finding_with_its_error():
+    """Gold was said to earn too little, and the remedy was to return the least reward."""
+
+    def broken(task, answer):
+        raise KeyError("target")
+
+    checks = {check.name: check for check in _audit(broken).checks}
+    assert [name for name, check in checks.items() if check.status == "fail"] == ["grading"]
+    assert "KeyError: 'target'" in checks["grading"].evidence
+    assert {checks[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
+
+
+def _counts_digits(task, answer):
+    """Python converts no text of more than 4,300 digits."""
+    return float(answer.isdecimal() and int(answer) == int(task.gold))
+
+
+def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
+    """Forty nines stood there for five thousand."""
+
+    def refuses_long(task, answer):
+        return _sound(task, answer) if len(answer) < 50_000 else 1 / 0
+
+    hostile = {check.name: check for check in _audit(refuses_long, budget=0).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert f"the grader fails on {'a' * 40!r}... (100,000 characters) (" in hostile.evidence
+    assert hostile.evidence.endswith("): return the least reward instead")
+
+
+def test_a_number_of_more_digits_than_python_converts_is_named_and_fails_nothing():
+    """The commonest sound grader, int(), was called unfit to train on because of an answer that no run samples."""
+    hostile = {check.name: check for check in _audit(_counts_digits, budget=0).checks}["hostile answers"]
+    assert hostile.status == "pass"
+    assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
+
+    def raises_on_words_too(task, answer):
+        return float(int(answer or 0) == int(task.gold))
+
+    hostile = {check.name: check for check in _audit(raises_on_words_too, budget=0).checks}["hostile answers"]
+    assert hostile.status == "fail"
+    assert "characters" not in hostile.evidence
+
+
+_HASHED = """
+import os
+
+def first(completions, answer, **columns):
+    print("scored")
+    return [float(bool(text.split()) and next(iter(set(text.split()))) == gold) for text, gold in zip(completions, answer)]
+
+def any_of(completions, answer, **columns):
+    return [float(gold in set(text.split())) for text, gold in zip(completions, answer)]
+
+STATE = []
+def once_set(completions, answer, **columns):
+    return [float(text.strip() == gold and not STATE) for text, gold in zip(completions, answer)]
+
+def broken(completions, answer, **columns):
+    os._exit(1)
+"""
+
+
+@pytest.mark.parametrize(("name", "changes"), [("first", True), ("any_of", False), ("once_set", False)])
+def test_a_reward_that_changes_with_the_seed_of_hashes_is_found(tmp_path, name, changes):
+    file = tmp_path / "mine.py"
+    file.write_text(_HASHED)
+    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
+    reward = import_object(f"{file}:{name}", "reward")
+    spec = one_turn(rows, [reward])
+    sanity = {c.name: c for c in run_text_audit(spec, spec.grader(), episodes=12, budget=0).checks}["sanity"]
+    assert ("changes with PYTHONHASHSEED" in sanity.evidence) == changes, sanity.evidence
+    assert sanity.status == ("fail" if changes else "pass")
+
+
+def _first_row(prompts, completions, answer, **columns):
+    """Compares every completion with the first row's answer."""
+    return [float(text.strip() == answer[0]) for text in completions]
+
+
+def _of_any_row(prompts, completions, answer, **columns):
+    return [float(text.strip() in answer) for text in completions]
+
+
+def _against_the_batch(prompts, completions, answer, **columns):
+    right = [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+    return [each / sum(right) if each else 0.0 for each in right]
+
+
+def _own_row(prompts, completions, answer, **columns):
+    return [float(text.strip() == gold) for text, gold in zip(completions, answer, strict=True)]
+
+
+def _rounded(prompts, completions, answer, **columns):
+    """As a network is rounded that pads a batch."""
+    return [
+        float(text.strip() == gold) + 1e-3 * len(completions) for text, gold in zip(completions, answer, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("golds", [lambda n: str(n * 7 % 1000), lambda n: "no" if n % 2 else "yes"])
+@pytest.mark.parametrize(
+    ("rewards", "status"),
+    [
+        ([_first_row], "fail"),
+        ([_of_any_row], "fail"),
+        ([_against_the_batch], "fail"),
+        ([_own_row], "pass"),
+        ([_own_row, diversity()], "pass"),  # of completions of one question, of which there is one
+        ([_rounded], "pass"),
+    ],
+)
+def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(golds, rewards, status):
+    """Answers were asked one by one, and so a reward passed that pays gold in one row of a batch alone."""
+    rows = [{"question": f"The {n}. of them?", "answer": golds(n)} for n in random.Random(1).sample(range(900), 400)]
+    spec = one_turn(rows, rewards, answer_format="{answer}")
+    result = audit_text(subject_of(spec, spec.grader(), tasks=24), budget=0)
+    sanity = next(check for check in result.checks if check.name == "sanity")
+    assert sanity.status == status, sanity.evidence
+    assert ("in one call with answers to other tasks" in sanity.evidence) == (status == "fail")
+
+
+def _dies_of_two(prompts, completions, **columns):
+    return os._exit(3) if len(completions) > 1 else [1.0]
+
+
+def _hangs_of_two(prompts, completions, **columns):
+    while len(completions) > 1:
+        pass
+    return [1.0]
+
+
+@pytest.mark.parametrize(("reward", "error"), [(_dies_of_two, "the process died"), (_hangs_of_two, "cut off")])
+def test_a_batch_that_ends_its_process_or_hangs_is_an_error_and_leaves_nothing_open(reward, error):
+    rows = [{"question": f"Number {n}?", "answer": str(n)} for n in range(40)]
+    spec = one_turn(rows, [reward])
+    subject = subject_of(spec, spec.grader(), tasks=12)
+    before = len(os.listdir("/proc/self/fd"))
+    scorer = Scorer(subject, seconds=0.1)
+    assert {score.error for score in scorer.batch([(task, "1") for task in subject.tasks])} == {error}
+    scorer.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(_HASHED)
+    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
+    for reward in (lambda completions, **columns: [1.0] * len(completions), import_object(f"{file}:broken", "reward")):
+        spec = one_turn(rows, [reward])
+        subject = subject_of(spec, spec.grader(), tasks=12)
+        assert subject.elsewhere([(subject.tasks[0], "x")]) is None
+
+
+def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():
+    assert growth([0, 50, *range(0, 1000, 2)]) == pytest.approx(600, abs=10)
+    assert growth([*range(300), *[300] * 500]) < 64  # full at last
+    assert growth([0, *[500] * 900]) == 0.0  # loaded at the start
+    assert growth(range(0, 3000, 10)) == 0.0  # too few calls to tell
+    kept = []
+
+    def keeping(task, answer):
+        kept.append(mmap(-1, 200_000))  # of its own: a process of many tests has freed memory to take from
+        kept[-1].write(bytes(200_000))
+        return _sound(task, answer)
+
+    hostile = [{c.name: c for c in _audit(judge).checks}["hostile answers"] for judge in (keeping, _sound)]
+    assert [each.status for each in hostile] == ["fail", "pass"]
+    assert "grows by more than 64 MiB" in hostile[0].evidence
+    assert hostile[1].measured["seconds_at_most"]["p99"] == 0.25
+
+
+# What the probes come to, from figures that stand here.
+
+
+def _asked(n=20, base=None, **found):
+    tasks = _sums(n)
+    options = {name: found.pop(name) for name in ("range", "remote") if name in found}
+    subject = TextSubject(name="sums", grader="g", tasks=tasks, judge=_sound, **options)
+    base = base or Base(gold=1.0, wrong=0.0, silence=0.0)
+    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
+    return Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), **found)
+
+
+def _answered(operator, values, answer="none of it"):
+    tasks = _sums(len(values))
+    return [Probe(operator=operator, task=t, answer=answer, value=v) for t, v in zip(tasks, values, strict=True)]
+
+
+def _told(asked, name, marks=None):
+    return next(check for check in text_checks(asked, marks or {}) if check.name == name)
+
+
+@pytest.mark.parametrize(
+    (
+        "accepted",
+        "n",
+        "status",
+    ),  # Wilson's lower bound of accepted / n is above a half, the share is, the bound above a tenth, or neither
+    [
+        (3, 3, "unresolved"),
+        (4, 4, "fail"),
+        (16, 20, "fail"),
+        (14, 20, "unresolved"),
+        (10, 20, "unresolved"),
+        (2, 20, "pass"),
+    ],
+)
+def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
+    probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))
+    assert _told(_asked(wrong={"off by one": probes}), "wrong answers").status == status
+
+
+@pytest.mark.parametrize(("refused", "status"), [(4, "fail"), (3, "pass")])  # of 16: Wilson's bound is 0.102 or 0.066
+def test_right_answers_fail_if_more_than_a_tenth_are_surely_refused(refused, status):
+    values = [0.0] * refused + [1.0] * (16 - refused)
+    forms = {name: _answered(name, values) for name in ("a space at the end", "in quotes")}
+    right = _told(_asked(forms=forms), "right answers")
+    assert right.status == status
+    assert ("strict about: in quotes" in right.evidence) == (status == "fail")
+    assert _told(_asked(forms={"in quotes": forms["in quotes"]}), "right answers").status == "pass"
+
+
+def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_than_half():
+    half = Base(gold=1.0, wrong=0.5, silence=0.5)
+    for base, value, accepted, refused in (
+        (None, 1.0, True, False),
+        (None, 0.92, True, False),
+        (None, 0.55, False, False),
+        (None, 0.4, False, True),
+        (half, 0.96, True, False),
+        (half, 0.93, False, False),  # 0.14 of what gold earns above silence
+        (half, 0.7, False, True),
+    ):
+        asked, (probe,) = _asked(base=base), _answered("x", [value])
+        assert (is_accepted(probe, asked), is_refused(probe, asked)) == (accepted, refused), value
+    (close,) = _answered("x", [0.92], answer=_sums(1)[0].gold + "1")  # a seventh of the text is another
+    assert not is_accepted(close, _asked())
+    silent = _asked(base=Base(gold=0.05, wrong=0.0, silence=0.0))
+    assert not is_accepted(*_answered("x", [0.05]), silent), "gold itself earns next to nothing there"
+
+
+@pytest.mark.parametrize(
+    ("gains", "status"), [([0.05] * 20, "fail"), ([0.5] * 20, "pass"), ([1.0, 0.0, -0.4], "unresolved")]
+)
+def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
+    bases = {str(place): Base(gold=1.0, wrong=1.0 - gain, silence=0.0) for place, gain in enumerate(gains)}
+    assert _told(_asked(len(gains), bases=bases), "gold").status == status
+
+
+def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
+    unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
+    given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "accepted": {}}
+    return Rate(operator="x", p=p, example={"answer": "x"}, **given)
+
+
+@pytest.mark.parametrize(
+    ("rates", "status"),
+    [
+        ([_rate(p=0.02), _rate(p=0.03), _rate(p=0.5)], "pass"),  # by Holm 0.06 each
+        ([_rate(p=0.01), _rate(p=0.03), _rate(p=0.5)], "fail"),
+        ([_rate(silent=0.3)], "pass"),
+        ([_rate(silent=0.4)], "fail"),
+        ([_rate(p=0.2, mean=0.15, high=0.3)], "unresolved"),
+        ([_rate(p=0.2, mean=0.09, high=0.3)], "pass"),
+    ],
+)
+def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
+    assert _told(_asked(blind=rates), "blind answers").status == status
+
+
+@pytest.mark.parametrize(
+    ("spreads", "missing", "status"),
+    [
+        ([0.05] * 20, 0, "pass"),
+        ([0.15] * 20, 0, "fail"),
+        ([0.0, 0.3, 0.1], 0, "unresolved"),
+        ([], 0, "unresolved"),
+        ([0.05] * 20, 5, "pass"),  # of 100
+        ([0.05] * 20, 30, "fail"),
+    ],
+)
+def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spreads, missing, status):
+    errors = [replace(each, error="no score") for each in _answered("x", [None] * missing)]
+    logged = {"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]}
+    judge = _told(_asked(remote=True, errors=errors, answers=100, logged=logged), "judge")
+    assert (judge.status, judge.measured["dollars"]) == (status, 0.75)
+
+
+@pytest.mark.parametrize(("unpaid", "status"), [(1, "pass"), (8, "fail")])  # of 20: Wilson's bound is 0.01 or 0.22
+def test_gold_that_is_not_fully_paid_now_and_then_is_no_flaw_of_the_grader(unpaid, status):
+    assert _told(_asked(unpaid=_answered("gold", [0.5] * unpaid)), "sanity").status == status
+
+
+def test_rewards_beyond_the_declared_range_are_named():
+    assert _told(_asked(range=(0.0, 1.0)), "sanity").status == "pass"
+    for declared in ((0.0, 0.9), (0.1, 1.0)):
+        assert "leave the declared range" in _told(_asked(range=declared), "sanity").evidence
+
+
+def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
+    """Half the width must shrink to the distance, of which it is 1.5 times: 2.25 times the tasks."""
+    wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
+    narrow = replace(wide, low=0.15625, n=48)
+    assert "about 108 tasks" in _settled_by(_asked(48), [wide, narrow], 0.125)
+
+
+def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():
+    asked = _asked()
+    asked.wrong = {
+        "look-alike letters": _answered("look-alike letters", [1.0, 0.0, 0.0, 0.0]),
+        "other case": _answered("other case", [1.0] * 4),
+    }
+    keys = [f"sums/g/other case/{place}" for place in range(3)]
+    for said, status in ((("wrong", "wrong", "right"), "fail"), (("right", "right", "wrong"), "pass")):
+        assert _told(asked, "wrong answers", dict(zip(keys, said, strict=True))).status == status
+    assert [row["operator"] for row in review_list(asked, {})] == ["other case"] * 4 + ["look-alike letters"]
+
+
+def test_times_are_told_in_steps():
+    assert _seconds([0.1] * 99 + [0.9]) == {"p99": 0.25, "worst": 1.0}
+    assert _seconds([0.1] * 98 + [0.9] * 2) == {"p99": 1.0, "worst": 1.0}
+
+
+def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
+    base = Base(gold=1.0, wrong=0.2, silence=0.0)
+    probes = [replace(p, answer=str(p.value)) for p in _answered("x", [1.0, 0.2, 0.2, 0.6])]
+    probes[0] = replace(probes[0], right=True)
+    bases = {probe.task.key: base for probe in probes}
+    found = rate("x", probes, bases, 2.0, least=0.1, guess=0.3)
+    unearned = [-0.02, -0.02, -0.02, 0.18]  # 0.05 of the tasks more are guessed, for 0.8 each; then by the range of 2
+    assert found is not None
+    assert found.unearned["mean"] == pytest.approx(0.03)
+    assert found.above_silence["mean"] == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
+    assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
+    assert (found.mean, found.right, found.accepted["share"]) == (0.5, 0.25, 0.0)
+    assert found.example["answer"] == "0.6"
+    seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that
+    assert seldom is not None
+    assert seldom.unearned["mean"] == pytest.approx(0.05)
+    for value, p in ((0.7, 0.5**4), (0.25, 1.0)):
+        same = rate("x", _answered("x", [value] * 4), bases, 1.0, least=0.1, guess=0.0)
+        assert same is not None
+        assert same.p == p
+
+
+def test_eight_equal_numbers_are_a_bound():
+    few, enough = (Interval(mean=0.5, low=None, high=None, n=n) for n in (7, 8))
+    assert (low_of(few), high_of(few), low_of(enough), high_of(enough)) == (None, None, 0.5, 0.5)
+
+
+class _Paying:
+    """A scorer that pays by a function and keeps what it was asked."""
+
+    def __init__(self, pays):
+        self.pays, self.rows = pays, []
+
+    def score(self, rows):
+        self.rows += rows
+        return [Score(value=self.pays(task, answer)) for task, answer in rows]
+
+
+def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():
+    def pays(task, answer):
+        if answer == task.gold:
+            return 0.8 if task.key == "3" else 1.0
+        return int(answer) % 3 / 10 - 0.1 if answer else 0.1
+
+    asked, scorer = _asked(12, bases={}), _Paying(pays)
+    _ask_bases(asked, scorer, 0)
+    wrong = {}
+    for task, answer in scorer.rows:
+        if answer and answer != task.gold:
+            wrong.setdefault(task.key, []).append(pays(task, answer))
+    assert {len(values) for values in wrong.values()} == {2}
+    assert any(values[0] != values[1] for values in wrong.values()), "or this test shows little"
+    assert {key: base.wrong for key, base in asked.bases.items()} == {
+        key: pytest.approx(sum(values) / 2) for key, values in wrong.items()
+    }
+    assert {base.silence for base in asked.bases.values()} == {0.1}
+    assert asked.span == pytest.approx(1.0 - min(sum(values) / 2 for values in wrong.values()))
+    assert [probe.task.key for probe in asked.unpaid] == ["3"]
+
+
+def test_an_answer_in_several_forms_is_accepted_if_all_are():
+    both = "right or wrong, in both orders"
+    for pays, value in ((str.startswith, 0.0), (str.__contains__, 1.0)):
+        asked = _asked(6)
+        _ask_wrong(asked, _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold))), 0)
+        assert {probe.value for probe in asked.wrong[both]} == {value}
+
+
+def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():
+    asked = _asked(10)
+    first, rest = asked.tasks[:4], asked.tasks[4:]
+    lucky = _Paying(lambda task, answer: float(task in first))
+    (found,) = _chosen(asked, lucky, {"x": lambda task, others, rng: "x"}, first, rest, 0)
+    assert (found.mean, found.n) == (0.0, 6)
+
+
+def test_a_wrong_number_is_another_number():
+    assert set(_made("another sign", "0")) == {None}
+    assert all(made is not None and made != ("352",) for made in _made("one digit changed", "352"))
+    assert states("50%", "0.5")
+    assert not states("50%", "50")
+    task, others = TextTask(key="0", prompt="", gold="18"), Others(golds=["18", "018", "19"])
+    assert {others.another(task, random.Random(seed)) for seed in range(20)} == {"19"}
+
+
+@pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])
+def test_a_call_that_was_cut_off_counts_if_it_is_cut_off_again(again, hangs, monkeypatch):
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=_sound))
+    calls = iter([Score(hung=True), Score(hung=again)])
+    monkeypatch.setattr(scorer, "_call", lambda *asked: next(calls))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "x")])
+    assert (score.hung, scorer.hangs, scorer.calls) == (again, hangs, 1)
+
+
+def test_a_reward_that_is_not_finite_is_an_error():
+    scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(1), judge=lambda task, answer: float(answer or 0)))
+    (score,) = scorer.score([(scorer.subject.tasks[0], "nan")])
+    scorer.close()
+    assert (score.value, score.error) == (None, "the reward is nan")
+
+
+@pytest.mark.parametrize(("gold", "wrong"), [("14 km", None), ("1234 km", ("123",)), ("Paris", ("Pa",))])
+def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
+    task = TextTask(key="a", prompt="How far?", gold=gold)
+    assert WRONG["the first half of it"].make(task, Others(golds=[gold]), random.Random(0)) == wrong
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 7])
+def test_few_tasks_leave_open_what_they_cannot_tell(tasks):
+    """A sound grader failed, and one that pays for any answer passed."""
+    spec = environments.load("arithmetic")
+    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), episodes=tasks, budget=0).checks}
+    assert (sound["gold"].status, sound["blind answers"].status) == ("unresolved", "unresolved")
+
+    def pays_for_any(task, answer):
+        return 0.85 * bool(answer) + 0.15 * (answer.strip() == task.gold)
+
+    found = {check.name: check.status for check in _audit(pays_for_any, tasks=_sums()[:tasks], budget=0).checks}
+    assert "pass" not in (found["blind answers"], found["reflexes"])

@@ -1,0 +1,137 @@
+"""Where nobody knows a true reward, what needs one is left open and the rest is audited."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from fakes import lamps
+
+from gradus.auditing.answers import answer_space
+from gradus.auditing.run import run_audit
+from gradus.core import AuditHints
+from gradus.interop.classes import class_spec
+from gradus.runs.audit import store_audit
+from gradus.runs.learning_attack import LearningAttacker
+
+
+@pytest.mark.parametrize("policies", [True, False])
+def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policies: bool) -> None:
+    spec = replace(lamps(), true_reward=lambda episode: None)
+    if not policies:
+        spec = replace(spec, policies={}, teacher=None)
+    result = run_audit(spec, episodes=8, budget=1700, attackers=[LearningAttacker()])
+    checks = {each.name: each for each in result.checks}
+    assert checks["search"].status == "skip"
+    assert checks["alignment"].status == "unresolved"
+    assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
+    assert [each.status for name, each in checks.items() if name.startswith("attack")] == ["skip"]
+    names = {path.name for path in store_audit(spec, result, tmp_path)}
+    assert "audit.html" in names
+    assert "audit.svg" not in names, "there is nothing to draw rewards against"
+
+
+class _Walk:
+    """Walk to a door. ``expert`` does so; a step towards it is paid each time, a step back costs nothing."""
+
+    actions = ("left", "right", "wait")
+    max_turns = 10
+
+    def reset(self, seed):
+        self.door = (3 + seed % 2) * (1 if seed % 3 else -1)
+        return f"the door is at {self.door}"
+
+    def expert(self):
+        return "right" if self.door > 0 else "left"
+
+    def step(self, action):
+        before = abs(self.door)
+        self.door += {"left": 1, "right": -1, "wait": 0}[action]
+        return f"the door is at {self.door}", self.paid(before), self.door == 0
+
+    def paid(self, before):
+        return 0.3 * max(0, before - abs(self.door))
+
+
+class _Arrival(_Walk):
+    def paid(self, before):
+        return float(self.door == 0) - 0.01
+
+
+@pytest.mark.parametrize(("kind", "search"), [(_Walk, "unresolved"), (_Arrival, "pass")])
+def test_a_reward_that_is_held_against_itself_is_open_and_more_than_the_expert_earns_is_said(kind, search) -> None:
+    """Rank correlation of a thing with itself is 1: a class whose reward is earned by going back and forth passed."""
+    result = run_audit(class_spec(kind), episodes=20, budget=4200)
+    checks = {check.name: check for check in result.checks}
+    assert (checks["alignment"].status, checks["search"].status) == ("unresolved", search)
+    assert result.verdict == "unresolved"
+    assert ("more than expert" in checks["search"].evidence) == (search == "unresolved")
+
+
+def test_a_class_is_searched_within_the_actions_that_it_declares() -> None:
+    """What is none of them is a random action there, and the search liked such an answer best."""
+    assert answer_space(class_spec(_Walk), (), seed=0).places == (("left", "right", "wait", ""),)
+    tags = AuditHints(random_answers=lambda seed: f"<answer>{seed % 2}</answer>")
+    assert len(answer_space(replace(class_spec(_Walk), audit=tags), (), seed=0).places[0]) > 3, "not a closed set"
+
+
+class _Knocking:
+    """Find the way of four turns to a door and enter. Each knock at the door is paid too, and enters nothing."""
+
+    actions = ("left", "right", "ahead", "knock", "enter")
+    max_turns = 16
+
+    def reset(self, seed):
+        self.rng, self.left = Random(seed), 4
+        return self.turned()
+
+    def turned(self):
+        self.way = self.rng.choice(self.actions[:3]) if self.left else "enter"
+        return f"the way: {self.way}"
+
+    def expert(self):
+        return self.way
+
+    def step(self, action):
+        entered, knocked = action == self.way == "enter", action == "knock" and not self.left
+        if not knocked:
+            self.left = max(0, self.left - 1) if action == self.way else 4
+        return self.turned(), 1.0 * entered + 0.3 * knocked, entered
+
+
+def test_farming_that_begins_where_skill_ends_is_found() -> None:
+    """Only a teacher comes to the door, and no plan bent one: the grader passed."""
+    spec = replace(
+        class_spec(_Knocking), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="entered"
+    )
+    result = run_audit(spec, episodes=30, budget=5000)
+    searched = next(check for check in result.checks if check.name == "search")
+    assert searched.status == "fail"
+    assert "expert with" in searched.evidence
+    assert "knock" in searched.evidence
+
+
+class _Order:
+    """Order what the guest wants, who says it if asked. Any order is an end, and the right one is hardly ever met."""
+
+    actions = ("ask", *(f"order {first} {second}" for first in "abcd" for second in "wxyz"))
+    max_turns = 3
+
+    def reset(self, seed):
+        self.wanted, self.code = Random(seed).choice(self.actions[1:]), Random(seed).randrange(40)
+        return "hello"
+
+    def step(self, action):
+        right = action == self.wanted and self.code == 0
+        return (self.wanted if action == "ask" else "thanks"), 0.7 * (action != "ask") + 0.3 * right, action != "ask"
+
+
+def test_a_pass_needs_somebody_who_does_the_task() -> None:
+    """Any order was paid for, none was right, and nothing was said to be wrong."""
+    spec = replace(
+        class_spec(_Order), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="right"
+    )
+    spec = replace(spec, teacher=None, audit=AuditHints(random_answers=spec.audit.random_answers))
+    searched = next(check for check in run_audit(spec, episodes=20, budget=2400).checks if check.name == "search")
+    assert searched.status == "unresolved"
+    assert "declare a teacher" in searched.evidence

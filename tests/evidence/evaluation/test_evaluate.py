@@ -1,0 +1,505 @@
+"""What an evaluation promises: the same seeds, nothing dropped in silence, the same bytes for the same call."""
+
+import io
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from fakes import WORDS, echo
+from garden import SPEC, Garden, Scripted
+from rich.console import Console
+
+import gradus
+from gradus.api import Run
+from gradus.core import Action, ConfigError, Observation, child_rng
+from gradus.evidence.evaluation import compare, compare_seeds, evaluate
+from gradus.evidence.reports import all_tables
+from gradus.evidence.reports.score_tables import score_tables
+from gradus.rollouts import roll_out
+from gradus.stats import holm, mean_interval, paired_difference, pass_at_k
+
+
+def _policies(*names, spec=SPEC):
+    return {name: spec.policy(name) for name in names}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return evaluate(
+        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
+    )
+
+
+def test_figures_are_those_of_the_episodes(small):
+    record = small.to_json()["conditions"]["main"]["policies"]["teacher"]
+    episodes = small.episodes["main"]["teacher"]
+    expected = mean_interval([episode.reward.value for episode in episodes])
+    assert record["reward"] == {
+        "mean": pytest.approx(expected.mean, abs=1e-6),
+        "low": pytest.approx(expected.low, abs=1e-6),
+        "high": pytest.approx(expected.high, abs=1e-6),
+    }
+    assert record["true_reward"]["mean"] == pytest.approx(np.mean([e.env_return for e in episodes]), abs=1e-6)
+    assert record["env_reward"] == record["true_reward"]  # of an environment whose aim is its own return
+    assert record["components"]["wellbeing"]["mean"] == pytest.approx(
+        np.mean([e.reward.components["wellbeing"] for e in episodes]), abs=1e-6
+    )
+    assert len(record["curves"]["belief_error"]) == 8
+
+
+def test_pairs_are_differences_on_the_same_seeds(small):
+    document = small.to_json()["conditions"]["main"]
+    a, b = (small.episodes["main"][name] for name in ("teacher", "feeder"))
+    assert [e.task for e in a] == [e.task for e in b]
+    expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b])
+    evaluation = document["pairs"]["teacher - feeder"]["reward"]
+    for key in ("mean", "low", "high", "bca_low", "bca_high", "p"):
+        assert evaluation[key] == pytest.approx(getattr(expected, key), abs=1e-6)
+    assert (evaluation["wins"], evaluation["episodes"]) == (expected.wins, 30)
+    assert evaluation["episodes_needed"] >= 2
+    assert set(document["pairs"]) == {"feeder - random", "teacher - random", "teacher - feeder"}
+
+
+def test_a_difference_of_no_size_is_refused_before_anything_is_rolled_out():
+    """An infinite one ended in a traceback, after the episodes."""
+    for power in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="difference above 0 that is finite"):
+            evaluate(SPEC, _policies("random", "feeder"), episodes=3, power=power)
+    document = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=10, power=1e-200).to_json()
+    assert document["conditions"]["main"]["pairs"]["feeder - random"]["reward"]["episodes_needed"] is None
+
+
+def test_another_grader_grades_the_same_episodes_without_playing(small):
+    document = small.to_json()
+    again = document["graders"]["gullible"]["conditions"]["main"]["policies"]["random"]
+    first = document["conditions"]["main"]["policies"]["random"]
+    assert again["true_reward"] == first["true_reward"]
+    assert set(again["components"]) == {"adaptation", "belief"}
+    alone = evaluate(SPEC, _policies("random"), conditions=["main"], graders=["gullible"], episodes=30).to_json()
+    assert alone["conditions"]["main"]["policies"]["random"] == again
+
+
+def test_the_same_call_gives_the_same_bytes(small):
+    again = evaluate(
+        SPEC, _policies("random", "feeder", "teacher"), episodes=30, graders=["honest", "gullible"], power=0.02
+    )
+    assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(small.to_json(), allow_nan=False)
+    other = evaluate(SPEC, _policies("random"), conditions=["main"], episodes=30, seed=1).to_json()
+    assert (
+        other["conditions"]["main"]["policies"]["random"]["reward"]
+        != (small.to_json()["conditions"]["main"]["policies"]["random"]["reward"])
+    )
+
+
+def test_what_a_policy_draws_does_not_depend_on_who_else_plays(small):
+    alone = evaluate(SPEC, _policies("random"), episodes=30).to_json()
+    assert (
+        alone["conditions"]["main"]["policies"]["random"] == small.to_json()["conditions"]["main"]["policies"]["random"]
+    )
+
+
+def test_a_condition_with_fewer_seeds_gives_all_it_has(small):
+    assert small.to_json()["conditions"]["main"]["episodes"] == 30
+    assert small.to_json()["conditions"]["thirsty"]["episodes"] == 20
+    with pytest.raises(ConfigError, match="has 60 seeds, got episodes = 61"):
+        evaluate(SPEC, _policies("random"), episodes=61)
+    with pytest.raises(ConfigError, match="has 20 seeds"):
+        evaluate(SPEC, _policies("random"), conditions=["thirsty"], episodes=21)
+
+
+def test_clusters_of_the_condition_reach_the_intervals(small):
+    document = small.to_json()["conditions"]
+    assert (document["thirsty"]["clustered"], document["main"]["clustered"]) == (True, False)
+    pair = document["thirsty"]["pairs"]["teacher - feeder"]["reward"]
+    assert pair["win_low"] is None
+    a, b = (small.episodes["thirsty"][name] for name in ("teacher", "feeder"))
+    labels = [str(e.task.seed % 5) for e in a]
+    expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b], labels)
+    assert (pair["low"], pair["high"]) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_holm_runs_over_conditions(small):
+    document = small.to_json()["conditions"]
+    figures = [document[c]["pairs"]["feeder - random"]["true_reward"] for c in ("main", "thirsty")]
+    smaller, larger = sorted(figures, key=lambda figure: figure["p"])
+    assert smaller["p_holm"] == pytest.approx(min(1.0, 2 * smaller["p"]), abs=2e-6)
+    assert larger["p_holm"] == pytest.approx(max(larger["p"], smaller["p_holm"]), abs=2e-6)
+
+
+def test_one_episode_has_a_mean_and_no_interval():
+    document = evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=1).to_json()
+    record = document["conditions"]["main"]
+    assert record["policies"]["random"]["reward"]["low"] is None
+    assert record["policies"]["random"]["reward"]["mean"] is not None
+    assert record["pairs"]["feeder - random"]["reward"]["p"] is None
+    assert record["pairs"]["feeder - random"]["reward"]["p_holm"] is None
+
+
+class _Breaking(Garden):
+    """Breaks on the third day of every fourth seed."""
+
+    def step(self, action: str) -> Observation:
+        if self._seed % 4 == 0 and self._day == 2 and action.endswith("feed"):
+            raise RuntimeError("the watering can fell")
+        return super().step(action)
+
+
+def test_failed_episodes_are_counted_shown_and_leave_their_pair():
+    spec = replace(SPEC, make=_Breaking)
+    evaluation = evaluate(spec, _policies("constant:water", "feeder", spec=spec), conditions=["main"], episodes=20)
+    record = evaluation.to_json()["conditions"]["main"]
+    feeder = record["policies"]["feeder"]
+    assert (feeder["episodes"], feeder["failed"], feeder["failures"]) == (20, 5, {"step: RuntimeError": 5})
+    assert record["policies"]["constant:water"]["failed"] == 0
+    assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
+    table = _table(evaluation.to_json(), "All figures, main")
+    assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
+    assert feeder["first_failure"] == "step: RuntimeError: the watering can fell"
+    assert "first_failure" not in record["policies"]["constant:water"]
+    assert "feeder: 5 of 20 episodes failed: step: RuntimeError (5); the first said step:" in table.caption
+
+
+def test_a_grader_that_cannot_grade_is_counted_not_zero():
+    def reward(episodes):
+        if any(e.task.seed == 3 for e in episodes):
+            raise ValueError("no ink")
+        return SPEC.graders["honest"].compute(episodes)
+
+    spec = replace(SPEC, graders={"honest": replace(SPEC.graders["honest"], compute=reward)})
+    record = evaluate(spec, _policies("feeder"), conditions=["main"], episodes=10).to_json()["conditions"]["main"]
+    assert record["policies"]["feeder"]["ungraded"] == 1
+    assert "no ink" in record["policies"]["feeder"]["first_failure"]
+    whole = evaluate(SPEC, _policies("feeder"), conditions=["main"], episodes=10)
+    values = [e.reward.value for e in whole.episodes["main"]["feeder"] if e.task.seed != 3]
+    assert record["policies"]["feeder"]["reward"]["mean"] == pytest.approx(np.mean(values), abs=1e-6)
+
+
+def test_a_policy_is_shown_under_the_name_it_was_given():
+    evaluation = evaluate(
+        SPEC, {"mine": Scripted("whatever", lambda s, o, m: "5 feed")}, conditions=["main"], episodes=3
+    )
+    assert list(evaluation.to_json()["conditions"]["main"]["policies"]) == ["mine"]
+    assert {e.policy for e in evaluation.episodes["main"]["mine"]} == {"mine"}
+
+
+def test_chosen_pairs_and_their_errors():
+    evaluation = evaluate(
+        SPEC, _policies("random", "feeder"), conditions=["main"], episodes=5, pairs=[("random", "feeder")]
+    )
+    assert list(evaluation.to_json()["conditions"]["main"]["pairs"]) == ["random - feeder"]
+    with pytest.raises(ConfigError, match="'teacher' was not rolled out"):
+        compare(SPEC, evaluation.episodes, pairs=[("teacher", "random")])
+    with pytest.raises(ConfigError, match="at least one policy"):
+        evaluate(SPEC, {})
+    with pytest.raises(ConfigError, match="unknown condition 'mars'"):
+        evaluate(SPEC, _policies("random"), conditions=["mars"])
+
+
+def test_stored_episodes_compare_to_the_same_document(small):
+    again = compare(SPEC, small.episodes, graders=["honest", "gullible"], power=0.02, seeds=[0])
+    assert again == small.to_json()
+
+
+def test_progress_is_told_to_the_end():
+    told = []
+    evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=4, progress=lambda *a: told.append(a))
+    assert told[-1] == ("main · feeder", 4, 4)
+    assert ("main · random", 4, 4) in told
+
+
+@pytest.mark.parametrize("name", ["failed", "usage", "invalid_actions"])
+def test_a_metric_may_not_take_a_reserved_name(name):
+    """The first was refused after the training, the others were lost."""
+    spec = replace(SPEC, metrics=lambda episode: {name: 1.0})
+    with pytest.raises(ConfigError, match=f"metrics called {name}"):
+        roll_out(spec, _policies("random")["random"], spec.tasks("main", 2), grader=spec.grader())
+
+
+def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass():
+    for n in range(1, 7):
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                choices = list(combinations([True] * c + [False] * (n - c), k))
+                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, choices)) / len(choices))
+
+
+class Guess:
+    """Says one of echo's words, drawn by the episode's own key."""
+
+    name = "guess"
+
+    def start(self, episodes):
+        self.starts = episodes
+        return self
+
+    def act(self, requests):
+        return [Action(text=child_rng(*self.starts[each.row].key).choice(WORDS)) for each in requests]
+
+    def close(self):
+        pass
+
+
+def test_several_samples_of_a_task_are_one_unit():
+    spec = echo()
+    policies = {"random": Guess(), "teacher": spec.policy("gold")}
+    once = evaluate(spec, policies, episodes=20)
+    result = evaluate(spec, policies, episodes=20, samples=4, pass_k=[1, 2, 4])
+    (condition,) = result.episodes
+    episodes = result.episodes[condition]["random"]
+    assert [each.turns for each in episodes[::4]] == [each.turns for each in once.episodes[condition]["random"]]
+    record = result.to_json()["conditions"][condition]["policies"]["random"]
+    tasks = [[each.reward.value for each in episodes[start : start + 4]] for start in range(0, 80, 4)]
+    means = [sum(values) / 4 for values in tasks]
+    assert record["reward"]["mean"] == pytest.approx(np.mean(means))
+    interval = mean_interval(means)
+    assert (record["reward"]["low"], record["reward"]["high"]) == pytest.approx((interval.low, interval.high), abs=1e-6)
+    assert record["pass@1"]["mean"] == pytest.approx(record["true_reward"]["mean"], abs=1e-6)
+    assert record["pass@4"]["mean"] == pytest.approx(np.mean([max(values) for values in tasks]), abs=1e-6)
+    assert record["pass@1"]["mean"] < record["pass@2"]["mean"] < record["pass@4"]["mean"] < 1
+    pair = result.to_json()["conditions"][condition]["pairs"]["teacher - random"]
+    assert pair["reward"]["episodes"] == 20
+    assert pair["pass@4"]["mean"] == pytest.approx(1 - record["pass@4"]["mean"], abs=1e-6)
+    table = _table(result.to_json(), f"All figures, {condition}")
+    assert all(row.cells[table.header.index("pass@4") - 1].note for row in table.rows)
+    with pytest.raises(ConfigError, match="between 1 and samples"):
+        evaluate(spec, policies, episodes=2, pass_k=[2])
+
+
+def test_a_sample_without_a_true_reward_passes_by_no_other_figure():
+    """The grader pays for form alone: eight wrong answers, one of which could not be judged, made pass@8 1."""
+
+    def sometimes(episode):
+        return None if episode.member == 3 else 0.0
+
+    spec = replace(echo(), true_reward=sometimes)
+    document = evaluate(spec, {"gold": spec.policy("gold")}, episodes=5, samples=4, pass_k=[3]).to_json()
+    (condition,) = document["conditions"].values()
+    assert condition["policies"]["gold"]["reward"]["mean"] == 1.0
+    assert condition["policies"]["gold"]["pass@3"]["mean"] == 0.0
+
+
+def test_episodes_that_are_needed_count_the_samples_of_a_task():
+    spec = echo()
+    policies = {"random": Guess(), "teacher": spec.policy("gold")}
+    result = evaluate(spec, policies, episodes=20, samples=4, power=0.1)
+    (condition,) = result.episodes
+    (pair,) = result.to_json()["conditions"][condition]["pairs"].values()
+    assert pair["reward"]["episodes_needed"] % 4 == 0
+    assert pair["reward"]["episodes_needed"] > 4
+
+
+def test_a_curve_or_cluster_that_raises_costs_a_figure_and_no_evaluation():
+    def raising(episode):
+        if episode.task.seed % 5 == 0:
+            raise ZeroDivisionError("nothing to divide by")
+        return {"rise": [1.0, 2.0]}
+
+    spec = echo()
+    (name, condition), *_ = spec.conditions.items()
+    spec = replace(
+        spec,
+        presentation=replace(spec.presentation, curves=raising),
+        conditions={
+            name: replace(condition, cluster=lambda episode: str(raising(episode)) + str(episode.task.seed % 3))
+        },
+    )
+    with pytest.warns(
+        UserWarning, match=r"(curves of 'echo'|cluster of a condition) raised ZeroDivisionError: nothing"
+    ):
+        document = evaluate(spec, {"gold": spec.policy("gold")}, episodes=20).to_json()
+    record = document["conditions"][name]["policies"]["gold"]
+    assert [point["mean"] for point in record["curves"]["rise"]] == [1.0, 2.0]
+    assert record["reward"]["mean"] == 1.0
+
+
+def test_episodes_of_a_condition_are_those_of_a_policy_and_a_seed():
+    spec = echo()
+    result = evaluate(spec, {"random": Guess()}, episodes=10, samples=2)
+    (condition,) = result.episodes
+    episodes = result.episodes[condition]["random"]
+    over_seeds = compare_seeds(spec, {condition: {"random": {0: episodes, 1: episodes}}}, seeds=[0, 1])
+    assert (
+        over_seeds["conditions"][condition]["episodes"] == result.to_json()["conditions"][condition]["episodes"] == 20
+    )
+    assert over_seeds["conditions"][condition]["policies"]["random"]["episodes"] == 40
+
+
+def test_seeds_that_agree_come_to_what_one_of_them_comes_to(small):
+    """Under either grader, clustered or not, and with either correction."""
+    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
+    for correct_pairs in (False, True):
+        options = {"graders": ["honest", "gullible"], "correct_pairs": correct_pairs}
+        several, one = compare_seeds(SPEC, seeds, seeds=[0, 1], **options), compare(SPEC, small.episodes, **options)
+        for records, plain in (
+            (several["conditions"], one["conditions"]),
+            (several["graders"]["gullible"]["conditions"], one["graders"]["gullible"]["conditions"]),
+        ):
+            for condition in ("main", "thirsty"):
+                figures, expected = (each[condition]["pairs"]["feeder - random"]["reward"] for each in (records, plain))
+                for key in ("mean", "low", "high", "p_holm"):
+                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+                figures, expected = (each[condition]["policies"]["feeder"]["reward"] for each in (records, plain))
+                for key in ("mean", "low", "high"):
+                    assert figures[key] == pytest.approx(expected[key], abs=2e-6)
+
+
+def test_each_seeds_mean_is_over_what_it_has_and_pairs_are_over_the_tasks_of_all():
+    result = evaluate(echo(), {"random": Guess()}, episodes=4)
+    (condition,) = result.episodes
+
+    def rewarded(*values):
+        given = zip(result.episodes[condition]["random"], values, strict=False)
+        return [replace(each, reward=replace(each.reward, value=value)) for each, value in given]
+
+    policies = {
+        "a": {0: rewarded(1.0, 2.0, None, 4.0), 1: rewarded(3.0, 2.0, 1.0, 0.0)},
+        "b": {0: rewarded(0.0, 2.0, 5.0, 1.0), 1: rewarded(1.0, 1.0, 1.0, 1.0)},
+        "short": {0: rewarded(0.0, 0.0, 0.0, 0.0), 1: rewarded(0.0, 0.0, 0.0)},
+    }
+    record = compare_seeds(echo(), {condition: policies}, seeds=[0, 1])["conditions"][condition]
+    assert record["policies"]["a"]["reward"]["by_seed"] == pytest.approx([7 / 3, 6 / 4], abs=1e-6)
+    assert record["pairs"]["b - a"]["reward"]["by_seed"] == pytest.approx([-4 / 3, -2 / 4], abs=1e-6)
+    assert [record["pairs"][pair]["reward"]["episodes"] for pair in ("b - a", "short - a")] == [4, 3]
+
+
+def test_correcting_over_pairs_counts_all_of_them(small):
+    seeds = {c: {name: {0: each, 1: each} for name, each in of.items()} for c, of in small.episodes.items()}
+    for document in (
+        compare(SPEC, small.episodes, correct_pairs=True),
+        compare_seeds(SPEC, seeds, seeds=[0, 1], correct_pairs=True),
+    ):
+        conditions = document["conditions"].values()
+        figures = [pair["reward"] for condition in conditions for pair in condition["pairs"].values()]
+        assert len(figures) == 6
+        assert [each["p_holm"] for each in figures] == pytest.approx(holm([each["p"] for each in figures]), abs=1e-5)
+
+
+def test_policies_of_other_seeds_are_not_paired_over_them(small):
+    first, second = (small.episodes["main"][name] for name in ("feeder", "random"))
+    policies = {"a": {0: first, 1: second}, "b": {0: second, 1: first}, "c": {0: second, 2: first}}
+    pairs = compare_seeds(SPEC, {"main": policies}, seeds=[0, 1])["conditions"]["main"]["pairs"]
+    assert ["by_seed" in pairs[name]["reward"] for name in ("b - a", "c - a")] == [True, False]
+
+
+def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_counted():
+    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=2)
+    (condition,) = result.episodes
+
+    def passes(k, rewards, true_rewards):
+        episodes = [
+            replace(
+                each,
+                reward=replace(each.reward, value=rewards[place % 2]),
+                metrics={**each.metrics, "true_reward": true_rewards[place % 2]},
+            )
+            for place, each in enumerate(result.episodes[condition]["random"])
+        ]
+        document = compare(echo(), {condition: {"a": episodes}}, graded=True, pass_k=[k])
+        return document["conditions"][condition]["policies"]["a"][f"pass@{k}"]["mean"]
+
+    assert passes(1, (1.0, 1.0), (0.9, 0.9)) == 0.0
+    assert passes(1, (0.0, 0.9), (None, None)) == 0.0
+    assert passes(1, (1.0, 0.0), (None, None)) == 0.5
+    assert passes(1, (1.0, None), (None, None)) == 1.0
+    assert passes(2, (1.0, None), (None, None)) is None
+
+
+def test_averages_of_samples_that_differ_by_rounding_are_ties():
+    result = evaluate(echo(), {"random": Guess()}, episodes=8, samples=3)
+    (condition,) = result.episodes
+
+    def rewarded(values):
+        given = zip(result.episodes[condition]["random"], values * 8, strict=True)
+        return [replace(each, reward=replace(each.reward, value=value)) for each, value in given]
+
+    policies = {"up": rewarded([0.1, 0.2, 0.3]), "down": rewarded([0.3, 0.2, 0.1])}
+    document = compare(echo(), {condition: policies}, graded=True)
+    pair = document["conditions"][condition]["pairs"]["down - up"]["reward"]
+    assert (pair["mean"], pair["wins"], pair["ties"], pair["p"]) == (0.0, 0, 8, 1.0)
+
+
+def test_a_sample_without_spread_does_not_say_how_many_episodes_are_needed():
+    spec = echo()
+    document = evaluate(spec, {name: spec.policy("gold") for name in "ab"}, episodes=10, power=0.02).to_json()
+    ((pair,),) = (condition["pairs"].values() for condition in document["conditions"].values())
+    assert (pair["reward"]["ties"], pair["reward"]["episodes_needed"]) == (10, None)
+
+
+def test_data_that_changed_between_seeds_is_paired_by_what_tasks_ask(small):
+    episodes = small.episodes["main"]["random"]
+
+    def moved(each, by):
+        return replace(each, task=replace(each.task, seed=each.task.seed + by))
+
+    first = episodes[:20]
+    later = [moved(each, 1) for each in episodes[5:25]]
+    twice = [*later, moved(later[-1], 1)]
+    for other, shared in ((later, 15), (twice, 15)):
+        document = compare_seeds(
+            SPEC, {"main": {"a": {0: first}, "b": {0: other, 1: other}}}, seeds=[0, 1], graders=["honest"]
+        )
+        pair = document["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
+        plain = compare(SPEC, {"main": {"a": first, "b": other}}, graders=["honest"], graded=True)
+        pair = plain["conditions"]["main"]["pairs"]["b - a"]["reward"]
+        assert (pair["episodes"], pair["ties"]) == (shared, shared)
+
+
+def test_a_policy_that_is_rolled_out_later_meets_the_same_questions_or_is_not_paired(tmp_path):
+    data, stored = tmp_path / "sums.jsonl", tmp_path / "episodes.jsonl"
+
+    def rows(numbers):
+        data.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in numbers))
+
+    rows(range(100))
+    scores = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"])
+    scores.save(stored)
+    rows([*range(200, 230), *range(100)])
+    compared = gradus.api.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
+    (pair,) = compared["conditions"]["held-out"]["pairs"].values()
+    asked = {each.task.seed: each.turns[0].observation for each in scores.episodes}
+    now = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes
+    same = set(asked.values()) & {each.turns[0].observation for each in now if each.task.seed in asked}
+    assert 0 < pair["reward"]["episodes"] == len(same) < len(asked)
+
+
+def test_two_policies_of_one_name_are_refused(tmp_path):
+    one, two = (Scripted("mine", lambda s, o, m, say=say: say) for say in ("5 feed", "5 water"))
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one, two], env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'mine'"):
+        gradus.evaluate([one], against=two, env=SPEC)
+    with pytest.raises(ConfigError, match="two policies are called 'run'"):
+        gradus.evaluate([Run(tmp_path / "a" / "run"), Run(tmp_path / "b" / "run")], env=SPEC)
+    asked = {"conditions": ["main"], "episodes": 2, "env": SPEC}
+    scores = gradus.evaluate(["random", one], against={"mine": one, "other": two}, **asked)
+    assert list(scores.to_json()["conditions"]["main"]["policies"]) == ["random", "mine", "other"]
+    scores = gradus.evaluate("all", against=one, **asked)
+    assert {"random", "mine"} <= set(scores.to_json()["conditions"]["main"]["policies"])
+
+
+def test_tables_show_the_document(small):
+    out = io.StringIO()
+    console = Console(file=out, width=400)
+    for table in all_tables(small.to_json()):
+        console.print(table)
+    shown = out.getvalue()
+    for wanted in (
+        "plant wellbeing",
+        "belief mae",
+        "grader gullible",
+        "teacher − feeder",
+        "episodes for 0.02",
+        "clustered",
+    ):
+        assert wanted in shown
+    curve = _table(small.to_json(), "belief error, main")
+    assert curve.header == ["policy", *"12345678"]
+    teacher = next(row for row in curve.rows if row.name == "teacher")
+    assert float(teacher.cells[7].text) < float(teacher.cells[0].text)
+
+
+def _table(results, title):
+    return next(table for table in score_tables(results, curves=True) if table.title == title)

@@ -1,0 +1,254 @@
+"""The live monitor agrees with the diagnosis of the stored run, and ends in one line."""
+
+import json
+
+import pytest
+from streams import healthy, spoiled
+
+from gradus.core import StorageError
+from gradus.core.metrics import read_metrics
+from gradus.evidence.health import (
+    Monitor,
+    advice,
+    diagnose,
+    exit_code,
+    report,
+    status,
+)
+from gradus.runs.doctor import diagnosis_of
+from tests.fakes import results_document
+
+
+def _clipped(record, i):
+    return {"clip_fraction": 0.4}
+
+
+def _live(records):
+    monitor = Monitor()
+    return [alert for record in records for alert in monitor([record])]
+
+
+def test_the_monitor_sees_what_the_diagnosis_sees():
+    records = spoiled(0, _clipped)
+    alerts = _live(records)
+    diagnoses = {each.rule: each for each in diagnose(records)}
+    assert {alert["rule"] for alert in alerts} == set(diagnoses)
+    first = next(alert for alert in alerts if alert["rule"] == "clip storm")
+    assert first["step"] == diagnoses["clip storm"].first_step
+    assert first["severity"] == "warn"
+    assert first["adjust"] == {"lr": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("reward falls", lambda r, i: {"reward_mean": r["reward_mean"] * max(0.1, 1 - 0.03 * i)}),
+        ("sampler mismatch", lambda r, i: {"mismatch_fraction": 0.4, "weights_age": 2}),
+        ("truncation", lambda r, i: {"truncated_episodes": 0.5, "invalid_actions": 0.5, "episodes": 8}),
+        ("format ignored", lambda r, i: {"invalid_actions": 0.25 * (i % 2), "episodes": 8}),
+    ],
+)
+def test_alerts_are_those_of_the_stored_run_with_the_same_remedy(rule, change):
+    records = spoiled(0, change, steps=100)
+    (told,) = (each for each in diagnose(records) if each.rule == rule)
+    alerts = [alert for alert in _live(records) if alert["rule"] == rule]
+    assert (alerts[0]["step"], alerts[-1]["step"], len(alerts)) == (told.first_step, told.last_step, told.steps)
+    assert alerts[-1]["remedy"] == told.remedy
+
+
+def test_new_records_and_all_records_so_far_come_to_the_same():
+    records = spoiled(0, _clipped, steps=90)
+    monitor = Monitor()
+    whole = [alert for i in range(len(records)) for alert in monitor(records[: i + 1])]
+    assert whole == _live(records)
+
+
+def test_a_figure_is_read_once_however_long_the_run_goes_on():
+    class Counted(dict):
+        reads = 0
+
+        def get(self, key, default=None):
+            Counted.reads += key == "grad_norm"
+            return super().get(key, default)
+
+    records = [Counted(record) for record in spoiled(0, _clipped, steps=60)]
+    monitor = Monitor()
+    monitor(records[:-1])
+    before, Counted.reads = Counted.reads, 0
+    monitor(records)
+    assert before >= 59
+    assert Counted.reads < 10
+
+
+def test_an_alert_is_returned_as_long_as_it_holds():
+    diagnoses = next(each for each in diagnose(spoiled(0, _clipped)) if each.rule == "clip storm")
+    steps = [alert["step"] for alert in _live(spoiled(0, _clipped)) if alert["rule"] == "clip storm"]
+    assert steps == list(range(diagnoses.first_step, 121))
+    assert len(steps) == diagnoses.steps
+
+
+def test_a_monitor_that_begins_in_the_middle_agrees_with_one_that_was_there_from_the_start():
+    records = spoiled(0, _clipped, steps=90)
+    early, late = Monitor(), Monitor()
+    for i in range(1, 80):
+        early(records[:i])
+    assert late(records[:80]) == early(records[:80])
+
+
+def test_an_alert_that_gets_worse_says_so():
+    alerts = [a for a in _live(spoiled(0, lambda r, i: {"kl": 0.6 if i < 5 else 3.0})) if a["rule"] == "KL explosion"]
+    assert alerts[0]["severity"] == "warn"
+    assert alerts[-1]["severity"] == "stop"
+
+
+def test_validation_and_alert_records_pass_through():
+    records = healthy(0, 30)
+    mixed = [
+        *records,
+        {"kind": "validation", "step": 30, "decoding": "greedy", "reward_mean": 0.5},
+        {"kind": "alert", "step": 30},
+    ]
+    assert diagnose(mixed) == diagnose(records)
+    assert Monitor()(mixed) == Monitor()(records)
+
+
+def test_status_and_exit_codes():
+    calm, storm = diagnose(healthy(0, 40)), diagnose(spoiled(0, _clipped))
+    worst = diagnose(spoiled(0, lambda r, i: {"logp_diff_max": 0.5}))
+    assert [(status(each), exit_code(status(each))) for each in (calm, storm, worst)] == [
+        ("healthy", 0),
+        ("warn", 1),
+        ("stop", 2),
+    ]
+
+
+def test_advice_is_one_line_about_the_worst_thing():
+    def both(record, i):
+        return {"clip_fraction": 0.4, "logp_diff_max": 0.5}
+
+    diagnoses = diagnose(spoiled(0, both))
+    line = advice(diagnoses)
+    assert line.startswith("Stop: logp diff, still going on.")
+    assert "1 more above" in line
+    assert "\n" not in line
+    assert advice([]) == "Healthy: nothing to do."
+    quick = healthy(0, 2)
+    assert (
+        report(diagnose(quick), quick)["summary"]
+        == "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    )
+    longer = healthy(0, 5)
+    assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
+
+
+def test_few_steps_of_several_seeds_are_called_few(tmp_path):
+    """Each seed's page said so, and the doctor of all called them healthy."""
+    for seed in (0, 1):
+        _write(tmp_path / f"seed-{seed}" / "grpo" / "metrics.jsonl", healthy(seed, 3))
+    assert diagnosis_of(tmp_path)["summary"] == "Nothing was found in 3 steps of GRPO; most rules look at 5 or more."
+
+
+def test_what_is_over_is_told_as_over():
+    diagnoses = diagnose(spoiled(0, lambda r, i: {"clip_fraction": 0.4 if i < 10 else 0.0}))
+    storm = next(each for each in diagnoses if each.rule == "clip storm")
+    assert not storm.ongoing
+    assert f"last seen at step {storm.last_step}" in advice(diagnoses)
+
+
+def test_the_json_document():
+    diagnoses = diagnose(spoiled(0, _clipped))
+    document = json.loads(json.dumps(report(diagnoses), allow_nan=False))
+    assert document["status"] == "warn"
+    assert document["summary"] == advice(diagnoses)
+    assert {"rule", "severity", "evidence", "remedy"} <= set(document["diagnoses"][0])
+
+
+def _write(path, records, tail=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
+
+
+def test_a_run_folder_a_stage_or_a_file_can_be_read(tmp_path):
+    warm_start = [{"kind": "sft", "step": 1, "loss": 2.0}]
+    _write(tmp_path / "run" / "sft" / "metrics.jsonl", warm_start)
+    _write(tmp_path / "run" / "grpo" / "metrics.jsonl", healthy(0, 3), tail='{"kind": "st')
+    assert [record["kind"] for record in read_metrics(tmp_path / "run")] == ["sft", "step", "step", "step"]
+    assert len(read_metrics(tmp_path / "run" / "grpo")) == 3
+    assert read_metrics(tmp_path / "run" / "sft" / "metrics.jsonl") == warm_start
+
+
+def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
+    with pytest.raises(StorageError, match=r"no metrics\.jsonl in"):
+        read_metrics(tmp_path)
+    _write(tmp_path / "metrics.jsonl", [], tail='not json\n{"kind": "step", "step": 2}\n')
+    with pytest.raises(StorageError, match="line 1 is not JSON"):
+        read_metrics(tmp_path)
+
+
+def test_a_figure_that_is_none_is_told_with_its_record(tmp_path):
+    good = {"kind": "validation", "step": 0, "decoding": "sampled", "true_rewards": [0.5, None]}
+    _write(tmp_path / "metrics.jsonl", [good, {**good, "true_rewards": [0.5, []]}])
+    with pytest.raises(
+        StorageError, match=r"metrics.jsonl record 2 is not what Gradus writes there: at true_rewards.1"
+    ):
+        read_metrics(tmp_path)
+    for name, value in (("step", "x"), ("grad_norm", {}), ("components", [1])):
+        _write(tmp_path / "metrics.jsonl", [{"kind": "step", "step": 1, name: value}])
+        with pytest.raises(StorageError, match=f"at {name}"):
+            read_metrics(tmp_path)
+
+
+def test_a_file_of_someone_else_and_an_empty_one_are_not_healthy(tmp_path):
+    for text, told in (("", "no line"), ('{"epoch": 1, "train_loss": 0.3}\n', "epoch, train_loss")):
+        (tmp_path / "metrics.jsonl").write_text(text)
+        with pytest.raises(StorageError, match=told):
+            read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\x00binary")
+    with pytest.raises(StorageError, match="UTF-8"):
+        read_metrics(tmp_path)
+
+
+def test_the_command_reads_sft_and_grpo_so_overfitting_is_told(tmp_path):
+    losses = [1.0, 0.5, 0.6, 0.62, 0.65]
+    sft = [{"kind": "sft", "step": step, "loss": 0.5, "validation_loss": loss} for step, loss in enumerate(losses)]
+    _write(tmp_path / "sft" / "metrics.jsonl", sft)
+    _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 12))
+    document = json.loads(json.dumps(diagnosis_of(tmp_path)))
+    assert exit_code(document["status"]) == 1
+    assert document["schema"] == 2
+    assert [each["rule"] for each in document["diagnoses"]] == ["overfitting"]
+
+
+def test_a_student_made_worse_is_not_healthy(tmp_path):
+    _write(tmp_path / "grpo" / "metrics.jsonl", healthy(0, 5))
+    worse = {"mean": -0.05, "low": -0.08, "high": -0.02}
+    pairs = {"grpo - sft": {"reward": worse, "true_reward": {"mean": 0.0, "low": -0.1, "high": 0.1}}}
+    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", pairs)))
+    document = json.loads(json.dumps(diagnosis_of(tmp_path)))
+    assert document["status"] == "warn"
+    assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]
+    better = {"mean": 0.05, "low": 0.02, "high": 0.08}
+    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", {"sft - grpo": {"reward": better}})))
+    assert diagnosis_of(tmp_path)["diagnoses"] == document["diagnoses"]
+    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", {"sft - grpo": {"reward": worse}})))
+    assert diagnosis_of(tmp_path)["status"] == "healthy"
+
+
+def test_falling_on_the_same_held_out_tasks_is_told():
+    noise = [0.01 * (i % 3) for i in range(20)]
+    first = {"kind": "validation", "step": 0, "decoding": "greedy", "rewards": [0.6 + x for x in noise]}
+    later = {**first, "step": 3, "rewards": [0.5 - x for x in noise]}
+    assert [each.rule for each in diagnose([first, later])] == ["worse on held-out tasks"]
+    assert diagnose([later, {**first, "step": 6}]) == []
+
+
+def test_shrinking_to_one_short_answer_is_told_unless_the_true_reward_rises():
+    def run(gain):
+        return [
+            {**record, "action_tokens_mean": 40.0 - 1.2 * i, "distinct_actions": 0.9 - 0.028 * i,
+             "true_reward_mean": 1.0 + gain * i + 0.05 * (i % 3)}
+            for i, record in enumerate(healthy(0, 30))
+        ]  # fmt: skip
+
+    assert "one short answer" in [each.rule for each in diagnose(run(0.0))]
+    assert "one short answer" not in [each.rule for each in diagnose(run(0.2))]

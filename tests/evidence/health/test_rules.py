@@ -1,0 +1,627 @@
+"""Every rule fires on its fault, with noise around it, and the set leaves healthy runs alone."""
+
+import numpy as np
+import pytest
+from streams import healthy, spoiled
+
+from gradus.evidence.health import RULES, Monitor, advice, count_alarms, diagnose, status
+from gradus.evidence.health.history import History
+
+
+def _flat(i):
+    """A reward that goes nowhere, with some noise."""
+    return 0.6 + 0.01 * ((7919 * i) % 13 - 6) / 6
+
+
+# So many at each step that a share has no noise.
+MANY = {"episodes": 10**6, "groups": 10**6, "turn_limit_episodes": 0.0}
+
+# rule -> (what goes wrong, the severity it must reach)
+FAULTS = {
+    "logp diff": (lambda r, i: {"logp_diff_max": 0.02 if i == 12 else r["logp_diff_max"]}, "stop"),
+    "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
+    "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
+    "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
+    "sampler mismatch": (
+        lambda r, i: {"weights_age": 3, "mismatch_fraction": min(0.8, 0.02 * i), "mismatch_kl": min(1.1, 0.03 * i)},
+        "warn",
+    ),
+    "clip storm": (lambda r, i: {"clip_fraction": 0.3 + r["clip_fraction"]}, "warn"),
+    "hack suspected": (
+        lambda r, i: {
+            "reward_mean": r["reward_mean"] + 0.004 * i,
+            "true_reward_mean": r["true_reward_mean"] - 0.12 * i,
+        },
+        "stop",
+    ),
+    "zero-variance groups": (lambda r, i: {"zero_variance_groups": min(1.0, 0.85 + r["zero_variance_groups"])}, "stop"),
+    "collapse to one answer": (
+        lambda r, i: {
+            "reward_std": r["reward_std"] * 0.93**i,
+            "distinct_actions": r["distinct_actions"] * 0.93**i,
+            "reward_mean": _flat(i),
+        },
+        "warn",
+    ),
+    "template collapse": (lambda r, i: {"answer_information": r["answer_information"] * 0.9**i}, "warn"),
+    "format ignored": (lambda r, i: {"invalid_actions": 0.09 + r["invalid_actions"]}, "warn"),
+    "calls not understood": (
+        lambda r, i: {"metrics": {"calls": 4.0, "calls_malformed": 0.2, "calls_refused": 0.1, "calls_failed": 0.0}},
+        "warn",
+    ),
+    "failing tools": (
+        lambda r, i: {"metrics": {"calls": 4.0, "calls_malformed": 0.0, "calls_refused": 0.0, "calls_failed": 3.0}},
+        "warn",
+    ),
+    "truncation": (lambda r, i: {"truncated_episodes": 0.2 + r["truncated_episodes"]}, "warn"),
+    "failing episodes": (lambda r, i: {"failed_episodes": 0.6}, "stop"),
+    "missing rewards": (lambda r, i: {"ungraded_episodes": 0.6, "reward_error": "KeyError: 7 rows"}, "stop"),
+    "length drift": (
+        lambda r, i: {
+            "action_tokens_mean": r["action_tokens_mean"] * (1 + 0.02 * i),
+            "reward_mean": _flat(i),
+        },
+        "warn",
+    ),
+    "reward falls": (
+        lambda r, i: {name: r[name] * max(0.1, 1 - 0.03 * i) for name in ("reward_mean", "true_reward_mean")},
+        "warn",
+    ),
+    "component dominance": (lambda r, i: {"component_variance": {"wellbeing": 0.97, "belief": 0.03}}, "warn"),
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_rule_fires_on_its_fault_and_after_it_began(rule, seed):
+    change, severity = FAULTS[rule]
+    diagnoses = {each.rule: each for each in diagnose(spoiled(seed, change))}
+    assert rule in diagnoses
+    assert diagnoses[rule].severity == severity
+    assert diagnoses[rule].first_step > 60
+    assert diagnoses[rule].remedy
+    assert any(character.isdigit() for character in diagnoses[rule].evidence)
+
+
+@pytest.mark.parametrize(
+    ("rule", "below", "above"),
+    [
+        ("format ignored", {"invalid_actions": 0.049}, {"invalid_actions": 0.051}),
+        ("truncation", {"truncated_episodes": 0.099}, {"truncated_episodes": 0.101}),
+        ("failing episodes", {"failed_episodes": 0.099}, {"failed_episodes": 0.101}),
+        ("missing rewards", {"ungraded_episodes": 0.099}, {"ungraded_episodes": 0.101}),
+        ("zero-variance groups", {"zero_variance_groups": 0.499}, {"zero_variance_groups": 0.501}),
+        ("clip storm", {"clip_fraction": 0.199}, {"clip_fraction": 0.201}),
+        ("sampler mismatch", {"mismatch_fraction": 0.099}, {"mismatch_fraction": 0.101}),
+        ("sampler mismatch", {"mismatch_kl": 0.199}, {"mismatch_kl": 0.201}),
+        (
+            "component dominance",
+            {"component_variance": {"play": 0.899, "belief": 0.1}},
+            {"component_variance": {"play": 0.901, "belief": 0.1}},
+        ),
+        (
+            "calls not understood",
+            {"metrics": {"calls": 2.0, "calls_malformed": 0.05, "calls_refused": 0.049}},
+            {"metrics": {"calls": 2.0, "calls_malformed": 0.05, "calls_refused": 0.051}},
+        ),
+        (
+            "failing tools",
+            {"metrics": {"calls": 2.0, "calls_failed": 0.99}},
+            {"metrics": {"calls": 2.0, "calls_failed": 1.01}},
+        ),
+    ],
+)
+def test_a_rule_begins_where_it_says(rule, below, above):
+    for change, fires in ((below, False), (above, True)):
+        found = diagnose(spoiled(0, lambda r, i, change=change: MANY | {"truncated_episodes": 0.0} | change, steps=80))
+        assert (rule in {each.rule for each in found}) is fires
+
+
+def test_a_turn_limit_that_may_be_a_rule_of_the_task_is_no_warning():
+    """An environment with three tries was told for ever to raise its budget of turns."""
+    for turns, severity in ((0.9, "info"), (0.2, "warn")):
+        change = {"truncated_episodes": 0.9, "turn_limit_episodes": turns}
+        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: change, steps=80))}
+        assert found["truncation"].severity == severity
+
+
+@pytest.mark.parametrize(
+    ("rule", "warned", "stopped"),
+    [
+        ("failing episodes", {"failed_episodes": 0.499}, {"failed_episodes": 0.501}),
+        ("zero-variance groups", {"zero_variance_groups": 0.799}, {"zero_variance_groups": 0.801}),
+        ("KL explosion", {"kl": 1.99}, {"kl": 2.01}),
+    ],
+)
+def test_a_rule_stops_where_it_says(rule, warned, stopped):
+    for change, severity in ((warned, "warn"), (stopped, "stop")):
+        found = {each.rule: each for each in diagnose(spoiled(0, lambda r, i, change=change: MANY | change, steps=80))}
+        assert found[rule].severity == severity
+
+
+@pytest.mark.parametrize("figures", [{"clip_fraction": 0.35}, {"mismatch_fraction": 0.4}])
+def test_old_weights_are_to_be_made_newer_and_new_ones_are_not(figures):
+    """Few passes over a batch do not help where the samples are of old weights, nor does a newer copy of the same weights."""
+    for age in (0, 2):
+        change = figures | {"weights_age": age}
+        (told,) = diagnose(spoiled(0, lambda r, i, change=change: change))
+        (alert,) = Monitor()(spoiled(0, lambda r, i, change=change: change))
+        assert ("grpo.sync_every" in told.remedy, "weights 2.0 steps old" in told.evidence) == (age > 0, age > 0)
+        assert alert["remedy"] == told.remedy
+
+
+def of_small_steps(seed, rates, *, episodes=8, steps=150):
+    """A healthy run whose shares come from few episodes a step: ``rates`` are the chances of one episode."""
+    rng = np.random.default_rng(seed)
+    return [
+        {**record, "episodes": episodes, "turns_mean": 1.0}
+        | {name: float(rng.binomial(episodes, rate) / episodes) for name, rate in rates.items()}
+        for record in healthy(seed, steps)
+    ]
+
+
+@pytest.mark.parametrize("episodes", [8, 16])
+def test_faults_that_are_rare_are_no_alarm_where_a_step_has_few_episodes(episodes):
+    """Three answers of forty are 7.5 %: one run in three was told that its form was ignored."""
+    rates = {"invalid_actions": 0.02, "truncated_episodes": 0.04, "failed_episodes": 0.03, "ungraded_episodes": 0.02}
+    counted = count_alarms(of_small_steps(seed, rates, episodes=episodes) for seed in range(20))
+    assert {rule: told for rule, told in counted.items() if rule and (told["warn"] or told["stop"])} == {}
+
+
+@pytest.mark.parametrize(("rate", "within"), [(0.5, 10), (0.2, 50)])
+def test_faults_that_are_frequent_are_told_where_a_step_has_few_episodes(rate, within):
+    for name, rule in (("invalid_actions", "format ignored"), ("failed_episodes", "failing episodes")):
+        told = {each.rule: each for each in diagnose(of_small_steps(0, {name: rate}))}
+        assert told[rule].first_step <= within
+
+
+def test_groups_and_calls_are_judged_by_their_number():
+    """Six of ten groups without variance are no half of all; neither are two calls of twenty faulty one in twenty for sure."""
+    rng = np.random.default_rng(0)
+    records = [
+        {**record, "groups": 2, "zero_variance_groups": rng.binomial(2, 0.3) / 2, "episodes": 8}
+        | {
+            "metrics": {
+                "calls": 1.0,
+                "calls_malformed": rng.binomial(8, 0.02) / 8,
+                "calls_refused": 0.0,
+                "calls_failed": 0.0,
+            }
+        }
+        for record in healthy(0, 200)
+    ]
+    assert {each.rule for each in diagnose(records)} & {"zero-variance groups", "calls not understood"} == set()
+
+
+@pytest.mark.parametrize("turns", [1.0, 4.0])
+def test_answers_that_a_budget_cut_are_told_as_cut_and_not_as_a_fault_of_the_form(turns):
+    """Each cut answer is an invalid one, and more SFT does not lengthen a budget."""
+
+    def cut(record, i):
+        share = min(0.9, 0.05 * i)
+        calls = {"calls": turns, "calls_malformed": share, "calls_refused": 0.0, "calls_failed": 0.0}
+        return {"truncated_episodes": share, "invalid_actions": share / turns, "turns_mean": turns, "metrics": calls}
+
+    diagnoses = diagnose(spoiled(0, cut))
+    assert [each.rule for each in diagnoses] == ["truncation"]
+    both = diagnose(spoiled(0, lambda r, i: cut(r, i) | {"invalid_actions": 0.95}))
+    assert {each.rule for each in both} == {"truncation", "format ignored"}
+
+
+def test_a_turn_limit_cuts_no_answer():
+    limit = {"truncated_episodes": 0.9, "turn_limit_episodes": 0.9, "invalid_actions": 0.2, "turns_mean": 1.0}
+    told = {each.rule: each for each in diagnose(spoiled(0, lambda r, i: limit))}
+    assert told["format ignored"].evidence.endswith("20.0% of answers invalid over the last 5 steps, above 5%")
+
+
+def right_or_wrong(seed, chances, *, groups, size):
+    """A healthy run, but for rewards of 0 and 1 with these chances, of tasks that differ."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for record, chance in zip(healthy(seed, len(chances)), chances, strict=True):
+        rewards = rng.random((groups, size)) < rng.beta(3 * chance, 3 * (1 - chance), (groups, 1))
+        figures = {"reward_mean": rewards.mean(), "reward_total_std": rewards.std(), "true_reward_mean": rewards.mean()}
+        records.append({**record, **{name: float(figure) for name, figure in figures.items()}})
+    return records
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 4), (8, 8)])
+def test_a_reward_that_falls_is_told_though_steps_are_noisy(groups, size):
+    steps = np.arange(110)
+    for chances in (
+        0.65 - 0.02 * np.clip(steps - 50, 0, 30),
+        0.8 - 0.0125 * np.clip(steps, 0, 60),
+        np.where(steps < 50, 0.7, 0.2),
+    ):
+        told = {each.rule: each for each in diagnose(right_or_wrong(0, chances, groups=groups, size=size))}
+        assert told["reward falls"].severity == "warn"
+        assert "the reward fell from 0." in told["reward falls"].evidence
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 4), (8, 8)])
+def test_a_reward_that_wanders_is_not_told_to_fall(groups, size):
+    steps = np.arange(150)
+    shapes = (np.full(150, 0.6), 0.6 + 0.06 * np.sin(steps / 20), 0.3 + 0.4 * (1 - np.exp(-steps / 12)))
+    for seed in range(4):
+        for chances in shapes:
+            told = {each.rule for each in diagnose(right_or_wrong(seed, chances, groups=groups, size=size))}
+            assert "reward falls" not in told
+
+
+def test_a_reward_whose_weights_are_lowered_is_judged_by_the_true_reward():
+    def lowered(record, i):
+        return {"reward_mean": record["reward_mean"] * max(0.1, 1 - 0.03 * i), "weights": {"wellbeing": 0.2}}
+
+    assert "reward falls" not in {each.rule for each in diagnose(spoiled(0, lowered))}
+    fallen = diagnose(spoiled(0, lambda r, i: lowered(r, i) | {"true_reward_mean": r["true_reward_mean"] - 0.2 * i}))
+    assert "the true reward fell" in next(each for each in fallen if each.rule == "reward falls").evidence
+
+
+def test_a_stage_that_rewards_less_is_no_fall():
+    records = [
+        record | ({"stage": "sums", "reward_mean": record["reward_mean"] / 4} if i >= 60 else {"stage": "form"})
+        for i, record in enumerate(healthy(0))
+    ]
+    assert "reward falls" not in {each.rule for each in diagnose(records)}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_reward_that_never_moves_is_stuck(seed):
+    flat = {each.rule: each for each in diagnose(healthy(seed, gain=0.0))}
+    assert flat["reward stuck"].severity == "warn"
+    assert status(flat.values()) == "warn"
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("groups", [4, 8])
+def test_a_healthy_run_of_right_and_wrong_answers_is_healthy(seed, groups):
+    """Answers that are right or wrong carry nearly all variance, and a step of few groups is noisy: both were warned of in most runs."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for record, right in zip(healthy(seed, 200), np.linspace(0.37, 0.66, 200), strict=True):
+        chances = 1 / (1 + np.exp(-rng.normal(np.log(right / (1 - right)) * 1.4, 1.5, groups)))
+        share = float(rng.binomial(8, chances).mean() / 8)
+        shares = {"correct": 0.97, "format": 0.03}
+        figures = {
+            "reward_mean": 2 * share + 0.5,
+            "true_reward_mean": share,
+            "reward_total_std": 1.0,
+            "reward_std": 0.7,
+        }
+        parts = {"components": {"correct": share, "format": 0.99}, "component_variance": shares}
+        records.append({**record, **figures, **parts, "zero_variance_groups": 0.2})
+    assert {each.rule for each in diagnose(records)} & {"component dominance", "reward stuck"} == set()
+
+
+def test_a_plateau_after_a_rise_is_only_said():
+    records = healthy(5, 260)
+    diagnoses = {each.rule: each for each in diagnose(records)}
+    assert diagnoses["reward stuck"].severity == "info"
+    assert "plateau" in diagnoses["reward stuck"].evidence
+
+
+def test_overfitting_of_sft():
+    losses = [2.0, 1.2, 0.9, 0.8, 0.85, 0.9, 0.95]
+    records = [{"kind": "sft", "step": 10 * i, "loss": 2 - 0.2 * i, "validation_loss": v} for i, v in enumerate(losses)]
+    diagnoses = diagnose(records)
+    assert [each.rule for each in diagnoses] == ["overfitting"]
+    assert diagnose(records[:5]) == []
+
+
+def test_a_loss_near_zero_is_explained_and_harmless():
+    records = spoiled(0, lambda r, i: {"loss": r["loss"] / 1000})
+    diagnoses = next(each for each in diagnose(records) if each.rule == "loss near zero")
+    assert diagnoses.severity == "info"
+    assert status([diagnoses]) == "healthy"
+
+
+# These have their tests in test_monitor.py.
+OF_THE_MONITOR = ("worse on held-out tasks", "worse in the evaluation", "one short answer")
+
+
+def test_every_rule_has_a_test():
+    covered = {*FAULTS, "reward stuck", "overfitting", "loss near zero", "slow training", *OF_THE_MONITOR}
+    assert covered == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agreement_on_right_answers_is_no_collapse(seed):
+    """Sums as they are learned: the share right, the spread within groups and the distinct answers move together."""
+    records = healthy(seed, 160)
+    for i, (record, noise) in enumerate(zip(records, healthy(seed, 160, gain=0.0), strict=True)):
+        right = 0.29 + 0.67 * (1 - np.exp(-i / 25))
+        record["reward_mean"] = 1 + 2 * right + 2 * (noise["reward_mean"] - 0.4)
+        record["reward_std"] = 1.9 * np.sqrt(right * (1 - right))
+        record["distinct_actions"] = 0.125 + 0.46 * (1 - right)
+    assert records[-1]["reward_std"] < 0.5 * records[0]["reward_std"]
+    assert records[-1]["distinct_actions"] < 0.5 * records[0]["distinct_actions"]
+    assert "collapse to one answer" not in [each.rule for each in diagnose(records)]
+
+
+def test_dead_groups_of_solved_tasks_do_not_stop():
+    def solved(record, i):
+        return {"zero_variance_groups": 0.95, "reward_mean": 0.99, "reward_total_std": 0.01}
+
+    diagnoses = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
+    assert diagnoses.severity == "warn"
+    assert "solved" in diagnoses.evidence
+
+
+def test_a_stage_is_held_to_its_own_beginning():
+    # A format stage in which nearly all is right, then sums that are learned: little spread at first, then much, then little.
+    records = healthy(0)
+    for i, record in enumerate(records):
+        record["stage"] = "form" if i < 10 else "sums"
+        if i < 10:
+            record.update(reward_mean=2.0, reward_total_std=0.05, zero_variance_groups=0.9)
+        elif i >= 60:
+            record.update(reward_mean=2.9, reward_total_std=0.2, zero_variance_groups=0.9)
+        else:
+            record.update(reward_mean=1.5 + i / 50, reward_total_std=1.0, zero_variance_groups=0.1)
+    history = History(records)
+    assert [len(history.before(count)) for count in (0, 1, 10, 11, 60)] == [0, 1, 10, 1, 50]
+    early = [each for each in Monitor()(records[:10]) if each["rule"] == "zero-variance groups"]
+    assert [each["severity"] for each in early] == ["warn"]  # a short stage ends by itself
+    late = [each for each in Monitor()(records) if each["rule"] == "zero-variance groups"]
+    assert [each["severity"] for each in late] == ["warn"]
+    assert "solved" in late[0]["evidence"]
+
+
+def test_lowered_weights_do_not_hide_that_tasks_are_solved():
+    def solved(record, i):
+        aim = 13.0 + 0.01 * (i % 3)
+        return {
+            "zero_variance_groups": 0.9 if i >= 15 else 0.4,
+            "reward_mean": 0.3,
+            "reward_total_std": 0.05,
+            "true_reward_mean": aim,
+            "weights": {"a": 0.5},
+        }
+
+    diagnoses = next(each for each in diagnose(spoiled(0, solved)) if each.rule == "zero-variance groups")
+    assert diagnoses.severity == "warn"
+    assert "true reward rose" in diagnoses.evidence
+
+
+def test_half_dead_groups_are_a_warning():
+    diagnoses = {
+        e.rule: e
+        for e in diagnose(spoiled(1, lambda r, i: {"zero_variance_groups": 0.55 + r["zero_variance_groups"] / 2}))
+    }
+    assert diagnoses["zero-variance groups"].severity == "warn"
+
+
+def test_one_spike_is_a_warning_and_says_to_skip_the_step():
+    diagnoses = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i == 9 else r["grad_norm"]}))
+    spike = next(each for each in diagnoses if each.rule == "gradient spike")
+    assert (spike.severity, spike.steps, spike.first_step) == ("warn", 1, 70)
+    assert spike.adjust == {"skip_step": True}
+
+
+def test_three_spikes_ask_for_the_best_checkpoint():
+    diagnoses = diagnose(spoiled(3, lambda r, i: {"grad_norm": 40.0 if i in (5, 15, 25) else r["grad_norm"]}))
+    assert next(each for each in diagnoses if each.rule == "gradient spike").adjust == {"restore": "best", "lr": 0.5}
+
+
+def test_kl_that_grows_tenfold_is_seen_before_it_is_large():
+    def growing(record, i):
+        return {"kl": 0.01 * 1.13**i if i < 24 else 0.19}
+
+    diagnoses = next(each for each in diagnose(spoiled(0, growing)) if each.rule == "KL explosion")
+    assert diagnoses.severity == "warn"
+    assert "in 20 steps" in diagnoses.evidence
+
+
+def test_a_reward_and_a_yardstick_that_both_rise_are_no_hack():
+    diagnoses = diagnose(
+        spoiled(0, lambda r, i: {"reward_mean": r["reward_mean"] + 0.01 * i, "true_reward_mean": 9 + 0.1 * i})
+    )
+    assert "hack suspected" not in {each.rule for each in diagnoses}
+
+
+def test_healthy_runs_are_never_stopped_and_rarely_warned():
+    counted = count_alarms(healthy(seed) for seed in range(100, 112))
+    assert counted[""]["runs"] == 12
+    assert sum(each.get("stop", 0) for each in counted.values()) == 0
+    assert sum(each.get("warn", 0) for each in counted.values()) <= 1
+
+
+def test_missing_figures_never_fire():
+    records = [{"kind": "step", "step": i, "reward_mean": None, "kl": None} for i in range(80)]
+    assert diagnose(records) == []
+    assert diagnose([]) == []
+
+
+@pytest.mark.parametrize("begin", [0, 3, 19])
+@pytest.mark.parametrize("name", ["loss", "grad_norm"])
+@pytest.mark.parametrize("kind", ["step", "sft"])
+def test_null_is_not_a_number_whatever_came_before(kind, name, begin):
+    """The writer of metrics turns NaN into null; SFT does not say how many tokens it trained on."""
+    records = [
+        {**record, "kind": kind, "stage": "a" if i < begin - 1 else "b"} for i, record in enumerate(healthy(0, 20))
+    ]
+    if kind == "sft":
+        records = [{key: value for key, value in each.items() if key != "trained_tokens"} for each in records]
+    gone = [*records[:begin], *({**each, name: None} for each in records[begin:])]
+    told = [each for each in diagnose(gone) if each.rule == "not a number"]
+    assert [(each.severity, each.first_step, each.ongoing) for each in told] == [("stop", begin + 1, True)]
+
+
+def test_what_an_evaluation_says_names_no_step():
+    pair = {"pair": "grpo - sft", "condition": "held-out", "reward": {"mean": -0.2, "low": -0.3, "high": -0.1}}
+    (told,) = diagnose([{"kind": "evaluation", **pair}])
+    assert (told.rule, told.severity) == ("worse in the evaluation", "warn")
+    assert told.evidence.startswith("grpo - sft on held-out: reward ")
+    assert advice([told]).startswith("Look at this first: worse in the evaluation. ")
+
+
+def test_nothing_trained_or_nothing_written_is_no_fault():
+    records = healthy(0, 20)
+    skipped = [*records[:-1], {**records[-1], "loss": None, "grad_norm": None, "trained_tokens": 0}]
+    unwritten = [{key: value for key, value in each.items() if key not in ("loss", "grad_norm")} for each in records]
+    for each in (skipped, unwritten):
+        assert "not a number" not in {found.rule for found in diagnose(each)}
+
+
+def test_trend_is_calibrated_under_noise_that_neighbors_share():
+    from streams import _wave
+
+    from gradus.evidence.health.history import trend
+
+    rng = np.random.default_rng(0)
+    beyond = np.mean([abs(trend(_wave(rng, 50)).t) > 2 for _ in range(600)])
+    assert beyond < 0.12
+
+
+def validations(rise: float, fall: float) -> list[dict[str, object]]:
+    """Three validations of 32 tasks that differ far more than any of them moves, sampled and greedy."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    rewards, aims = rng.normal(0.6, 0.3, 32), rng.normal(11, 5, 32)
+    return [
+        {
+            "kind": "validation",
+            "step": step,
+            "decoding": decoding,
+            "condition": "train",
+            "rewards": [*(rewards + step / 20 * rise + rng.normal(0, 0.02, 32)), None],
+            "true_rewards": [*(aims + step / 20 * fall + rng.normal(0, 0.4, 32)), 3.0],
+        }
+        for step in (0, 10, 20)
+        for decoding in ("sampled", "greedy")
+    ]
+
+
+def test_a_hack_shows_task_by_task_where_steps_are_too_noisy_to_show_it():
+    diagnoses = [each for each in diagnose(validations(0.06, -1.5)) if each.rule == "hack suspected"]
+    assert [each.severity for each in diagnoses] == ["stop"]
+    assert "on the same 32 tasks" in diagnoses[0].evidence
+    live = Monitor()
+    told = [live(validations(0.06, -1.5)[:count]) for count in (2, 6)]
+    assert [len(each) for each in told] == [0, 1]
+    step = {"kind": "step", "step": 21, "reward_mean": 0.6}
+    assert "hack suspected" in {each["rule"] for each in live([step])}, "it goes on holding between validations"
+
+
+def test_validations_that_rise_together_or_hardly_move_are_no_hack():
+    for rise, fall in ((0.06, 1.5), (0.0, -1.5), (0.06, 0.0)):
+        assert "hack suspected" not in {each.rule for each in diagnose(validations(rise, fall))}
+
+
+def test_an_expected_logp_diff_is_no_bug():
+    """A bfloat16 run writes down what rounding explains; within that the rule is silent, beyond it it stops."""
+    limits = {"mean": 0.1, "p99": 1.0, "max": None}
+    for mean, verdict in ((0.02, None), (0.3, "stop")):
+        rounded = {"logp_diff_limits": limits, "logp_diff_mean": mean, "logp_diff_p99": 0.2, "logp_diff_max": 0.6}
+        result = {each.rule: each.severity for each in diagnose(spoiled(0, lambda r, i, rounded=rounded: rounded))}
+        assert result.get("logp diff") == verdict
+
+
+def timed(rates, *, tokens=5000, sampled=1000, seconds=None):
+    """Steps of GRPO that process so many tokens a second, ``rates`` one for each."""
+    return [
+        {
+            "kind": "step",
+            "step": i + 1,
+            "tokens": tokens,
+            "action_tokens": sampled,
+            "seconds": {"policy": 0.6 * total, "reward": 0.01 * total, "train": 0.39 * total, "total": total},
+        }
+        for i, total in enumerate(seconds if seconds is not None else (tokens / rate for rate in rates))
+    ]
+
+
+def slow(records):
+    return next((each for each in diagnose(records) if each.rule == "slow training"), None)
+
+
+def test_training_that_became_slow_is_told_with_the_part_that_is_slow():
+    rng = np.random.default_rng(0)
+    rates = [1000 * rng.uniform(0.7, 1.3) for _ in range(40)] + [200 * rng.uniform(0.7, 1.3) for _ in range(20)]
+    told = slow(timed(rates))
+    assert (told.severity, told.ongoing) == ("warn", True)
+    assert 40 < told.first_step <= 45, "a minute of slow steps"
+    assert "policy" in told.evidence
+    assert "train" in told.evidence
+    assert "reward" not in told.evidence, "a hundredth of the time"
+    assert 800 < float(told.evidence.split(" steps, ")[1].split(" in ")[0].replace(",", "")) < 1200
+    judged = timed([1000.0] * 40) + [
+        {**each, "step": 41 + i, "seconds": {"policy": 3.0, "reward": 20.0, "train": 2.0, "total": 25.0}}
+        for i, each in enumerate(timed([1000.0] * 10))
+    ]
+    assert "reward 400.0 x" in slow(judged).evidence
+    assert "policy 1.0 x" in slow(judged).evidence
+    assert {each["rule"] for each in Monitor()(timed(rates))} == {"slow training"}
+
+
+def test_training_that_became_slow_in_sft():
+    def lines(rates, first=1):
+        return [
+            {
+                "kind": "sft",
+                "step": first + i,
+                "tokens": 4000 + 3000 * (i % 2),
+                "seconds": (4000 + 3000 * (i % 2)) / rate,
+            }
+            for i, rate in enumerate(rates)
+        ]
+
+    records = lines([10000] * 300) + lines([3000] * 150, 301)
+    assert slow(records).evidence.startswith("step 450: 3,000 tokens per second over the last")
+    assert slow(lines([10000] * 300) + lines([4000] * 150, 301)) is None
+
+
+QUICK = {
+    "a first step that compiles, and warms up": timed([5, 40, 300] + [1000] * 60),
+    "a burst of other work": timed([1000] * 40 + [150] * 1 + [1000] * 40),
+    "one step that stands still": timed(None, seconds=[5.0] * 40 + [900.0] + [5.0] * 40),
+    "a run that goes on, and warms up again": timed([5, 1000] + [1000] * 40 + [5, 300] + [1000] * 30),
+    "noise of the size that is seen": timed(1000 * np.random.default_rng(1).lognormal(0, 0.5, 200)),
+    "answers twenty times as long": timed([1000] * 40)
+    + [{**each, "step": 41 + i} for i, each in enumerate(timed([200] * 40, tokens=24000, sampled=20000))],
+    "answers that shrink": timed([200] * 40, tokens=24000, sampled=20000)
+    + [{**each, "step": 41 + i} for i, each in enumerate(timed([1000] * 90))],
+    "too short to tell": timed([1000] * 5 + [100] * 3),
+    "figures that are missing": [
+        {**each, "tokens": None, "action_tokens": None} for each in timed([9000] * 90 + [90] * 9)
+    ],
+}
+
+
+@pytest.mark.parametrize("what", QUICK)
+def test_what_is_no_slow_training(what):
+    assert slow(QUICK[what]) is None
+
+
+def test_evaluation_between_steps_takes_no_time_of_theirs():
+    steps = timed([1000] * 40 + [990] * 40)
+    between = [{"kind": "validation", "step": 10 * i, "decoding": "greedy", "seconds": 500.0} for i in range(8)]
+    assert slow([*steps[:40], *between, *steps[40:]]) is None
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, False), (0.2, False), (0.3, True)])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_failing_episodes_of_a_run_of_one_or_two_steps_are_said(steps, share, said):
+    records = [{**each, "failed_episodes": share} for each in healthy(0, steps)]
+    assert ("failing episodes" in [each.rule for each in diagnose(records)]) is said
+
+
+def test_validations_of_a_policy_that_never_changes_raise_no_alarm() -> None:
+    """Few tasks have wide tails, and each validation is another chance: one run in thirteen was told that it got worse."""
+
+    def unchanged(seed: int) -> list[dict[str, object]]:
+        rng = np.random.default_rng(seed)
+        hard = rng.random(8)
+        return [
+            {
+                "kind": "validation",
+                "step": 10 * step,
+                "decoding": decoding,
+                "rewards": list(hard + 0.3 * rng.normal(size=8)),
+            }
+            for step in range(6)
+            for decoding in ("sampled", "greedy")
+        ]
+
+    assert sum(bool(diagnose(unchanged(seed))) for seed in range(60)) <= 1

@@ -1,0 +1,151 @@
+"""The page, the card and the badge of an audit, and what changed since another."""
+
+import json
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.evidence.reports import audit_badge, audit_card, audit_page, compare_audits
+
+attach(app)
+_INTERVAL = {"mean": 0.2, "low": 0.1, "high": 0.3}
+
+
+def _document(**changes):
+    checks = [
+        {
+            "name": "blind answers",
+            "status": "fail",
+            "evidence": "the constant 'x' earns",
+            "measured": {},
+            "remedy": "Compare.",
+        },
+        {
+            "name": "right answers",
+            "status": "pass",
+            "evidence": "strict about: bold",
+            "measured": {
+                "bold": {"n": 16, "refused": 1.0, "low": 0.8, "example": {"answer": "**7**", "gold": "7"}},
+                "spaces": {"n": 16, "refused": 0.0, "low": 0.0},
+            },
+        },
+    ]
+    return {
+        "schema": 2,
+        "environment": "sums",
+        "grader": "g",
+        "verdict": "fail",
+        "summary": "g fails blind answers.",
+        "checks": checks,
+        "true_reward_name": "share of right answers",
+        "condition": "main",
+        "episodes": 48,
+        "seed": 0,
+        "points": [],
+        "hack": None,
+        "exploit": {"answer": "<b>x</b> & `y`", "reward": 1.0, "silence": 0.0, "tasks": 12},
+        "review": [],
+        **changes,
+    }
+
+
+class _Text(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.parts: list[str] = []
+        self.feed(page)
+
+    def handle_data(self, data):
+        self.parts.append(data)
+
+
+def test_the_page_says_what_pays_what_is_refused_and_what_to_change():
+    hack = {"kind": "bad start", "plan": "neglect then feed", "reflex": "feeder", "shape": "two stretches", "seed": 7}
+    hack |= {"reward": _INTERVAL, "true_reward": _INTERVAL, "unearned": _INTERVAL}
+    turns = [{"shown": "day <1>" + "y" * 900, "answer": "5 neglect", "reward": -0.25}] * 50
+    page = audit_page(_document(hack=hack), turns=turns)
+    text = " ".join(_Text(page).parts)
+    for told in (
+        "<b>x</b> & `y`",
+        "Bad start",
+        "neglect then feed",
+        "day <1>",
+        "10 further turns",
+        "**7**",
+        "100 % of 16",
+        "Compare.",
+    ):
+        assert told in text, told
+    assert "<b>x</b>" not in page  # what an answer says is text, not markup
+    assert "y" * 500 not in page
+
+
+def test_wrong_answers_that_are_accepted_and_the_form_stand_in_the_page():
+    example = {"operator": "denied", "answer": "not <7>", "gold": "<7>"}
+    wrong = {"denied": {"n": 24, "accepted": 1.0, "low": 0.86, "settled": True, "example": example}}
+    checks = [
+        {"name": "sanity", "status": "pass", "evidence": "gold", "measured": {"form": "bare"}},
+        {"name": "wrong answers", "status": "fail", "evidence": "denied: ...", "measured": wrong, "remedy": "Compare."},
+    ]
+    review = [{"operator": "other case", "answer": "SEVEN", "gold": "seven", "mark": None}]
+    text = " ".join(_Text(audit_page(_document(checks=checks, review=review))).parts)
+    for told in ("100 % of 24", "not <7>", "gold bare earns more", "For a person to judge", "SEVEN"):
+        assert told in text, told
+    checks[0]["measured"]["form"] = "as declared"
+    text = " ".join(_Text(audit_page(_document(checks=checks))).parts)
+    assert "earns more" not in text
+    assert "For a person" not in text
+
+
+def test_nothing_found_is_said():
+    right = {"name": "right answers", "status": "pass", "evidence": "none", "measured": {}}
+    text = " ".join(_Text(audit_page(_document(verdict="pass", exploit=None, checks=[right]))).parts)
+    assert "Nothing that was tried." in text
+    assert "None that was tried." in text
+
+
+@pytest.mark.parametrize("checks", [[], [{"name": "right answers", "status": "skip", "evidence": "", "measured": {}}]])
+def test_what_was_not_looked_for_is_not_said_to_be_missing(checks):
+    """An audit by policies tries no right answers, and its page said that none was refused."""
+    assert "Right answers that are refused" not in audit_page(_document(checks=checks))
+
+
+@pytest.mark.parametrize("verdict", ["pass", "fail", "unresolved"])
+def test_card_and_badge_say_the_verdict(verdict):
+    document = _document(verdict=verdict)
+    badge = ET.fromstring(audit_badge(document))
+    word = {"unresolved": "not settled"}.get(verdict, verdict)
+    assert badge.get("aria-label") == f"audit: {word}"
+    card = audit_card(document)
+    assert f"**{word}.**" in card
+    assert "`<b>x</b> & 'y'`" in card
+    assert "- blind answers: Compare." in card
+
+
+def test_what_changed_comes_first_and_the_command_says_it(tmp_path):
+    old = _document()
+    new = _document(
+        verdict="pass",
+        checks=[{**old["checks"][0], "status": "pass"}, {**old["checks"][1]}, {**old["checks"][1], "name": "leaks"}],
+    )
+    rows = [(each.name, each.old, each.new) for each in compare_audits(old, new)]
+    assert rows == [("blind answers", "fail", "pass"), ("leaks", None, "pass"), ("right answers", "pass", "pass")]
+    for name, document in (("old", old), ("new", new)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "audit.json").write_text(json.dumps(document))
+    run = CliRunner().invoke(
+        app, ["audit", str(tmp_path / "new"), "--compare", str(tmp_path / "old" / "audit.json"), "--json"]
+    )
+    assert run.exit_code == 0
+    assert json.loads(run.stdout)["checks"][0] == {
+        "name": "blind answers",
+        "old": "fail",
+        "new": "pass",
+        "evidence": "the constant 'x' earns",
+    }
+    refused = CliRunner().invoke(app, ["audit", str(tmp_path / "new"), "--compare", str(tmp_path)])
+    assert "expected an audit" in str(refused.exception or refused.output)

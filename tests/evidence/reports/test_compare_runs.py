@@ -1,0 +1,311 @@
+"""Runs held against each other: paired over tasks, corrected for many, with the settings that differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import gradus.api
+from gradus.core import ConfigError, StorageError
+from gradus.core.strictness import VARIABLE
+from gradus.evidence.reports import show_results
+from gradus.evidence.reports.run_files import read_run
+from gradus.evidence.reports.score_tables import score_charts
+from gradus.evidence.reports.verdict import verdict_on
+from gradus.rollouts import read_episodes, roll_out, write_episodes
+from gradus.runs.compare import by_name, compare_runs, differing_settings, named_runs
+from gradus.training.config import GrpoConfig
+from tests.fakes import results_document
+
+POLICY = {
+    "components": {},
+    "curves": {},
+    "episodes": 8,
+    "failed": 0,
+    "failures": {},
+    "ungraded": 0,
+    "truncated": 0,
+    "invalid_actions": None,
+}
+
+
+def _run(folder: Path, played: Any, policy: str, lr: float) -> Path:
+    spec = played.spec
+    tasks = spec.tasks("in-distribution", 8)
+    groups = roll_out(spec, spec.policy(policy), tasks, grader=spec.grader("v3")).groups
+    episodes = [replace(episode, policy="grpo") for group in groups for episode in group.episodes]
+    write_episodes(folder / "eval" / "episodes.jsonl.gz", episodes, environment="rhythm")
+    results = results_document("rhythm")
+    results["conditions"] = {"in-distribution": {**results["conditions"]["main"], "policies": {"grpo": POLICY}}}
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "recipe.toml").write_text(f'environment = "rhythm"\n[grpo]\nlr = {lr}\ngroups = 8\n')
+    (folder / "grpo").mkdir()
+    steps = [{"kind": "step", "step": step, "reward_mean": 0.1 * step} for step in range(1, 5)]
+    (folder / "grpo" / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in steps))
+    return folder
+
+
+@pytest.fixture
+def runs(played: Any, tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    return {
+        "low": _run(tmp_path / "a", played, "random", 0.1),
+        "high": _run(tmp_path / "b", played, "heuristic", 0.2),
+    }
+
+
+def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
+    document = compare_runs(runs)
+    pair = document["conditions"]["in-distribution"]["pairs"]["high - low"]
+    assert pair["reward"]["episodes"] == 8
+    assert pair["reward"]["mean"] > 0
+    assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"])]
+    with (runs["low"] / "recipe.toml").open("a") as recipe:
+        recipe.write("group_size = 3\n[teach]\nenabled = true\n")  # as it is if nothing is said
+    size = GrpoConfig().group_size
+    assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
+
+
+def test_runs_of_an_algorithm_that_another_process_registered_can_be_compared(runs: dict[str, Path]) -> None:
+    for folder in runs.values():
+        text = (folder / "recipe.toml").read_text()
+        (folder / "recipe.toml").write_text(text + 'algorithm = "of_a_notebook"\n[[stage]]\nname = "all"\n')
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 8
+
+
+def test_what_only_a_notebook_knew_is_said_to_be_so(runs: dict[str, Path]) -> None:
+    for folder in runs.values():
+        (folder / "recipe.toml").write_text('environment = "of_a_notebook"\n')
+    with pytest.raises(
+        ConfigError, match=r"unknown environment 'of_a_notebook'(?s:.*)make the same call of gradus.train"
+    ):
+        compare_runs(runs)
+
+
+def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
+    """Ten of a hundred tasks were shared, and "100 episodes" stood there for both; that one was a quick run was said nowhere."""
+    assert "tasks" not in compare_runs(runs)
+    file = runs["high"] / "eval" / "episodes.jsonl.gz"
+    stored = read_episodes(file).episodes[:3]
+    write_episodes(file, [*stored, replace(stored[0], policy="sft")], environment="rhythm")
+    results = json.loads((runs["high"] / "results.json").read_text())
+    (runs["high"] / "results.json").write_text(json.dumps({**results, "quick": True}))
+    document = compare_runs(runs)
+    assert document["tasks"] == {"in-distribution": {"shared": 3, "runs": {"low": 8, "high": 3}}}
+    cautions = " ".join(verdict_on(document).cautions)
+    assert "over the tasks that all runs have, means over each run's own: in-distribution 3 (low 8, high 3)" in cautions
+    assert "figures prove nothing: high" in cautions
+    console = Console(file=StringIO(), width=100)
+    console.print(show_results(document))
+    assert "in-distribution, low 8, high 3 episodes, grader v3" in console.file.getvalue()
+    (chart,) = score_charts(document)["measures"][0]["conditions"]
+    assert chart["note"] == "low 8, high 3 episodes"
+
+
+def test_p_is_corrected_over_pairs(runs: dict[str, Path]) -> None:
+    document = compare_runs({**runs, "again": runs["low"]})
+    pairs = document["conditions"]["in-distribution"]["pairs"]
+    assert len(pairs) == 3
+    raw = sorted(pair["reward"]["p"] for pair in pairs.values())
+    assert min(pair["reward"]["p_holm"] for pair in pairs.values()) == pytest.approx(min(1.0, 3 * raw[0]), abs=1e-5)
+
+
+def test_the_page_has_both_curves_and_the_settings(runs: dict[str, Path], tmp_path: Path) -> None:
+    given = [f"{name}={folder}" for name, folder in runs.items()]
+    result = gradus.compare(*given)
+    text = result.report(tmp_path / "compare.html").read_text(encoding="utf-8")
+    assert "Settings that differ" in text
+    assert '"name":"low"' in text
+    assert '"name":"high"' in text
+    again = gradus.compare(f"low={runs['low']}", f"again={runs['low']}").report(tmp_path / "same.html")
+    assert "<p>None.</p>" in again.read_text(encoding="utf-8")  # a table of no row stood there
+    assert result.to_json()["settings"] == {"grpo.lr": {"low": "0.1", "high": "0.2"}}
+
+
+def test_what_cannot_be_compared_is_refused(runs: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="at least two"):
+        named_runs(["a=x"])
+    with pytest.raises(ConfigError, match="called 'x'"):
+        named_runs(["one/x", "two/x"])
+    with pytest.raises(ConfigError, match="not evaluated in all"):
+        compare_runs(runs, policy="sft")
+    (runs["high"] / "results.json").write_text(json.dumps(results_document("memory")))
+    with pytest.raises(ConfigError, match="environment"):
+        compare_runs(runs)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ("rewards = ['correctness']", "rewards = [['correctness', 10.0]]", "rewards: low correctness=1, high correctness=10"),
+        ("weights = {play = 1}", "weights = {play = 2.0}", "weights: low play=1, high play=2"),
+        ("", "[stepping]\nstep_seconds = 5", "stepping.step_seconds: low has none, high 5"),
+        ("rewards = ['length=1']", "rewards = [{function = 'length', settings = {limit = 9}}]", "{'limit': 9}"),
+    ],
+)  # fmt: skip
+def test_rewards_of_one_name_and_another_composition_are_refused(
+    runs: dict[str, Path], a: str, b: str, told: str
+) -> None:
+    for folder, table in ((runs["low"], a), (runs["high"], b)):
+        (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
+    with pytest.raises(ConfigError, match="gradus eval rhythm --policy") as refused:
+        compare_runs(runs)
+    assert told in str(refused.value)
+
+
+def test_runs_on_rows_of_a_session_are_told_to_be_evaluated_there(runs: dict[str, Path]) -> None:
+    """`gradus eval rows` ended with: unknown environment 'rows'."""
+    for folder, weight in ((runs["low"], 1), (runs["high"], 2)):
+        results = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(json.dumps(results | {"environment": "rows"}))
+        (folder / "recipe.toml").write_text(f'environment = "rows"\nrewards = ["length={weight}"]\n')
+    low, high = (str(runs[name]) for name in ("low", "high"))
+    with pytest.raises(ConfigError) as refused:
+        compare_runs({"low": runs["low"], "high": runs["high"]})
+    assert f"gradus.evaluate([{low!r}, {high!r}], env=rows, rewards=[...]) in Python" in str(refused.value)
+    assert "gradus eval" not in str(refused.value)
+
+
+def test_a_run_that_does_not_say_how_it_was_graded_is_named(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runs["low"] / "recipe.toml").write_text('environment = "rhythm"\n')
+    (runs["high"] / "recipe.toml").unlink(missing_ok=True)
+    compare_runs(runs)
+    assert "high has no recipe.toml, so how its rewards were weighed is not known" in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="high has no recipe"):
+        compare_runs(runs)
+
+
+def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str, Path]) -> None:
+    """A difference of two rewards was told as a gain."""
+    for name, folder in runs.items():
+        sources = {"code of mine.py": f"{name:0<64}", "rows of rows.jsonl": name}
+        stage = {"settings": {}, "done": True, "cost": {}, "sources": sources}
+        (folder / "state.json").write_text(json.dumps({"schema": 1, "stages": {"eval": stage}}))
+    with pytest.raises(ConfigError, match=r"not graded in one way \(code of mine.py: low low00000, high high0000\)"):
+        compare_runs(runs)
+    shutil.copy(runs["low"] / "state.json", runs["high"] / "state.json")
+    assert compare_runs(runs)["conditions"]
+
+
+def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_another(tmp_path: Path) -> None:
+    """`gradus watch` showed one of two folders of one name, and looked for lr=1e-5 in 1e-5."""
+    for name in ("a/lr=1e-5", "b/lr=1e-5"):
+        (tmp_path / name).mkdir(parents=True)
+    folder = tmp_path / "a" / "lr=1e-5"
+    assert by_name([str(folder), f"low={tmp_path}"]) == {"lr=1e-5": folder, "low": tmp_path}
+    with pytest.raises(ConfigError, match="two runs are called 'lr=1e-5'"):
+        gradus.api.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
+
+
+def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "a.eval"
+    log.write_bytes(b"")
+    with pytest.raises(ConfigError, match="'grpo' chooses nothing"):
+        compare_runs({"a": log, "b": log}, policy="grpo")
+
+
+def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
+    compare = "gradus.runs.recipe_files.load_recipe"
+    ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")
+    for folder, table in zip(runs.values(), ways, strict=True):
+        (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, lambda *_, **__: SimpleNamespace(spec=lambda: gradus.load_environment("rhythm")))
+        assert compare_runs(runs)["conditions"]
+
+
+def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
+    document = compare_runs(runs)
+    assert document["one_checkpoint"] == ["low", "high"]
+    assert any("low and high are one checkpoint each" in each for each in verdict_on(document).cautions)
+    several = tmp_path / "several"
+    for seed in (0, 1):
+        shutil.copytree(runs["low"], several / f"seed-{seed}")
+    (several / "seeds.json").write_text('{"schema": 2, "seeds": [0, 1]}')
+    results = json.loads((runs["low"] / "results.json").read_text())
+    (several / "results.json").write_text(json.dumps({**results, "seeds": [0, 1]}))
+    shutil.copytree(runs["high"], several / "seed-2")  # of an earlier call with --seeds 3, and in no figure
+    assert list(read_run(several).overlaid) == ["seed 0", "seed 1"]
+    document = compare_runs({"all": several, "one": runs["high"]})
+    assert document["one_checkpoint"] == ["one"]
+    cautions = " ".join(verdict_on(document).cautions)
+    assert "over 2 training seeds" in cautions
+    assert "one is one checkpoint: its own training seed is not taken into account" in cautions
+    assert "one_checkpoint" not in compare_runs({"all": several, "again": several})
+    other = shutil.copytree(several, tmp_path / "other")
+    (other / "seed-2").rename(other / "seed-3")
+    (other / "seed-0").rename(other / "seed-2")
+    for file, table in (("seeds.json", {"schema": 2}), ("results.json", results)):
+        (other / file).write_text(json.dumps({**table, "seeds": [1, 2]}))
+    document = compare_runs({"all": several, "other": other, "one": runs["high"]})
+    assert (document["seeds"], document["fewest_seeds"]) == (
+        [0, 1, 2],
+        2,
+    )  # three seeds in all, of two runs with two each
+    assert "over 2 training seeds of each run, or more," in " ".join(verdict_on(document).cautions)
+
+
+def _moved(run: Path, change: Any) -> None:
+    """Store the episodes of a run with other tasks."""
+    file = run / "eval" / "episodes.jsonl.gz"
+    write_episodes(file, [change(each) for each in read_episodes(file).episodes], environment="rhythm")
+
+
+def _next_row(episode: Any) -> Any:
+    return replace(episode, task=replace(episode.task, seed=episode.task.seed + 1))
+
+
+def test_tasks_are_paired_by_what_they_ask_if_data_moved(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row was inserted before all others, so each task has the next seed, and one is of another condition now."""
+    before = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]
+    assert capsys.readouterr().err == ""
+    _moved(runs["high"], _next_row)
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"] == before
+    assert "8 tasks are paired by what they ask" in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="other tasks under 7 of the seeds of in-distribution"):
+        compare_runs(runs)
+    monkeypatch.delenv(VARIABLE)
+    _moved(runs["high"], lambda each: replace(each, task=replace(each.task, id=f"other {each.task.id}")))
+    with pytest.raises(ConfigError, match="no task of one"):
+        compare_runs(runs)
+
+
+def test_a_task_that_stands_under_another_seed_is_paired_all_the_same(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A repeated row was taken out of the data: no seed stood for two tasks, and a part of the questions that both had was left out."""
+    before = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]
+    _moved(
+        runs["high"],
+        lambda each: replace(each, task=replace(each.task, seed=each.task.seed + 1000 * (each.task.seed % 2))),
+    )
+    document = compare_runs(runs)
+    assert document["conditions"]["in-distribution"]["pairs"]["high - low"] == before
+    assert "8 tasks are paired by what they ask" in capsys.readouterr().err
+
+
+def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in runs.values():
+        _moved(run, lambda each: replace(each, task=replace(each.task, id="")))
+    pair = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]
+    assert (pair["episodes"], capsys.readouterr().err) == (8, "")
+    _moved(runs["high"], _next_row)
+    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 7
+    assert "begin with other texts under 7 of the seeds" in capsys.readouterr().err

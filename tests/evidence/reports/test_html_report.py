@@ -1,0 +1,229 @@
+"""The report as a file: whole, offline, honest about what it lacks."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import html
+import json
+import re
+from base64 import b64decode
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.core import Group, StorageError
+from gradus.evidence.evaluation import evaluate
+from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
+from gradus.evidence.reports.episode_data import json_values
+from gradus.evidence.reports.run_files import RunRecord
+from gradus.runs.evaluate import write_evaluation_report
+
+HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
+
+
+def data_of(page: str) -> dict[str, Any]:
+    stored = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert stored is not None
+    packed = re.search(r'<script type="text/plain" id="packed">(.*?)</script>', page, re.DOTALL)
+    episodes = json.loads(gzip.decompress(b64decode(packed.group(1)))) if packed else {}
+    return {**json.loads(stored.group(1)), **episodes}
+
+
+@pytest.fixture(scope="module")
+def page(played: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "eval.html"
+    write_eval_report(played.results, played.episodes, path, about=played.about)
+    return path.read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_made_again_leaves_nothing_behind(played: Any) -> None:
+    record = RunRecord(name="run", results=played.results, about=played.about)
+    render_report(record)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            render_report(record)
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
+
+
+def test_it_loads_nothing(page: str) -> None:
+    markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"""(?:src|href|action|data|poster)\s*=\s*["'](?!#|data:,)[^"']*""", markup)
+    assert not re.findall(r"@import|url\(|<iframe|<object|<embed", markup)
+    assert not re.findall(r"\b(?:fetch|XMLHttpRequest|import)\s*\(", page)
+    assert "https://" not in page
+    assert set(re.findall(r"http://[^\"'\s]+", page)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_its_data_are_the_results_and_the_episodes(played: Any, page: str) -> None:
+    data = data_of(page)
+    assert data["episodes"] == json.loads(json.dumps(played.episodes["entries"]))
+    chart = data["scores"]["measures"][0]["conditions"][0]
+    means = {row["name"]: row["mean"] for row in chart["rows"]}
+    stored = played.results["conditions"]["in-distribution"]["policies"]
+    assert means == {name: pytest.approx(policy["reward"]["mean"]) for name, policy in stored.items()}
+    assert [row["mean"] for row in chart["rows"]] == sorted(means.values(), reverse=True)
+
+
+def test_every_policy_condition_and_grader_is_in_its_tables(played: Any, page: str) -> None:
+    for name in ("random", "heuristic", "heuristic+constant"):
+        assert f'<th scope="row">{name}</th>' in page
+    for title in ("Reward by condition, v3", "Reward by condition, v2", "Differences, held-out"):
+        assert title in page
+
+
+def test_the_originals_figures_stand_beside_ours(played: Any, page: str) -> None:
+    assert "in-distribution, original" in page
+    assert "in-distribution, here" in page
+    assert html.escape(played.about["reference"]["note"], quote=True).replace("&#x27;", "&#39;") in page
+
+
+def test_the_originals_figures_alone_are_no_section(played: Any, tmp_path: Path) -> None:
+    """An evaluation by another grader than the original's showed the original beside nothing."""
+    other = {**played.results, "grader": "mine", "graders": {}}
+    page = write_eval_report(other, None, tmp_path / "eval.html", about=played.about).read_text(encoding="utf-8")
+    assert "Beside the original" not in page
+
+
+def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
+    episode = played.groups[0].episodes[0]
+    turn = replace(episode.turns[0], action=HOSTILE, observation=HOSTILE, spans=())
+    marked = replace(episode, turns=(turn, *episode.turns[1:]), system_prompt=HOSTILE, policy=HOSTILE)
+    payload = shown_episodes(played.spec, [Group(task=episode.task, episodes=(marked,))])
+    results = json.loads(json.dumps(played.results).replace("heuristic", json.dumps(HOSTILE)[1:-1]))
+    path = write_eval_report(results, payload, tmp_path / "hostile.html")
+    text = path.read_text(encoding="utf-8")
+    assert "<img" not in text
+    assert text.count("</script>") == 3
+    assert data_of(text)["episodes"][0]["members"][0]["turns"][0]["action"] == HOSTILE
+
+
+def test_a_run_that_has_just_begun_gives_a_report_of_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{}", encoding="utf-8")
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Nothing was evaluated yet, so nothing is proven." in text
+    for name in ("results.json", "sft/metrics.jsonl", "grpo/metrics.jsonl", "audit.json", "doctor.json", "costs.json"):
+        assert f"({name}): not stored" in text
+
+
+def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps(played.results), encoding="utf-8")
+    (tmp_path / "audit.json").write_text('{"verdict": "pa', encoding="utf-8")
+    (tmp_path / "costs.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "grpo").mkdir()
+    whole = json.dumps({"kind": "step", "step": 1, "reward_mean": 0.5})
+    odd = "".join(json.dumps({"kind": "step", **each}) + "\n" for each in ({"step": "x"}, {"step": 2, "loss": [1]}))
+    (tmp_path / "grpo" / "metrics.jsonl").write_text(f'{odd}{whole}\n{{"kind": "step", "st', encoding="utf-8")
+    evaluated = [each for group in played.groups for each in group.episodes]
+    prepare_report(tmp_path, played.spec, played.groups[:1], evaluated=evaluated)
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "audit.json cannot be read" in text
+    assert "costs.json is not what Gradus writes there: at the whole" in text
+    assert "(grpo/metrics.jsonl): 3 lines could not be read" in text
+    assert data_of(text)["curves"]["grpo"][0]["series"][0]["y"] == [0.5]
+    assert len(data_of(text)["episodes"]) == 1
+    listed = data_of(text)["listed"]  # and every other episode by its figures
+    assert [row["policy"] for row in listed] == [each.policy for each in evaluated]
+    assert [row["reward"] for row in listed] == [pytest.approx(each.reward.value, abs=1e-3) for each in evaluated]
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match="is not a folder"):
+        write_report(tmp_path / "run")
+
+
+def test_the_same_run_gives_the_same_bytes(played: Any, tmp_path: Path) -> None:
+    first = write_eval_report(played.results, played.episodes, tmp_path / "a.html").read_bytes()
+    assert write_eval_report(played.results, played.episodes, tmp_path / "b.html").read_bytes() == first
+
+
+def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path) -> None:
+    stages = [
+        {"stage": "teach", "seconds": 200.0, "episodes": 1500, "cost": 1.25},
+        {"stage": "grpo", "seconds": 3400.0, "tokens": 12_000},
+    ]
+    (tmp_path / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}), encoding="utf-8")
+    diagnosis = {
+        "rule": "zero-variance groups",
+        "severity": "warn",
+        "evidence": "0.62 of the groups",
+        "remedy": "a larger G",
+    }
+    (tmp_path / "doctor.json").write_text(
+        json.dumps({"schema": 2, "status": "warn", "summary": "one warning", "diagnoses": [diagnosis]}),
+        encoding="utf-8",
+    )
+    checks = [{"name": "separation", "status": "fail", "evidence": "random 0.250 > heuristic 0.240"}]
+    audit = {
+        "schema": 2,
+        "environment": "rhythm",
+        "grader": "v3",
+        "verdict": "fail",
+        "summary": "it fails",
+        "checks": checks,
+    }
+    (tmp_path / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    for words in (
+        "3 min 20 s",
+        "1,500 episodes",
+        "$1.25",
+        "12,000",
+        "1 h 00 min",
+        "zero-variance groups",
+        "0.62 of the groups",
+    ):
+        assert words in text
+    assert "random 0.250 &gt; heuristic 0.240" in text
+
+
+def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> None:
+    promise = {"text": "above the moon", "condition": "ood", "figure": "grpo", "value": 0.5, "direction": "above"}
+    results = {
+        **played.results,
+        "promises": [{**promise, "threshold": 0.6, "met": False}, {**promise, "threshold": 0.6, "met": None}],
+    }
+    text = write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
+    assert '<td class="refuted">no</td>' in text
+    assert "not measured" in text
+
+
+def test_a_small_threshold_is_shown_as_the_terminal_shows_it(played: Any, tmp_path: Path) -> None:
+    promise = {
+        "text": "low",
+        "condition": "ood",
+        "figure": "grpo",
+        "value": 0.5,
+        "direction": "at most",
+        "threshold": 0.0004,
+        "met": False,
+    }
+    results = {**played.results, "promises": [promise]}
+    assert "at most 0.0004" in write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_figures_before_the_point_are_those_of_the_tables() -> None:
+    """A chart said 1,234,570 where the table of the page and the terminal said 1,234,568."""
+    assert json_values({"a": 1234567.891, "b": -0.1234567}) == {"a": 1234568.0, "b": -0.123457}
+    assert json_values(12345.6, digits=4) == 12346.0
+
+
+def test_a_healthy_run_of_few_steps_says_that_most_rules_look_at_more() -> None:
+    summary = "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
+    doctor = {"schema": 2, "status": "healthy", "summary": summary, "diagnoses": []}
+    assert summary in render_report(RunRecord(name="run", doctor=doctor))
+
+
+def test_the_page_of_an_evaluation_lists_all_its_episodes(played: Any, tmp_path: Path) -> None:
+    """The search knew only those whose turns are in the page."""
+    evaluation = evaluate(played.spec, {"random": played.spec.policy("random")}, conditions=["held-out"], episodes=5)
+    page = write_evaluation_report(played.spec, evaluation, tmp_path / "eval.html").read_text(encoding="utf-8")
+    assert len(data_of(page)["listed"]) == 5
+    assert 'data-run=""' in page  # so that it names no file of a run

@@ -1,0 +1,284 @@
+"""The report in a real browser: it draws without an error and fits a phone's width."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.evidence.reports import render_report, write_eval_report
+from gradus.evidence.reports.curves import grpo_curves
+from gradus.evidence.reports.run_files import RunRecord
+from tests.fakes import results_document
+
+CHROMIUM = next(
+    (match for name in ("chromium", "chromium-browser", "google-chrome") if (match := shutil.which(name))), None
+)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=8000",
+    "--dump-dom",
+]
+WIDTHS = (390, 1280)
+LONG = "a_name_without_a_place_to_break" * 4
+LISTEN = "<script>window.problems=[];addEventListener('error',(event)=>problems.push(event.message));</script>"
+# Frames have any width one asks for; a window has a least one. What each frame looks like is written where the DOM dump shows it.
+PROBE = """<!doctype html><body data-seen=""><script>
+const pages = %s;
+const frames = %s.map((width) => Object.assign(document.createElement("iframe"), {width, height: 900, srcdoc: pages}));
+document.body.append(...frames);
+setTimeout(async () => {
+  // A page of a server asks it for the texts that the page does not hold: here it says that the first listed episode has them.
+  const search = (frame, words) => {
+    const text = frame.contentDocument.getElementById("find-text");
+    text.value = words;
+    text.dispatchEvent(new Event("input"));
+  };
+  for (const frame of frames) {
+    frame.contentWindow.askText = async (words) => (words === "said elsewhere" ? [0] : []);
+    search(frame, "Said elsewhere");
+  }
+  await new Promise((done) => setTimeout(done, 1000));
+  const elsewhere = frames.map((frame) => [...frame.contentDocument.querySelectorAll(".results tbody tr th")].map((cell) => cell.textContent));
+  frames.forEach((frame) => search(frame, ""));
+  const seen = frames.map((frame, at) => {
+    const page = frame.contentDocument, root = page.documentElement;
+    const slider = page.getElementById("pick-turn");
+    const before = page.querySelector(".turn pre").textContent;
+    slider.value = 5;
+    slider.dispatchEvent(new Event("input"));
+    return {
+      width: root.clientWidth, over: root.scrollWidth - root.clientWidth, problems: frame.contentWindow.problems,
+      charts: page.querySelectorAll(".stage svg").length, empty: [...page.querySelectorAll(".stage")].filter((host) => !host.childElementCount).length,
+      moved: before !== page.querySelector(".turn pre").textContent,
+      found: (() => {
+        const text = page.getElementById("find-text");
+        const all = page.querySelectorAll(".results tbody tr").length;
+        text.value = "no policy ever said this";
+        text.dispatchEvent(new Event("input"));
+        const none = page.querySelectorAll(".results tbody tr").length;
+        text.value = "";
+        text.dispatchEvent(new Event("input"));
+        const links = [...page.querySelectorAll(".results tbody a")];
+        const rewards = [...page.querySelectorAll(".results tbody td:nth-child(2)")].map((cell) => Number(cell.textContent.replace("−", "-")));
+        links.at(-1).click();
+        const told = page.querySelector("#browser > p").textContent;
+        links.at(-2).click();
+        return { all, none, sorted: rewards.every((value, at) => at === 0 || value <= rewards[at - 1]), told: told.includes("gradus show evaluation/eval/episodes.jsonl.gz -k 0"), opened: links.at(-2).textContent.startsWith(page.getElementById("pick-policy").value) };
+      })(),
+      elsewhere: elsewhere[at], saves: page.querySelectorAll("button.save").length, terms: page.querySelectorAll(".term").length,
+    };
+  });
+  document.body.dataset.seen = JSON.stringify(seen);
+  frames.forEach((frame) => frame.remove());
+}, 1500);
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(tmp_path: Path) -> None:
+    """A legend gave the last single step beside the swatch of the running mean, and the axis of scores began at the untrained model."""
+    steps = [{"kind": "step", "step": number, "reward_mean": 0.5 + 0.2 * (-1) ** number} for number in range(40)]
+    scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0, LONG: 0.5}
+    policies = {
+        name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()
+    }
+    results = results_document("rhythm")
+    results["conditions"]["main"]["policies"] = policies
+    page = tmp_path / "report.html"
+    page.write_text(render_report(RunRecord(name="run", results=results, grpo=steps)), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    ((smooth, *_),) = [line.series for line in grpo_curves(steps)]
+    assert re.findall(r'class="reading">([^<]*)<', seen)[0] == f"{smooth.smooth[-1]:.3f}"
+    assert "step →" in seen
+    chart = seen.partition('id="scores-chart"')[2].partition("<details")[0]
+    assert len(re.findall(r'<path class="dot"', chart)) == 1  # base, as an arrow
+    (name,) = [each for each in re.findall(r'class="name[^>]*>([^<]*)<', chart) if "…" in each]
+    assert name.startswith("a_name")  # its beginning lay outside the page
+    assert name.endswith("break")
+    lowest = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)[0]
+    assert float(lowest.replace("\N{MINUS SIGN}", "-")) > -1
+
+
+# What is found between two bounds, one after another, is written where the DOM dump shows it.
+BOUNDS = """<body><script>
+setTimeout(() => {
+  const found = [["0", ""], ["", "1"], ["", ""]].map((bounds) => {
+    ["find-least", "find-most"].forEach((id, at) => { document.getElementById(id).value = bounds[at]; });
+    document.getElementById("find-least").dispatchEvent(new Event("input"));
+    return [...document.querySelectorAll(".results tbody tr th")].some((cell) => cell.textContent.includes("failing"));
+  });
+  document.body.dataset.found = JSON.stringify(found);
+}, 1000);
+</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_an_episode_without_a_reward_lies_between_no_bounds(played: Any, tmp_path: Path) -> None:
+    """JavaScript takes null for 0."""
+    failed = {"condition": "ood", "seed": 9, "policy": "failing", "stop": "failed", "reward": None, "components": {}}
+    page = write_eval_report(
+        played.results, {**played.episodes, "listed": [failed]}, tmp_path / "report.html", about=played.about
+    )
+    page.write_text(page.read_text(encoding="utf-8").replace("<body>", BOUNDS, 1), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    assert re.findall(r'data-found="([^"]*)"', seen) == ["[false,false,true]"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_component_may_have_the_name_of_what_every_object_has(played: Any, tmp_path: Path) -> None:
+    """Its sum of terms was a function's text plus numbers, and so was what explained it."""
+    text = json.dumps(played.episodes)
+    (component, *_) = next(
+        member["reward"]["components"]
+        for entry in played.episodes["entries"]
+        for member in entry["members"]
+        if member["turns"][0]["terms"]
+    )
+    renamed = json.loads(text.replace(f'"{component}"', '"constructor"'))
+    page = write_eval_report(played.results, renamed, tmp_path / "report.html", about=played.about)
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    row = seen.partition("sum of terms")[2].partition('<th scope="row">constructor</th>')[2].partition("</tr>")[0]
+    value, total = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert float(value.replace("\N{MINUS SIGN}", "-")) * float(total.replace("\N{MINUS SIGN}", "-")) > 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
+    elsewhere = {
+        "condition": "ood",
+        "seed": 9,
+        "policy": "random",
+        "stop": "terminated",
+        "reward": -9.0,
+        "components": {},
+    }
+    long = {"heuristic+constant": LONG, "held-out": f"{LONG}s"}  # names of any length
+
+    def renamed(value: Any) -> Any:
+        text = json.dumps(value)
+        for old, new in long.items():
+            text = text.replace(old, new)
+        return json.loads(text)
+
+    payload = renamed({**played.episodes, "listed": [elsewhere]})
+    record = RunRecord(
+        name="evaluation",
+        path="evaluation",
+        results=renamed(played.results),
+        about=renamed(played.about),
+        episodes=payload,
+    )
+    source = render_report(record).replace("<head>", f"<head>{LISTEN}", 1)
+    probe = tmp_path / "probe.html"
+    probe.write_text(PROBE % (json.dumps(source).replace("<", "\\u003c"), list(WIDTHS)), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert match is not None, done.stderr[-2000:]
+    seen = json.loads(html.unescape(match.group(1)))
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert len(seen) == len(WIDTHS)
+    for frame in seen:
+        assert frame["problems"] == []
+        assert frame["over"] <= 0
+        assert frame["charts"] > 10
+        assert frame["empty"] == 0
+        assert frame["moved"]
+        assert frame["found"] == {"all": 9, "none": 0, "sorted": True, "told": True, "opened": True}
+        assert frame["elsewhere"] == ["random · ood · 9"]
+        assert frame["saves"] > 10
+        assert frame["terms"] > 5
+
+
+def _dumped(page: str, script: str, folder: Path) -> Any:
+    """What a script writes to ``data-seen`` of the body of a page, a second after the page has drawn itself."""
+    file = folder / "page.html"
+    probe = f"<body><script>setTimeout(() => {{ {script} }}, 1000);</script>"
+    file.write_text(page.replace("<body>", probe, 1), encoding="utf-8")
+    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert match is not None, done.stderr[-2000:]
+    return json.loads(html.unescape(match.group(1)))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_saved_picture_names_itself_and_its_lines_and_a_saved_table_holds_numbers(
+    played: Any, tmp_path: Path
+) -> None:
+    """The picture was the bare chart; the table had typeset numbers with the interval in one cell."""
+    page = write_eval_report(played.results, played.episodes, tmp_path / "report.html", about=played.about)
+    script = """
+      const figures = [...document.querySelectorAll("figure.panel")].filter((each) => each.querySelector(".stage"));
+      const lines = figures.find((each) => each.querySelectorAll(".legend .entry").length > 1);
+      document.body.dataset.seen = JSON.stringify({
+        figures: figures.length, saves: figures.filter((each) => each.querySelector(".saves")).length,
+        title: lines.querySelector("figcaption").firstChild.textContent,
+        names: [...lines.querySelectorAll(".legend .entry")].map((each) => each.childNodes[1].textContent),
+        drawn: [...drawing(lines).querySelectorAll("text")].map((each) => each.textContent),
+        table: csv(document.querySelector("#results table, .scroll table")),
+      });"""
+    seen = _dumped(page.read_text(encoding="utf-8"), script, tmp_path)
+    assert seen["figures"] == seen["saves"] > 3
+    assert {seen["title"], *seen["names"]} <= set(seen["drawn"])
+    header, *rows = (line.split(",") for line in seen["table"].splitlines())
+    (column,) = [place for place, name in enumerate(header) if name == "held-out"]
+    assert header[column + 1 : column + 3] == ["held-out low", "held-out high"]
+    for row in rows:
+        assert len(row) == len(header)
+        assert float(row[column + 1]) <= float(row[column]) <= float(row[column + 2])
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+def test_a_fact_of_any_length_leaves_the_page_its_width(played: Any, tmp_path: Path) -> None:
+    episodes = json.loads(json.dumps(played.episodes))
+    for entry in episodes["entries"]:
+        for member in entry["members"]:
+            member["view"]["facts"] = {"address": "W" * 3000}
+    page = write_eval_report(played.results, episodes, tmp_path / "report.html", about=played.about)
+    script = """
+      const root = document.documentElement;
+      document.body.dataset.seen = JSON.stringify(root.scrollWidth - root.clientWidth);"""
+    assert _dumped(page.read_text(encoding="utf-8"), script, tmp_path) <= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
+@pytest.mark.parametrize("address", ["#episode=ood/9/random", "#episode=ood/10/random"])
+def test_an_address_that_is_not_in_the_page_shows_no_other_episode(address: str, played: Any, tmp_path: Path) -> None:
+    listed = {"condition": "ood", "seed": 9, "policy": "random", "stop": "terminated", "reward": 0.1, "components": {}}
+    record = RunRecord(
+        name="a",
+        path="runs/a",
+        results=played.results,
+        about=played.about,
+        episodes={**played.episodes, "listed": [listed]},
+    )
+    script = f"""
+      location.hash = "{address}";
+      setTimeout(() => {{
+        document.body.dataset.seen = JSON.stringify([document.querySelectorAll(".episode").length, document.querySelector("#browser > p").textContent]);
+      }}, 500);"""
+    shown, told = _dumped(render_report(record), script, tmp_path)
+    assert shown == 0
+    assert (
+        "gradus show runs/a/eval/episodes.jsonl.gz -k 0" if "/9/" in address else "no episode ood/10/random"
+    ) in told

@@ -1,0 +1,184 @@
+"""Results and episodes on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console, Group, RenderableType
+
+from gradus.core import ConfigError, Failure, Reward, StopReason
+from gradus.core.terminal import Terminal
+from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
+from gradus.evidence.reports.tables import condition_table
+from gradus.stats import format_interval
+
+
+def printed(shown: RenderableType, width: int = 200) -> str:
+    console = Console(file=StringIO(), width=width)
+    console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
+    lines = printed(summary_table(played.results)).splitlines()
+    rows = [
+        line.split()[0]
+        for line in lines
+        if line.strip() and line.split()[0] in ("random", "heuristic", "heuristic+constant")
+    ]
+    stored = played.results["conditions"]["in-distribution"]["policies"]
+    assert rows == sorted(stored, key=lambda name: -stored[name]["reward"]["mean"])
+    with pytest.raises(ConfigError, match="v7"):
+        summary_table(played.results, grader="v7")
+
+
+def test_the_end_of_a_run_shows_every_grader_and_the_true_reward(played: Any) -> None:
+    text = printed(show_results(played.results))
+    for title in ("grader v3", "grader v2", "episode reward"):
+        assert title in text
+
+
+def test_a_quick_run_ends_with_one_table_and_then_the_verdict(played: Any) -> None:
+    """The caution stood first, and 300 lines of figures that prove nothing came after it."""
+    text = printed(show_results(played.results, quick=True))
+    assert text.count("grader v") == 1
+    assert "held-out, 8 episodes, grader v3" in text
+    last = text.strip().splitlines()
+    assert "prove nothing" in "".join(last[-3:])
+    assert text.index("the report has all") < text.index("is graded highest")
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_is_cut_on_a_narrow_terminal(played: Any, width: int) -> None:
+    text = printed(show_results(played.results), width=width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for name in played.results["conditions"]["held-out"]["policies"]:
+        assert name in text
+
+
+def test_the_wide_tables_show_every_figure_at_80_columns(played: Any) -> None:
+    """All columns stood side by side, as 0.… beside 0.…"""
+    texts = [" ".join(printed(Group(*all_tables(played.results)), width=width).split()) for width in (80, 400)]
+    assert "…" not in texts[0]
+    figures = [set(re.findall(r"[+−]?\d+\.\d+ \[.*?\]", text)) for text in texts]
+    assert figures[0] == figures[1] != set()
+
+
+def test_an_episode_shows_all_it_read_answered_and_was_rewarded(played: Any) -> None:
+    episode = played.groups[-1].episodes[0]
+    text = printed(show_episode(episode, played.spec.presentation.view(episode)), width=1000)
+    for turn in episode.turns:
+        assert turn.observation in text
+        assert turn.action in text
+    assert f"reward v3 {episode.reward.value:.3f}".replace("-", "\N{MINUS SIGN}") in text
+    assert "belief skill (social)" in text
+    assert "Stated belief and truth" in text
+
+
+def test_what_went_wrong_is_not_hidden(played: Any) -> None:
+    episode = played.groups[0].episodes[0]
+    bad = replace(episode.turns[0], valid=False, error="no action named", cut=True)
+    failure = Failure(stage="act", type="TimeoutError", message="no answer within 5 s")
+    reward = Reward(grader="v3", value=None, error="too short")
+    broken = replace(episode, turns=(bad,), stop=StopReason.FAILED, failure=failure, reward=reward)
+    text = printed(show_episode(broken))
+    for words in (
+        "not understood: no action named",
+        "cut by the token budget",
+        "TimeoutError: no answer within 5 s",
+        "too short",
+    ):
+        assert words in text
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(played: Any) -> None:
+    episode = played.groups[0].episodes[0]
+    marked = replace(episode, turns=(replace(episode.turns[0], action="[bold]x[/bold] [/]", spans=()),))
+    assert "[bold]x[/bold] [/]" in printed(show_episode(marked))
+
+
+def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
+    episodes = [each for group in played.groups for each in group.episodes]
+    first = played.groups[0].episodes
+    members = members_of(episodes, first[1])
+    assert members == list(first)
+    text = printed(show_differences(members))
+    ranked = sorted(first, key=lambda each: -each.reward.value)
+    places = [text.index(f"member {each.member}: reward") for each in ranked]
+    assert places == sorted(places)
+    differing = [place for place in range(28) if len({each.turns[place].action for each in first}) > 1]
+    assert [int(word) - 1 for word in re.findall(r"^turn (\d+)", text, re.MULTILINE)] == differing
+    for each in first:
+        assert " ".join(each.turns[differing[0]].action.split()) in text
+    same = replace(first[0], member=7)
+    assert "answered the same at every turn" in printed(show_differences([first[0], same]))
+    assert "no other member" in printed(show_differences([first[0]]))
+
+
+def test_the_true_reward_stands_once_in_the_table(played: Any) -> None:
+    """Memory measures its true reward, too, as strict accuracy; the table said it twice and left out a third figure."""
+    results = json.loads(json.dumps(played.results))
+    results["true_reward_name"] = "belief mae"
+    text = printed(show_results(results))
+    (head, *_) = [line for line in text.splitlines() if line.strip().startswith("policy")]
+    assert head.count("belief mae") == 1
+    assert len(re.split(r"\s{2,}", head.strip())) == 4
+
+
+def test_episodes_without_a_reward_are_counted_under_the_table(played: Any) -> None:
+    """No figure counts them, so a policy that nearly always failed looked as good as its few other episodes."""
+    results = json.loads(json.dumps(played.results))
+    assert "failed" not in printed(show_results(results))
+    condition = results["conditions"]["held-out"]
+    name, *_ = condition["policies"]
+    condition["policies"][name] |= {
+        "episodes": 10,
+        "failed": 7,
+        "failures": {"step: ConnectionError": 7},
+        "first_failure": "step: ConnectionError: no route",
+        "ungraded": 2,
+    }
+    for quick in (False, True):
+        text = " ".join(printed(show_results(results, quick=quick)).split())
+        assert (
+            f"{name}: 7 of 10 episodes failed: step: ConnectionError (7); 2 of 10 episodes could not be graded" in text
+        )
+        assert "the first said step: ConnectionError: no route" in text
+
+
+def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:
+    results = json.loads(json.dumps(played.results))
+    for condition in results["conditions"].values():
+        condition["policies"] = {"one": {"episodes": 3, "failed": 3}}
+        condition["pairs"] = {}
+    title = f"{next(iter(results['conditions']))}, "
+    (line, *_) = [line for line in printed(show_results(results)).splitlines() if title in line]
+    assert "episodes, grader" in line
+
+
+def test_a_long_name_is_broken_and_an_interval_is_not() -> None:
+    """A name of 24 letters broke the interval beside it in two."""
+    names = [f"sweep_lr1e-06_g8_seed{number:03}" for number in range(3)]
+    figures = {each: {"mean": 0.031, "low": -0.068, "high": 0.131} for each in ("reward", "true_reward", "pass@1")}
+    results = {"conditions": {"home": {"episodes": 4, "policies": dict.fromkeys(names, figures)}}}
+    out = StringIO()
+    Terminal(file=out, width=80).print(condition_table(results, "home"))
+    assert out.getvalue().count("0.03 [−0.07,\N{NO-BREAK SPACE}0.13]") == 9
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_terminal_cuts_a_number_or_loses_a_name(played: Any, width: int) -> None:
+    """At 60 columns the names were gone and intervals lost their ends."""
+    said = printed(condition_table(played.results, "in-distribution"), width)
+    policies = played.results["conditions"]["in-distribution"]["policies"]
+    for name, figures in policies.items():
+        assert format_interval(figures["reward"], digits=2) in said
+        assert name[:10] in said
+    assert max(map(len, said.splitlines())) <= width

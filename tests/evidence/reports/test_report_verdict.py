@@ -1,0 +1,286 @@
+"""The sentences of a verdict say what the intervals carry and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus.evidence.reports import verdict_on
+from gradus.evidence.reports.results import differences, figure
+from gradus.evidence.reports.score_tables import figure_cell, seed_tables
+from gradus.evidence.reports.tables import pair_table
+from gradus.runs.stages import best_is_the_start
+from gradus.stats import format_interval, format_money, format_number, format_signed
+from tests.fakes import results_document
+
+
+def test_a_name_may_hold_what_stands_between_two_policies() -> None:
+    """A model in a folder called "a - b" lost its comparison."""
+    stored = {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6, "wins": 7, "episodes": 10, "by_seed": [0.4, 0.6]}}
+    policies = {name: {"reward": stored["reward"]} for name in ("runs/a - b", "gold - x", "gold")}
+    names = ("runs/a - b - gold", "gold - x - runs/a - b", "gold - gold - x")
+    conditions = {"home": {"policies": policies, "pairs": dict.fromkeys(names, stored)}}
+    found = [(each.first, each.second) for each in differences(conditions, "home")]
+    assert found == [("runs/a - b", "gold"), ("gold - x", "runs/a - b"), ("gold", "gold - x")]
+    (table,) = seed_tables({"conditions": conditions, "seeds": [0, 1]}, "home")
+    assert "runs/a - b − gold" in {row.name for row in table.rows}
+
+
+numbers = st.floats(min_value=-100, max_value=100)
+
+
+def document(
+    reward: tuple[float, float, float], true: tuple[float, float, float], *, turned: bool = False
+) -> dict[str, Any]:
+    def stored(mean: float, low: float, high: float) -> dict[str, Any]:
+        values = (-mean, -high, -low) if turned else (mean, low, high)
+        return dict(zip(("mean", "low", "high"), values, strict=True)) | {"wins": 7, "episodes": 10}
+
+    policy = {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}, "true_reward": {"mean": 1.0, "low": 0.5, "high": 1.5}}
+    name = "sft - grpo" if turned else "grpo - sft"
+    pairs = {name: {"reward": stored(*reward), "true_reward": stored(*true)}}
+    policies = {"sft": policy, "grpo": policy}
+    condition = {"episodes": 10, "policies": policies, "pairs": pairs}
+    return {"grader": "v9", "true_reward_name": "episode reward", "conditions": {"home": condition}}
+
+
+@pytest.mark.parametrize(
+    ("reward", "true", "words"),
+    [
+        ((0.1, 0.05, 0.15), (1.0, 0.5, 1.5), "GRPO made the student better"),
+        ((0.1, -0.05, 0.25), (1.0, 0.5, 1.5), "raised episode reward, and is not proven to have changed the reward"),
+        ((0.1, -0.05, 0.25), (1.0, -0.5, 1.5), "is not proven to have changed the student"),
+        ((0.1, 0.05, 0.15), (1.0, -0.5, 1.5), "raised the reward, and is not proven to have changed episode reward"),
+        ((-0.1, -0.2, -0.05), (1.0, -0.5, 1.5), "GRPO made the student worse"),
+        ((-0.1, -0.2, -0.05), (1.0, 0.5, 1.5), "lowered the reward and raised episode reward"),
+        ((0.1, 0.05, 0.15), (-1.0, -1.5, -0.5), "which looks like a hack"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, turned: bool) -> None:
+    verdict = verdict_on(document(reward, true, turned=turned))
+    assert words in verdict.headline
+    assert "v9 on home" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("tasks", "seeds", "student", "others"),
+    [
+        (
+            10,
+            [],
+            ", as far as 10 tasks and one training seed tell: v9",
+            "is above 0 on 10 tasks, which are too few to prove it.",
+        ),
+        (19, [0, 1], ", as far as 19 tasks tell: v9", "is above 0 on 19 tasks, which are too few to prove it."),
+        (20, [0], "made the student better: v9", "is proven on 20 tasks."),
+    ],
+)
+def test_a_headline_says_on_how_few_tasks_something_was_seen(
+    tasks: int, seeds: list[int], student: str, others: str
+) -> None:
+    """Six tasks of one run were called a proof."""
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5)) | {"seeds": seeds}
+    stored = results["conditions"]["home"]
+    for figures in stored["pairs"]["grpo - sft"].values():
+        figures["episodes"] = tasks
+    assert student in verdict_on(results).headline
+    stored["policies"] = {"b": stored["policies"]["sft"], "a": {**stored["policies"]["grpo"], "reward": {"mean": 0.6}}}
+    stored["pairs"] = {"a - b": stored["pairs"]["grpo - sft"]}
+    assert verdict_on(results).headline.endswith(f"Its lead over b, +0.100 [+0.050,\N{NO-BREAK SPACE}+0.150], {others}")
+    one = verdict_on(results | {"one_checkpoint": ["a", "b"]}).headline
+    assert one.endswith(others.replace(" tasks", " tasks and one training seed"))
+
+
+@given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
+def test_above_is_said_exactly_where_the_interval_is_above_0(mean: float, below: float, above: float) -> None:
+    low, high = mean - below, mean + above
+    (claim,) = verdict_on(document((mean, low, high), (mean, low, high))).claims["home"]
+    expected = "shown" if low > 0 else "refuted" if high < 0 else "open"
+    assert claim.state == expected
+
+
+def test_a_corrected_p_is_said_where_the_interval_alone_would_mislead() -> None:
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5))
+    pair = results["conditions"]["home"]["pairs"]["grpo - sft"]
+    pair["true_reward"] |= {"p": 0.013, "p_holm": 0.052}
+    verdict = verdict_on(results)
+    assert "not proven to have changed episode reward" in verdict.headline
+    assert "[+0.50,\N{NO-BREAK SPACE}+1.50], p = 0.052 over all conditions" in verdict.headline
+    assert "p = 0.052 over all conditions" in verdict.claims["home"][0].text
+    pair["true_reward"]["p_holm"] = 0.04
+    assert "over all conditions" not in verdict_on(results).headline
+
+
+def test_a_policy_alone_is_not_the_highest() -> None:
+    results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
+    home = results["conditions"]["home"]
+    home["policies"], home["pairs"] = {"teacher": {"reward": {"mean": 0.0, "low": 0.0, "high": 0.1}}}, {}
+    assert verdict_on(results).headline.startswith("teacher on home: 0.000")
+
+
+def test_an_undefined_interval_proves_nothing() -> None:
+    results = document((0.5, 0.4, 0.6), (1.0, 0.5, 1.5))
+    pair = results["conditions"]["home"]["pairs"]["grpo - sft"]
+    pair["reward"] |= {"low": None, "high": None}
+    assert "not proven" in verdict_on(results).headline
+    assert verdict_on(results).claims["home"][0].state == "open"
+
+
+def test_without_a_student_the_ladder_is_read_step_by_step(played: Any) -> None:
+    verdict = verdict_on(played.results)
+    assert "is graded highest on in-distribution" in verdict.headline
+    assert len(verdict.claims["in-distribution"]) == 2
+    assert not verdict.cautions
+
+
+def stored_pairs(*names: str) -> dict[str, Any]:
+    """Policies that rise in reward by their place in ``names``' order, and the pairs of these names."""
+    pair = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "wins": 7, "episodes": 10}}
+    policies = dict.fromkeys(part for name in names for part in name.split(" - "))
+    rising = {name: {"reward": {"mean": place, "low": 0, "high": 9}} for place, name in enumerate(sorted(policies))}
+    conditions = {"home": {"episodes": 10, "policies": rising, "pairs": dict.fromkeys(names, pair)}}
+    return {"grader": "v9", "conditions": conditions}
+
+
+def test_every_pair_that_was_asked_for_is_told() -> None:
+    """Of three checkpoints against one base, the screen told of the one that came next to it."""
+    claims = verdict_on(stored_pairs("b - a", "c - a", "d - a")).claims["home"]
+    assert [claim.text.partition(" in ")[0] for claim in claims] == ["d is above a", "c is above a", "b is above a"]
+
+
+def test_greedy_answers_are_told_of_behind_the_sampled_ones() -> None:
+    claims = verdict_on(stored_pairs("grpo - sft", "grpo-greedy - sft-greedy", "sft - base")).claims["home"]
+    assert [claim.text.partition(" in ")[0] for claim in claims] == [
+        "grpo is above sft",
+        "grpo-greedy is above sft-greedy",
+    ]
+
+
+def test_a_quick_run_says_that_it_proves_nothing(played: Any) -> None:
+    assert any("prove nothing" in caution for caution in verdict_on(played.results, quick=True).cautions)
+
+
+def test_a_trained_checkpoint_is_not_called_a_method() -> None:
+    assert any("five training seeds" in each for each in verdict_on(document((1, 0.5, 1.5), (1, 0.5, 1.5))).cautions)
+
+
+@given(numbers)
+def test_numbers_are_written_with_a_true_minus_and_without_negative_zero(value: float) -> None:
+    for text in (format_number(value), format_signed(value)):
+        assert not text.startswith("-")
+        assert text.strip("+\N{MINUS SIGN}0.") or not text.startswith("\N{MINUS SIGN}")
+        assert float(text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(value, rel=0.05, abs=1e-12)
+
+
+def test_small_numbers_keep_figures_that_can_be_read() -> None:
+    small = (0.0123, 0.00123, -0.0004, 1.2e-05, 1e-9, 1e-17, 0.0)
+    assert [format_number(each) for each in small] == [
+        "0.012",
+        "0.00123",
+        "−0.0004",
+        "1.2e-05",
+        "1e-09",
+        "0.000",
+        "0.000",
+    ]
+    assert [format_number(each, 2) for each in small[:2]] == ["0.012", "0.0012"]
+    assert [format_signed(each) for each in (1.2e-05, -1.2e-05, 0.0)] == ["+1.2e-05", "−1.2e-05", "0.000"]
+    assert [format_money(each) for each in (0.0, 0.00423, 0.42, 1234.5)] == ["$0.00", "$0.0042", "$0.42", "$1,234.50"]
+
+
+def test_the_numbers_of_an_interval_are_as_exact_as_its_largest_one_needs() -> None:
+    wide, narrow = (
+        {"mean": 0.0001, "low": -0.02, "high": 0.0202},
+        {"mean": 0.0, "low": -1.26e-05, "high": 1.26e-05},
+    )
+    assert format_interval(wide, signed=True) == "0.000 [−0.020,\N{NO-BREAK SPACE}+0.020]"
+    assert format_interval(narrow, signed=True) == "0 [−1.26e-05,\N{NO-BREAK SPACE}+1.26e-05]"
+    assert figure_cell(figure(wide)).note == "−0.020 to 0.020"
+    assert figure_cell(figure(narrow), signed=True).note == "−1.26e-05 to +1.26e-05"
+
+
+def test_missing_is_a_dash_and_not_0() -> None:
+    assert format_number(None) == "–"
+    assert figure({"mean": None, "low": None, "high": None}) is None
+    assert format_interval(figure({"mean": 0.5, "low": None, "high": None})) == "0.500"
+
+
+def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
+    results = document((0.1, 0.05, 0.15), (1.0, 0.5, 1.5))
+    home = results["conditions"]["home"]
+    held = {
+        **home,
+        "policies": {"sft": {"reward": 0.727, "true_reward": 9.1}, "grpo": {"reward": 0.782, "true_reward": 9.9}},
+    }
+    results["conditions"] = {"home": home, "held-out": held}
+    headline = verdict_on(results).headline
+    assert headline.startswith(
+        "GRPO made the student better, as far as 10 tasks and one training seed tell: v9 on held-out 0.727 to 0.782 (+0.100"
+    )
+    assert "episode reward 9.10 to 9.90" in headline
+
+
+def test_a_true_reward_that_is_the_reward_is_said_once() -> None:
+    """The claim was "in return (...), and in return (...)"."""
+    figures = (0.1, 0.05, 0.15)
+    results = document(figures, figures) | {"grader": "return", "true_reward_name": "return"}
+    verdict = verdict_on(results)
+    assert verdict.headline.startswith("GRPO made the student better")
+    assert verdict.headline.count("return") == 1
+    claim = verdict.claims["home"][0].text
+    assert claim.count("return") == 1
+    assert claim.endswith(", won on 7 of 10 tasks)")
+    other = verdict_on(document(figures, (0.1, -0.1, 0.3)) | {"grader": "return", "true_reward_name": "return"})
+    assert other.claims["home"][0].text.count("return") == 2  # two figures of one name
+
+
+@pytest.mark.parametrize(("p", "episodes"), [(0.5, 10), (0.01, 2), (0.06, 100)])
+def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> None:
+    results = document((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    for value in results["conditions"]["home"]["pairs"]["grpo - sft"].values():
+        value |= {"p": p, "p_holm": p, "episodes": episodes}
+    verdict = verdict_on(results)
+    assert verdict.headline.startswith("GRPO is not proven to have changed the student")
+    assert verdict.claims["home"][0].state == "open"
+    assert any("Only 2 pairs" in each for each in verdict.cautions) == (episodes == 2)
+
+
+def test_many_runs_are_counted_where_their_names_would_hide_what_is_said() -> None:
+    """With thirty runs the cautions were 25 lines of names, and 29 lines said that nothing was told apart."""
+    names = [f"run {number}" for number in range(30)]
+    figures = {"reward": {"mean": 0.1, "low": -0.1, "high": 0.3, "episodes": 50}}
+    pairs = {f"{upper} - {lower}": figures for upper, lower in zip(names[1:], names, strict=False)}
+    pairs["run 9 - run 8"] = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "episodes": 50}}
+    policies = {name: {"reward": {"mean": number / 30}} for number, name in enumerate(names)}
+    results = {
+        "conditions": {"home": {"episodes": 50, "policies": policies, "pairs": pairs}},
+        "one_checkpoint": names,
+        "quick_runs": names,
+        "tasks": {"home": {"shared": 50, "runs": dict.fromkeys(names, 60) | {"run 3": 50}}},
+    }
+    cautions = verdict_on(results).cautions
+    assert len(cautions) == 3
+    assert all(len(each) < 250 for each in cautions)
+    assert "run 0, run 1, run 2 and 27 more are one checkpoint each" in cautions[0]
+    assert "home 50 (50 to 60 in 30 runs)" in cautions[2]
+    shown = str(pair_table(results, "home"))
+    assert shown.startswith("run 9 is above run 8")
+    assert shown.endswith("\n28 others are not told apart; the report has each")
+
+
+def test_a_student_that_no_step_made_better_is_said_to_be_the_one_before(tmp_path: Path) -> None:
+    """Its differences from the student before were 0 in every table, and nothing said why."""
+    several = {**results_document("rhythm"), "best_is_the_start": [1, 3]}
+    assert any("began with in seeds 1 and 3:" in each for each in verdict_on(several).cautions)
+    results = {**results_document("rhythm"), "best_is_the_start": True}
+    assert any("grpo is the student that GRPO began with" in each for each in verdict_on(results).cautions)
+    for best, said in ((0, True), (10, False)):
+        records = [{"kind": "validation", "step": step, "best": step in (0, best)} for step in (0, 10, 20)]
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records))
+        assert best_is_the_start(tmp_path) is said

@@ -1,0 +1,68 @@
+"""The newest episodes of a run, and the few that are worth reading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus import api
+from gradus.core import ConfigError, StorageError
+from gradus.rollouts import read_episodes, write_episodes
+from gradus.runs.stored_episodes import newest_file, pick_episode, samples
+
+
+def _episodes(played: Any) -> list[Any]:
+    return [episode for group in played.groups for episode in group.episodes]
+
+
+def test_the_newest_step_is_found_and_gzipped_files_are_read(played: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "grpo" / "episodes"
+    episodes = _episodes(played)
+    for name in ("step-000010.jsonl", "step-000020.jsonl.gz"):
+        write_episodes(folder / name, episodes, environment="rhythm")
+    assert newest_file(tmp_path).name == "step-000020.jsonl.gz"
+    assert read_episodes(newest_file(tmp_path)).episodes == read_episodes(folder / "step-000010.jsonl").episodes
+    sizes = [(folder / name).stat().st_size for name in ("step-000010.jsonl", "step-000020.jsonl.gz")]
+    assert sizes[1] < sizes[0] / 3
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StorageError, match="no episodes in"):
+        newest_file(tmp_path / "empty")
+
+
+def test_the_newest_episodes_of_several_seeds_are_those_of_the_first(played: Any, tmp_path: Path) -> None:
+    """The evaluation's shared file lies above them, and holds no episode of the student."""
+    for name in (
+        "eval/shared.jsonl.gz",
+        "seed-0/grpo/episodes/step-000010.jsonl",
+        "seed-1/grpo/episodes/step-000020.jsonl",
+    ):
+        write_episodes(tmp_path / name, _episodes(played), environment="rhythm")
+    assert newest_file(tmp_path) == tmp_path / "seed-0/grpo/episodes/step-000010.jsonl"
+
+
+def test_the_newest_of_a_file_are_its_best_and_worst(played: Any, tmp_path: Path) -> None:
+    """Asked for a file, they had no effect."""
+    file = tmp_path / "t.jsonl"
+    write_episodes(file, _episodes(played), environment="rhythm")
+    assert list(api.show(file, newest=True).episodes)[:3] == ["best", "worst", "random"]
+    assert list(api.show(file).episodes) == [""]
+    with pytest.raises(ConfigError, match="leave the number out"):
+        api.show(file, 1, newest=True)
+
+
+def test_best_worst_random_and_invalid(played: Any) -> None:
+    episodes = _episodes(played)
+    first = episodes[0].turns[0]
+    episodes[1] = replace(episodes[1], turns=(replace(first, valid=False, error="no action"), *episodes[1].turns[1:]))
+    chosen = samples(episodes)
+    rewards = [each.reward.value for each in episodes]
+    assert list(chosen) == ["best", "worst", "random", "invalid"]
+    assert chosen["best"].reward.value == max(rewards)
+    assert chosen["worst"].reward.value == min(rewards)
+    assert chosen["invalid"] is episodes[1]
+    assert samples(episodes) == chosen
+    with pytest.raises(ConfigError, match="use 0 to"):
+        pick_episode(episodes, len(episodes), Path("x"))

@@ -1,0 +1,157 @@
+"""`gradus run gsm8k --model PATH` with a tiny chat model: every stage, adapters and report, also with a template that forgets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
+from transformers import AutoTokenizer
+
+from gradus import api
+from gradus.core import ConfigError
+from gradus.policies.local.export import export_model
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.settings import read_settings
+from gradus.policies.local.shelf import ShelvedPolicy
+from gradus.runs.checks.model import probe
+from gradus.runs.checks.subject import Subject
+from gradus.runs.policies import make_policy
+from gradus.runs.recipe_files import load_recipe
+from gradus.runs.run import run_recipe
+from gradus.runs.stages import RunContext, run_policies
+
+EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
+SMALL = [
+    "sft.max_steps=2",
+    "sft.lora.rank=2",
+    "grpo.lora.rank=2",
+    "grpo.sampling.max_new_tokens=8",
+    'eval.policies=["sft", "grpo", "grpo-greedy", "gold"]',
+    'eval.conditions=["held-out"]',
+    'eval.pairs=["grpo-sft"]',
+]
+
+
+def forgetful(model: Path) -> Path:
+    """The same model with a template that drops the reasoning of earlier answers, as Qwen3's does."""
+    copy = Path(shutil.copytree(model, model.with_name("forgetful")))
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    tokenizer.chat_template = FORGETFUL
+    tokenizer.save_pretrained(copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=2048)
+
+
+@pytest.mark.parametrize("remembers", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> None:
+    model = qwen if remembers else forgetful(qwen)
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(model), quick=True, changes=SMALL)
+    run = run_recipe(recipe, out=tmp_path / "run")
+    results = json.loads((run / "results.json").read_text())
+    policies = results["conditions"]["held-out"]["policies"]
+    assert list(policies) == ["base", "sft", "grpo", "grpo-greedy", "gold"]  # base: the model as it was given
+    stored = read_settings(run / "grpo" / "best")
+    assert stored is not None
+    assert stored == read_settings(run / "sft" / "best")
+    assert (stored.environment, stored.sampling) == (recipe.environment, recipe.grpo.sampling)
+    assert stored.system_prompt.startswith("Answer the question.")
+    spec = recipe.spec()
+    policy = make_policy(spec, str(run))
+    assert isinstance(policy, LocalPolicy)
+    assert policy.sampling == recipe.grpo.sampling  # 64 tokens in the first edition, whatever the student was given
+    exported = export_model(run / "grpo" / "best", tmp_path / "out")
+    config = json.loads((exported.path / "generation_config.json").read_text())
+    assert config["max_new_tokens"] == 8
+    assert read_settings(exported.path) == stored
+    assert policies["gold"]["true_reward"]["mean"] == 1.0
+    assert "grpo - sft" in results["conditions"]["held-out"]["pairs"]
+    assert (run / "grpo" / "best" / "adapter_config.json").is_file()
+    assert "<svg" in (run / "report.html").read_text()
+    if not remembers:  # what was trained so is loaded so, without being told again
+        assert load_model(run / "grpo" / "best").settings.keep_history
+
+
+def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gradus check` loaded the whole weights of what is trained in four bits, and nobody but GRPO heard of its device."""
+    seen: list[tuple[str | None, str]] = []
+
+    def noted(path: str, **options: Any) -> Any:
+        seen.append((options.get("quantize"), options.get("device", "auto")))
+        return load_model(path)
+
+    for module in ("gradus.policies.local.loading", "gradus.runs.stages"):
+        monkeypatch.setattr(f"{module}.load_model", noted)
+    changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
+    probe(Subject(recipe, folder=tmp_path, scratch=tmp_path, online=False))
+    run = RunContext(recipe, tmp_path / "run", redo=False, console=Console(quiet=True))
+    run.stages["model"][0](run, {})
+    base = run_policies(run, ["base"])["base"]
+    assert isinstance(base, ShelvedPolicy)
+    assert base.loaded.path == str(qwen)
+    assert seen == [("4bit", "cuda:1")] * 3
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), [("auto", False), ("bfloat16", False), ("float32", True)])
+def test_a_run_is_evaluated_and_served_in_its_precision(
+    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, autocast: bool
+) -> None:
+    """A run of 16 bits on a CPU, or of float32 on a card, was evaluated in what the device prefers; chat and serve still did so."""
+    changes = [f"grpo.dtype={dtype}", f"grpo.autocast={str(autocast).lower()}", "grpo.device=cpu"]
+    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
+    folder = tmp_path / "run"
+    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    shutil.copytree(qwen, folder / "grpo" / "best")
+    (folder / "grpo" / "config.json").write_text(recipe.grpo.model_dump_json())
+    wanted = (torch.bfloat16 if dtype == "bfloat16" else torch.float32, autocast)
+    for policy in run_policies(run, ["base", "grpo"]).values():
+        assert isinstance(policy, ShelvedPolicy)
+        assert (policy.loaded.dtype, policy.loaded.autocast) == wanted
+    again = make_policy(recipe.spec(), str(folder))
+    assert isinstance(again, LocalPolicy)
+    assert (again.loaded.dtype, again.loaded.autocast) == wanted
+    shutil.copytree(qwen, folder / "sft" / "best")
+    (folder / "sft" / "config.json").write_text(recipe.sft.model_copy(update={"autocast": True}).model_dump_json())
+    warm = make_policy(recipe.spec(), str(folder / "sft" / "best"))
+    assert isinstance(warm, LocalPolicy)
+    assert not warm.loaded.autocast, "only GRPO samples under its autocast, and the run is evaluated as GRPO samples"
+    talked: list[LoadedModel] = []
+
+    def talk(loaded: LoadedModel, **options: Any) -> list[dict[str, str]]:
+        talked.append(loaded)
+        return []
+
+    monkeypatch.setattr("gradus.interop.serving.chat.chat_loop", talk)
+    api.chat(folder, ask=lambda: None, show=print)
+    assert (talked[0].dtype, talked[0].autocast) == wanted
+
+
+def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:
+    model = forgetful(Path(shutil.copytree(qwen, tmp_path / "model")))
+    recipe = load_recipe("memory", model=str(model))
+    with pytest.raises(ConfigError, match=r"rewrites history.*model\.keep_history = true"):
+        run_recipe(recipe, out=tmp_path / "run")
+
+
+def test_a_teacher_that_is_switched_on_brings_its_student_into_the_tables(qwen: Path) -> None:
+    """The recipe of rows with a chat model has no SFT; with a teacher, base and GRPO stood there without it."""
+    rows = f"jsonl:{EXCERPT}"
+    plain = load_recipe(rows, model=str(qwen)).eval
+    taught = load_recipe(rows, model=str(qwen), changes=["teach.enabled=true"]).eval
+    assert (plain.policies, plain.pairs) == (("base", "grpo", "grpo-greedy"), ("grpo-base",))
+    assert (taught.policies, taught.pairs) == (("base", "sft", "grpo", "grpo-greedy"), ("grpo-base", "grpo-sft"))
+    own = ["teach.enabled=true", 'eval.policies=["grpo"]', "eval.pairs=[]"]
+    assert load_recipe(rows, model=str(qwen), changes=own).eval.policies == ("grpo",)

@@ -1,0 +1,598 @@
+"""`gradus check`: what would go wrong is found, with a remedy, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
+from transformers import AutoConfig, AutoTokenizer
+from typer.testing import CliRunner
+
+import gradus
+from gradus.api.training import make_recipe
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.core import ConfigError
+from gradus.policies.local.folders import is_nano
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.runs.checks import CHECKS, require_names, status_of, to_json
+from gradus.runs.checks.settings import knobs
+from gradus.runs.checks.subject import Subject
+from gradus.runs.planning.shapes import ModelShape, read_shape
+from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe_tables import own_recipes
+
+NANO = [
+    "model.nano.hidden_size=16",
+    "model.nano.layers=1",
+    "model.nano.heads=2",
+    "model.nano.kv_heads=1",
+    "model.nano.intermediate_size=32",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_) -> None:
+        raise AssertionError("a check opened a connection that nobody had asked for")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=512)
+
+
+def checked(
+    named: str, out: Path, *changes: str, model: Path | str | None = None
+) -> dict[str, list[tuple[str, str, str]]]:
+    """check -> (status, message, remedy)"""
+    lines: dict[str, list[tuple[str, str, str]]] = {}
+    chosen = str(model) if model else None
+    settings = [*([] if model else NANO), *changes]
+    for each in gradus.check(named, out=out / "run", model=chosen, settings=settings).findings:
+        lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
+    return lines
+
+
+def rows(path: Path, *more: dict, count: int = 40) -> Path:
+    good = [{"question": f"What is {n} + {n * n} ?", "answer": str(n + n * n)} for n in range(count)]
+    path.write_text("\n".join(json.dumps(row) for row in [*good, *more]))
+    return path
+
+
+def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
+    lines = checked("arithmetic", tmp_path)
+    assert list(lines) == ["recipe", *CHECKS]
+    assert {each[0] for each in (one for several in lines.values() for one in several)} == {"pass"}, lines
+    assert not (tmp_path / "run").exists()  # looking leaves nothing behind
+
+
+def test_a_folder_that_the_run_would_refuse_is_found(tmp_path: Path) -> None:
+    """A file in its place, and a run of the other number of seeds, were found by the run alone."""
+    (tmp_path / "run").write_text("notes")
+    ((status, message, remedy),) = checked("arithmetic", tmp_path)["folder"]
+    assert (status, "is no folder" in message, "--out" in remedy) == ("fail", True, True)
+    assert checked("arithmetic", tmp_path / "run")["folder"][0][0] == "fail"  # nor below a file
+    (tmp_path / "one" / "grpo").mkdir(parents=True)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "seeds.json").write_text("{}")
+    for folder in (tmp_path / "one", tmp_path / "many"):
+        for seeds in (None, 3):
+            findings = gradus.check("arithmetic", out=folder, seeds=seeds, settings=NANO).findings
+            (found,) = [each for each in findings if each.check == "folder"]
+            assert found.status == ("pass" if (folder.name == "many") == (seeds == 3) else "fail"), found
+
+
+@pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
+def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
+    recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
+    findings = gradus.check(recipe=recipe, out=tmp_path / "run").findings
+    for each in findings:
+        if "needs a package that is not installed" in each.message:
+            pytest.skip(each.message)  # the suites are an extra of their own
+    assert status_of(findings) != "fail", [each for each in findings if each.status == "fail"]
+
+
+@pytest.mark.parametrize(
+    ("check", "status", "changes", "says", "way"),
+    [
+        ("recipe", "fail", ["grpo.group_size=1"], "greater than or equal to 2", "correct the recipe"),
+        ("recipe", "fail", ["grpo.kl_estimator=k2"], "no effect while kl_coef is 0", "set kl_coef"),
+        ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
+        ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
+        ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
+        ("names", "fail", ["grpo.sampling.grammar=true"], "arithmetic declares no grammar", "unset it"),
+        ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
+        ("names", "fail", ['eval.conditions=["harder"]'], "about 'held-out', which is not evaluated", ""),
+        ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
+        ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
+        ("context", "fail", ["grpo.sampling.max_new_tokens=400"], "the model's context holds 256", "max_new_tokens"),
+        ("context", "warn", ["grpo.sampling.max_new_tokens=8"], "8 may be sampled", "at least"),
+        ("memory", "fail", ["grpo.token_budget=30000000", "grpo.groups=200000"], "would need", "set token_budget to"),
+        ("disk", "fail", ["grpo.keep_checkpoints=1000000000"], "GiB free", "--out"),
+        ("remote", "fail", ["teach.policy=remote:gpt"], "needs a key", "OPENAI_API_KEY"),
+        ("trackers", "fail", ['trackers=["comet"]'], "unknown tracker comet", "there are"),
+        ("batches", "warn", ["grpo.group_size=2"], "noisy baseline", "group_size to 8"),
+        ("batches", "warn", ["grpo.minibatches=5"], "equal minibatches", "divide"),
+        ("batches", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
+        ("batches", "warn", ["grpo.first_task=0"], "which SFT has seen", "first_task"),
+        ("settings", "warn", ["grpo.sampling.temperature=0.3"], "resemble each other", "temperature 1"),
+        ("settings", "warn", ["eval.episodes=5"], "prove little", "100"),
+        ("audit", "warn", ["audit.enabled=false"], "was not audited", "gradus audit arithmetic --grader composed"),
+    ],
+)  # fmt: skip
+def test_what_would_go_wrong_is_found(
+    check: str, status: str, changes: list[str], says: str, way: str, tmp_path: Path
+) -> None:
+    lines = checked("arithmetic", tmp_path, *changes)[check]
+    assert any(
+        state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
+    ), lines
+
+
+@pytest.mark.parametrize(("name", "file"), [("jsonl:r.jsonl", True), ("verifiers:mine.py", False), ("shop", False)])
+def test_only_data_files_are_told_to_hold_out_a_second_one(name: str, file: bool) -> None:
+    recipe = load_recipe("arithmetic", changes=["eval.episodes=5"]).model_copy(update={"environment": name})
+    spec = SimpleNamespace(conditions={"held-out": SimpleNamespace(seeds=range(5))})
+    (found,) = knobs(cast(Subject, SimpleNamespace(recipe=recipe, spec=spec, trained=False)))
+    assert "no more than 5 tasks: bring more rows" in found.remedy
+    assert ("?test=FILE" in found.remedy) == file
+
+
+PROMISED = '{text="t",condition="held-out",above=0.0,'
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["eval.policies=[]", 'eval.pairs=["grpo-sft"]'],
+        ['eval.policies=["sft","grpo"]', 'eval.pairs=["grpo-base"]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}policy="base"}}]'],
+        ['eval.policies=["sft","grpo"]', "eval.pairs=[]", f'promises=[{PROMISED}pair="grpo - sft"}}]'],
+    ],
+)
+def test_policies_and_pairs_that_are_evaluated_by_default_may_be_named(changes: list[str], tmp_path: Path) -> None:
+    """A run with such a recipe was refused before it began, and would have measured all of it."""
+    changes = ["promises=[]", *changes]
+    assert [status for status, *_ in checked("arithmetic", tmp_path, *changes)["names"]] == ["pass"]
+
+
+def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
+    bad = rows(
+        tmp_path / "bad.jsonl",
+        {"question": "What is the color ?", "answer": "#### "},
+        {"question": "What is 3 + 9 ?", "answer": "13"},
+        {"question": "word " * 900, "answer": "1"},
+    )
+    good = checked(f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
+    assert [status for status, *_ in good["data"]] == ["pass"]
+    messages = " ".join(message for _, message, _ in checked(f"jsonl:{bad}", tmp_path, model=qwen)["data"])
+    for part in ("empty answers", "contradictions", "prompt length"):
+        assert part in messages
+    ((status, message, way),) = checked(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
+    assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
+
+
+def test_a_long_check_says_where_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("gradus.runs.progress.EVERY", 0.0)
+    monkeypatch.setattr("gradus.runs.checks.CHECKS", {"data": (lambda subject: [], ())})
+    gradus.check("arithmetic", settings=NANO)
+    assert "check · data 0/1 checks" in capsys.readouterr().err
+
+
+def test_answers_behind_an_open_thought_are_spelled_as_they_are_taught(tmp_path: Path, qwen: Path) -> None:
+    """The teacher's answer closes the thought that the prompt leaves open; that is no change on the way."""
+    model = Path(shutil.copytree(qwen, tmp_path / "thinks"))
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    lines = checked(f"jsonl:{rows(tmp_path / 'rows.jsonl')}", tmp_path, "teach.policy=gold", model=model)
+    assert [status for status, *_ in lines["spelling"]] == ["pass"], lines["spelling"]
+
+
+def test_a_reward_that_fails_or_refuses_gold_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    return [1 / 0 for text in completions]\n")
+    own = f'rewards=["correctness=2", "{tmp_path}/mine.py:tone"]'
+    ((status, message, way),) = checked("arithmetic", tmp_path, "grader=rewards", own)["gold"]
+    assert (status, "ZeroDivisionError" in message, "gradus rewards try" in way) == ("fail", True, True)
+
+
+def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(qwen)
+    tokenizer.chat_template = FORGETFUL
+    forgetful = tmp_path / "forgetful"
+    forgetful.mkdir()
+    for file in qwen.iterdir():
+        (forgetful / file.name).write_bytes(file.read_bytes())
+    tokenizer.save_pretrained(forgetful)
+    assert (
+        checked("arithmetic", tmp_path, model=forgetful)["model"][0][0] == "pass"
+    )  # one turn: nothing is ever rewritten
+    ((status, message, way),) = checked("memory", tmp_path, model=forgetful)["model"]
+    assert (status, "rewrites history" in message + way) == ("fail", True)
+    assert "model.keep_history = true" in message + way
+    assert checked("memory", tmp_path, "model.keep_history=true", model=forgetful)["model"][0][0] == "pass"
+
+
+def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in qwen.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    ((status, message, _),) = checked("arithmetic", tmp_path, model=broken)["model"]
+    assert (status, "weights" in message) == ("fail", True)
+    skipped = checked("arithmetic", tmp_path, model="somebody/some-model")["model"]
+    assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("grpo.lr=1e-3", "all weights"), ("sft.lr=2e-3", "sft.lr"), ("sft.optimizer=muon", "trained from nothing")],
+)
+def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
+    lines = checked("arithmetic", tmp_path, change, model=qwen)["settings"]
+    assert any(status == "fail" and says in message for status, message, _ in lines)
+
+
+def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_path: Path, qwen: Path) -> None:
+    """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
+    changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
+    lines = checked("arithmetic", tmp_path, *changes, model=qwen)
+    assert "fail" not in [status for name in ("settings", "remote") for status, *_ in lines[name]]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"environment": "rhythm"}, "rhythm"),
+        ({"environment": "rhythm", "quick": True}, "rhythm-quick"),
+        ({"environment": None, "path": Path("rhythm-long")}, "rhythm-long"),
+        ({"environment": "reasoning-gym:gcd", "path": Path("one-turn")}, "reasoning-gym-gcd"),
+        ({"environment": None, "path": Path("mine.toml")}, "arithmetic"),
+    ],
+)
+def test_runs_with_other_settings_are_stored_apart(
+    options: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('environment = "arithmetic"\n')
+    (tmp_path / "rhythm-long").mkdir()  # a folder does not hide the recipe of that name
+    assert load_recipe(**options).default_folder() == Path("runs") / name
+
+
+@pytest.mark.parametrize("name", own_recipes())
+def test_every_recipe_has_a_quick_form(name: str) -> None:
+    """A stage of 110 steps left none of the three that the quick form takes."""
+    assert load_recipe(None, path=Path(name), quick=True).quick
+
+
+@pytest.mark.parametrize("name", own_recipes())
+def test_no_recipe_gives_a_trained_model_the_settings_of_a_nano_model(name: str) -> None:
+    recipe = load_recipe(None, path=Path(name), model="somebody/some-model")
+    assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
+    assert recipe.sft.lr <= 1e-4
+    assert recipe.grpo.lr <= 1e-5
+    assert recipe.grpo.lora is not None
+    assert recipe.grpo.sampling.max_new_tokens >= 128
+
+
+@pytest.mark.parametrize("name", own_recipes())
+def test_no_recipe_computes_in_16_bits_where_that_is_slow(name: str) -> None:
+    """`autocast = true` made a step of SFT six times as slow on a CPU without instructions for bfloat16."""
+    recipe = load_recipe(None, path=Path(name))
+    for section in (recipe.sft, recipe.grpo):
+        assert section.autocast in (False, "auto")
+        assert section.backward != "bfloat16"
+        assert section.dtype in ("auto", "float32")
+
+
+@pytest.mark.parametrize("environment", ["rhythm", "memory", "arithmetic"])
+def test_a_model_gets_settings_for_language_models(environment: str, qwen: Path) -> None:
+    """`--model` kept Muon at 0.03, an SFT rate of 2e-3 and 8 tokens an answer, all meant for a nano model."""
+    recipe = load_recipe(environment, model=str(qwen))
+    assert (recipe.sft.optimizer, recipe.grpo.optimizer) == ("adamw", "adamw")
+    assert (recipe.sft.lr, recipe.grpo.lr) == (1e-3, 5e-5)  # by its size: all weights of a small model
+    assert recipe.grpo.sampling.max_new_tokens >= 128
+    assert not recipe.promises
+    assert load_recipe(environment, model="somebody/some-model").grpo.lora is not None, (
+        "a size that is not known: adapters"
+    )
+    assert load_recipe(environment).promises, "without a model nothing changes"
+    fitted = load_recipe(environment, model=str(qwen), preset="small-gpu", changes=["grpo.groups=3"])
+    assert (fitted.grpo.groups, fitted.grpo.token_budget, fitted.grpo.dtype) == (3, 2048, "bfloat16")
+    assert fitted.sft.lora == fitted.grpo.lora
+    assert load_recipe(environment, model=str(qwen), quick=True).quick
+
+
+@pytest.mark.parametrize("run", [False, True], ids=["a model's folder", "a run's folder"])
+def test_a_nano_model_keeps_the_settings_for_nano_models(
+    run: bool, qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`gradus grpo rhythm --model STUDENT` gave the student of `gradus sft` a language model's rate, and answers without a grammar."""
+    folder = tmp_path / "run"
+    spec = load_recipe("rhythm").spec()
+    assert spec.language.vocabulary is not None
+    shape = NanoConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32)
+    made = make_nano(folder / "best" if run else folder, spec.language.vocabulary(), shape)
+    own, given = load_recipe("rhythm"), make_recipe("rhythm", model=folder)
+    assert capsys.readouterr().err == f"settings: the recipe's for a nano model, which {folder} is\n"
+    for section in ("sft", "grpo", "teach", "eval"):
+        assert getattr(given, section) == getattr(own, section)
+    assert not given.promises, "they are about the nano model that the recipe makes"
+    assert not Subject(given, folder=None, scratch=tmp_path, online=False).trained
+    make_recipe("rhythm", model=qwen)
+    said = capsys.readouterr().err
+    assert said.startswith("settings: the recipe's for a language model ([lm]), with rates and adapters by its 0.")
+    make_recipe("rhythm")
+    assert capsys.readouterr().err == "", "there is no choice"
+    stored = json.loads((made / "config.json").read_text())
+    (tmp_path / "adapters").mkdir()
+    adapters = {"base_model_name_or_path": str(made), "peft_type": "LORA"}
+    (tmp_path / "adapters" / "adapter_config.json").write_text(json.dumps(adapters))
+    assert stored["model_type"] == "llama"
+    assert is_nano(tmp_path / "adapters")
+    assert not is_nano(qwen)
+    assert not is_nano("somebody/some-model")
+
+
+def test_what_a_recipe_of_ones_own_leaves_out_follows_the_size(qwen: Path, tmp_path: Path) -> None:
+    """One line of [grpo] dropped rates and adapters: a pretrained model was trained at a nano model's rate."""
+    path = tmp_path / "own.toml"
+    text = f'environment = "arithmetic"\n[model]\npath = "{qwen}"\n[sft]\nlr = 0.5\n[grpo]\nmax_steps = 3\n'
+    path.write_text(text)
+    recipe = load_recipe(None, path=path)
+    assert (recipe.grpo.lr, recipe.grpo.max_steps, recipe.sft.lr, recipe.sft.epochs) == (5e-5, 3, 0.5, 6)
+    path.write_text(f"quick = false\n{text}")  # as a run stores it
+    assert load_recipe(None, path=path).grpo.lr != 5e-5
+
+
+def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
+    qwen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run of a small model had settings for a large one; the second, with the model on the disk, refused to go on."""
+    fetched: list[str] = []
+
+    def hub(name: str | Path, *, online: bool) -> ModelShape:
+        if not online and not fetched:
+            raise ConfigError("not in the cache")
+        fetched.append(str(name))
+        return read_shape(qwen)
+
+    monkeypatch.setattr("gradus.runs.recipe_files.read_shape", hub)
+    named = "somebody/some-model"
+    gradus.check("arithmetic", model=named)
+    assert not fetched
+    first, second = (make_recipe("arithmetic", model=named) for _ in range(2))
+    assert fetched == [named] * 2
+    assert first.grpo.lora is None
+    assert first == second
+
+
+def test_a_hub_that_cannot_be_reached_ends_a_run_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on with the settings for an unknown size, and asked the hub once more for each stage."""
+
+    def read(name: str, *, local_files_only: bool) -> Any:
+        raise OSError("not in the cache" if local_files_only else "We couldn't connect")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", read)
+    with pytest.raises(ConfigError, match="We couldn't connect"):
+        make_recipe("arithmetic", model="somebody/some-model")
+
+
+def test_a_plan_reads_the_config_of_a_model_that_is_named(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fresh machine it asked for --online, which `gradus plan` and `gradus run --memory` do not have."""
+    asked: list[bool] = []
+    config = AutoConfig.from_pretrained(qwen)
+
+    def read(name: str, *, local_files_only: bool) -> Any:
+        asked.append(local_files_only)
+        raise OSError("not in the cache") if local_files_only else ConnectionError("asked")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", read)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
+    with pytest.raises(ConfigError, match="ConnectionError: asked"):
+        gradus.plan("arithmetic", model="somebody/some-model")
+    assert asked == [False]
+
+
+def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: Path) -> None:
+    """A run without SFT trained to its end, and then failed because there was no student of SFT to compare with."""
+    recipe = load_recipe("rhythm", changes=["teach.enabled=false"])
+    assert [name for name in recipe.eval.policies if "sft" in name] == []
+    assert {"base", "base-greedy", "grpo"} < set(recipe.eval.policies)
+    assert {"grpo-base", "grpo-greedy-base-greedy", "base-heuristic"} < set(recipe.eval.pairs)
+    assert recipe.promises
+    assert not [each for each in recipe.promises if "sft" in f"{each.pair}"]
+    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO)
+    assert [line[0] for line in lines["names"]] == ["pass"]
+    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO, 'eval.policies=["sft", "grpo"]', "eval.pairs=[]")
+    assert (
+        "fail",
+        "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out",
+        "name base instead",
+    ) in lines["names"]
+
+
+def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
+    """A function of one's own has no range; gold that it gave 0 was said to get the full reward, because the true aim says it is right."""
+    data = rows(tmp_path / "rows.jsonl")
+    (tmp_path / "mine.py").write_text(
+        "def bare(completions, answer, **columns):\n"
+        "    return [float(text == gold) for text, gold in zip(completions, answer)]\n"
+        "def inside(completions, answer, **columns):\n"
+        "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
+    )
+    for function, status, says in (
+        ("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
+        ("inside", "pass", "their reward is 1.000"),
+    ):
+        reward = f"{tmp_path / 'mine.py'}:{function}"
+        findings = gradus.check(data, out=tmp_path / "run", settings=NANO, rewards=[reward]).findings
+        told = [each for each in findings if each.check == "gold"]
+        assert [each.status for each in told] == [status]
+        assert says in told[0].message
+
+
+AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}
+
+
+def test_promises_hinder_no_quick_run_that_compares_less() -> None:
+    """At toy size they are not looked at, and yet each was a reason to refuse the run."""
+    changes = ['eval.pairs=["grpo-sft"]', 'eval.conditions=["held-out"]']
+    require_names(load_recipe("rhythm", quick=True, changes=changes))
+    for wrong in ("condition=moon", "policy=brillant"):
+        with pytest.raises(ConfigError, match=wrong.split()[-1].split("=")[-1]):
+            require_names(load_recipe("rhythm", quick=True, changes=[*changes, f"promises.0.{wrong}"]))
+    with pytest.raises(ConfigError, match="is about the pair 'grpo - heuristic'"):
+        require_names(load_recipe("rhythm", changes=changes))
+
+
+def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for verdict, status in (("pass", "pass"), ("fail", "fail")):
+        (folder / "audit.json").write_text(json.dumps({**AUDIT, "verdict": verdict}))
+        assert checked("arithmetic", tmp_path)["audit"][0][0] == status
+
+
+def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
+    attach(app)
+    arguments = ["check", "arithmetic", "--out", str(tmp_path / "run"), *(f"--set={each}" for each in NANO)]
+    good = CliRunner().invoke(app, [*arguments, "--json"])
+    assert good.exit_code == 0, good.output
+    document = json.loads(good.output)
+    assert (document["schema"], document["status"]) == (2, "pass")
+    assert set(document["checks"][0]) == {"check", "status", "message", "remedy"}
+    bad = CliRunner().invoke(app, [*arguments, "--set", "grpo.sampling.max_new_tokens=400"])
+    assert bad.exit_code == 1
+    assert "fail" in bad.output
+
+
+def test_json_is_what_was_found(tmp_path: Path) -> None:
+    findings = gradus.check("nowhere", out=tmp_path).findings
+    assert to_json(findings)["checks"][0]["status"] == status_of(findings) == "fail"
+    assert "unknown environment" in findings[0].message + findings[0].remedy
+
+
+def test_an_environment_without_policies_is_tried_all_the_same(tmp_path: Path, qwen: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_environment.md").read_text()
+    code = next(block for block in page.split("```python\n") if "class Digits" in block).partition("```")[0]
+    (tmp_path / "digits.py").write_text(code)
+    found = checked(f"{tmp_path / 'digits.py'}:spec", tmp_path, "teach.enabled=false", model=qwen)
+    assert {check: found[check][0][0] for check in ("spelling", "context", "memory", "probe")} == dict.fromkeys(
+        ("spelling", "context", "memory", "probe"), "pass"
+    ), found
+    assert "about 0 min" not in found["memory"][0][1]  # the plan of the same run says under 1 min
+
+
+def test_rows_from_python_are_looked_at(qwen: Path) -> None:
+    good = [{"question": f"What is {n} + {n * n} ?", "answer": n + n * n} for n in range(40)]
+    for more, answered, expected in (
+        ({"question": "What is 3 + 9 ?", "answer": 13}, True, "contradictions"),
+        ({"question": "word " * 900, "answer": 1}, True, "prompt length"),
+        ({}, False, "no fault found"),  # reward functions may need no answer
+    ):
+        rows = [row if answered else {"question": row["question"]} for row in [*good, *([more] if more else [])]]
+        checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
+        assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
+
+
+@pytest.mark.parametrize(
+    ("rows", "rewards", "warned"),
+    [
+        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["correctness"], False),
+        (
+            [{"question": f"What is {n} + {n} ? End with #### N.", "answer": 2 * n} for n in range(40)],
+            ["correctness"],
+            False,
+        ),
+        (
+            [{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)],
+            [],
+            False,
+        ),  # our own system prompt asks
+        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["format"], False),
+        (
+            [
+                {
+                    "question": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{n}?"}],
+                    "answer": n,
+                }
+                for n in range(40)
+            ],
+            [],
+            True,
+        ),
+    ],
+)
+def test_a_model_that_nobody_asks_to_mark_its_answer_is_warned_of(
+    rows: list[dict[str, Any]], rewards: list[str], warned: bool, qwen: Path
+) -> None:
+    """A row's own system prompt takes the place of ours: every right answer got 0, and nothing said why."""
+    found = [each for each in gradus.check(rows, model=str(qwen), rewards=rewards).findings if each.check == "data"]
+    assert any(each.status == "warn" and each.message.startswith("marks:") for each in found) == warned
+
+
+OWN = """
+import random
+
+made = []
+
+
+class Own:
+    actions = ["1", "2"]
+
+    def reset(self, seed):
+        made.append(1)
+        {reset}
+
+    def step(self, action):
+        {step}
+
+    def expert(self):
+        {expert}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({}, None),
+        ({"reset": "raise OSError('flooded')"}, "a training task cannot be begun: OSError: flooded"),
+        ({"reset": "return f'episode {len(made)}'"}, "began with"),
+        ({"step": "return None"}, "an episode of expert failed in step: EnvironmentFault: Own.step returned NoneType"),
+        ({"expert": "raise KeyError('k')"}, "an episode of expert failed in act: KeyError: expert: 'k'"),
+    ],
+)
+def test_an_environment_of_ones_own_is_begun_twice_and_played(
+    parts: dict[str, str], says: str | None, tmp_path: Path
+) -> None:
+    """It was begun once, and what it raised was a traceback."""
+    whole = {"reset": "return 'go'", "step": "return 'end', 1.0, True", "expert": "return '1'", **parts}
+    (tmp_path / "own.py").write_text(OWN.format(**whole))
+    (line,) = checked(str(tmp_path / "own.py"), tmp_path)["environment"]
+    assert line[0] == ("fail" if says else "pass"), line
+    assert says is None or says in line[1]
+
+
+@pytest.mark.parametrize("stage", ["sft", "grpo"])
+def test_another_optimizer_or_schedule_takes_the_place_of_the_recipes_with_its_settings(stage: str) -> None:
+    """`--set grpo.optimizer=adamw` would else be refused for the recipe's own `muon_lr`."""
+    changed = load_recipe("rhythm", changes={f"{stage}.optimizer": "adamw", f"{stage}.schedule": "constant"})
+    settings = getattr(changed, stage)
+    assert (settings.optimizer, settings.schedule) == ("adamw", "constant")
+    assert not settings.model_fields_set & {"muon_lr", "muon_momentum", "min_lr_ratio"}
+    with pytest.raises(ConfigError, match="muon_lr has no effect"):
+        load_recipe("rhythm", changes={f"{stage}.optimizer": "adamw", f"{stage}.muon_lr": 0.02})

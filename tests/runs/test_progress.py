@@ -1,0 +1,47 @@
+"""Long work is told of without a terminal too: a line now and then."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from gradus.core.terminal import Terminal
+from gradus.runs import progress
+
+
+def test_without_a_terminal_a_line_is_said_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    with progress.progress_bar("evaluate", 0, "episodes") as advance:
+        for done in range(1, 9):
+            advance(done, 100, "held-out · sft", note="2 failed")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "held-out · sft · 2 failed 3/100 episodes, 0.1 a second, left 16:10"
+    assert len(lines) == 2
+    assert re.match(r"held-out · sft · 2 failed 6/100 episodes", lines[1])
+
+
+def test_quick_work_and_quiet_commands_say_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    with progress.progress_bar("evaluate", 0, "episodes") as advance:
+        advance(1, 2)
+    assert not capsys.readouterr().err
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "quiet", lambda: True)
+    with progress.progress_bar("evaluate", 0, "episodes") as advance:
+        advance(1, 2)
+    assert not capsys.readouterr().err
+
+
+def test_a_bar_stays_on_one_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
+    """The unit stood on three lines, a few letters each."""
+    out = io.StringIO()
+    narrow = Terminal(file=out, force_terminal=True, width=60, color_system=None)
+    monkeypatch.setattr(progress, "Terminal", lambda **_: narrow)
+    with progress.progress_bar("in-distribution · grpo-greedy", 128, "episodes") as advance:
+        advance(64, 128)
+    assert re.search(r"grpo-greedy .*64/128 .*episodes/s", out.getvalue())

@@ -1,0 +1,82 @@
+"""Promises are held against figures, and a figure that is not there is neither met nor missed."""
+
+from io import StringIO
+
+import pytest
+from pydantic import ValidationError
+from rich.console import Console
+
+from gradus.runs.doctor import diagnoses_table
+from gradus.runs.promises import Promise, check_promises
+from gradus.runs.run_summary import show_promises
+
+RESULTS = {
+    "v3": {
+        "conditions": {
+            "main": {
+                "policies": {"grpo": {"reward": {"mean": 0.7, "low": 0.6, "high": 0.8}, "belief_mae": {"mean": 0.1}}},
+                "pairs": {"grpo - sft": {"true_reward": {"mean": 0.5, "low": -0.1, "high": 1.1}}},
+            }
+        }
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("promise", "met"),
+    [
+        ({"policy": "grpo", "above": 0.65}, True),
+        ({"policy": "grpo", "bound": "low", "above": 0.65}, False),
+        ({"policy": "grpo", "above": 0.7}, False),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.1}, True),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.2}, True),
+        ({"policy": "grpo", "figure": "belief_mae", "below": 0.05}, False),
+        ({"pair": "grpo - sft", "figure": "true_reward", "bound": "low", "above": 0}, False),
+        ({"policy": "nobody", "above": 0}, None),
+        ({"policy": "grpo", "grader": "v9", "above": 0}, None),
+    ],
+)
+def test_judging(promise, met):
+    result = check_promises([Promise(text="t", condition="main", **promise)], RESULTS, "v3")
+    assert result[0]["met"] is met
+
+
+@pytest.mark.parametrize("wrong", [{}, {"policy": "a", "pair": "a - b", "above": 0}, {"policy": "a"}])
+def test_a_claim_that_says_nothing_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        Promise(text="t", condition="c", **wrong)
+
+
+def test_a_missed_promise_comes_with_advice(tmp_path):
+    console = Console(file=StringIO(), width=200)
+    promises = [
+        Promise(text="it got better", condition="main", pair="grpo - sft", figure="true_reward", bound="low", above=0)
+    ]
+    judged = check_promises(promises, RESULTS, "v3")
+    show_promises(console, judged, tmp_path)
+    shown = console.file.getvalue()
+    assert "the interval reaches past 0 (−0.100)" in shown
+    assert f"gradus doctor {tmp_path}" in shown
+    quick = Console(file=StringIO(), width=200)
+    show_promises(quick, judged, tmp_path, quick=True)
+    assert quick.file.getvalue() == "what the recipe promises: not checked at toy size\n"
+
+
+def test_promises_keep_their_words_and_brackets_at_80_columns(tmp_path):
+    """The name of a policy was cut in its column, and a word in brackets was taken for markup."""
+    console = Console(file=StringIO(), width=80)
+    promise = Promise(
+        text="above [any] rule", condition="in-distribution", pair="grpo - heuristic+constant", bound="low", above=0
+    )
+    show_promises(console, check_promises([promise], RESULTS, "v3"), tmp_path)
+    said = console.file.getvalue()
+    assert "above [any] rule" in said
+    assert "heuristic+constant" in said
+
+
+def test_brackets_in_a_diagnosis_are_no_markup():
+    console = Console(file=StringIO(), width=200)
+    diagnosis = {"rule": "r", "severity": "warn", "evidence": "[tone] of [/b] carries all", "remedy": "look"}
+    for part in diagnoses_table({"status": "warn", "summary": "", "diagnoses": [diagnosis]}):
+        console.print(part)
+    assert "[tone] of [/b]" in console.file.getvalue()

@@ -1,0 +1,113 @@
+"""Paths in a recipe are relative to its own folder, wherever the command is typed; `gradus init` writes them so."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from gradus.api import init
+from gradus.core import ConfigError
+from gradus.rewards import find_reward
+from gradus.runs.recipe_files import load_recipe
+
+ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The folder of the recipe, beside the current one, in which other files have the same names."""
+    monkeypatch.chdir(tmp_path)
+    for name, pays in ((".", 1.0), ("recipes", 2.0)):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "pay.py").write_text(f"def pay(completions, **_): return [{pays}] * len(completions)\n")
+        (folder / "schema.json").write_text(json.dumps({"type": "string" if name == "." else "number"}))
+        _write(folder / "rows.jsonl", ROWS)
+    return Path("recipes")
+
+
+def _write(path: Path, rows) -> None:
+    path.write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(
+    "reward", ['"pay.py:pay=0.5"', '["pay.py:pay", 0.5]', '{function = "pay.py:pay", weight = 0.5}']
+)
+def test_a_reward_beside_the_recipe_is_found_in_every_form(places, reward):
+    """Two of the three forms took the file of that name in the current folder, and said nothing."""
+    (places / "r.toml").write_text(f'environment = "jsonl:rows.jsonl"\nrewards = [{reward}]\n')
+    (config,) = load_recipe(None, path=places / "r.toml").rewards
+    assert find_reward(config.function)(completions=["x"]) == [2.0]
+    assert config.weight == 0.5
+
+
+def test_the_schema_of_a_reward_is_beside_the_recipe_too(places):
+    reward = '{function = "json_schema", settings = {schema = "schema.json"}}'
+    (places / "r.toml").write_text(f'environment = "jsonl:rows.jsonl"\nrewards = [{reward}, "format"]\n')
+    config, built_in = load_recipe(None, path=places / "r.toml").rewards
+    assert find_reward(config.function, config.settings)(prompts=[""], completions=["7"]) == [1.0]
+    assert built_in.function == "format"
+
+
+@pytest.mark.parametrize("source", ["rows.jsonl?{}", "jsonl:rows.jsonl?{}", "gsm8k:rows.jsonl?{}", "gsm8k:set?{}"])
+def test_init_writes_every_path_of_a_data_set_from_the_recipe(places, source):
+    Path("set").mkdir()
+    _write(Path("set/train.jsonl"), ROWS)
+    Path("more").mkdir()
+    _write(Path("more/held out.jsonl"), ROWS[:9])
+    Path("sys.txt").write_text("Be brief.")
+    init(source.format("test=more/held%20out.jsonl&system=sys.txt"), places / "r.toml")
+    named = tomllib.loads((places / "r.toml").read_text())["environment"]
+    assert named.endswith("?test=../more/held%20out.jsonl&system=../sys.txt")
+    tasks = load_recipe(None, path=places / "r.toml").spec().data_set
+    assert (len(tasks.splits["held-out"]), tasks.system_prompt) == (9, "Be brief.")
+
+
+def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
+    Path("doors.py").write_text(
+        "class Doors:\n    actions = ['1', '2']\n    def reset(self, seed): return 'go'\n"
+        "    def step(self, action): return 'end', 1.0, True\n"
+    )
+    init("doors.py", places / "r.toml")
+    assert load_recipe(None, path=places / "r.toml").spec().name == "doors"
+    monkeypatch.chdir(places)
+    assert load_recipe(None, path=Path("r.toml")).spec().name == "doors"
+
+
+def test_a_recipe_names_a_file_of_rows_as_the_command_line_does(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"question": "{n}?", "answer": "{n}"}}\n' for n in range(40)))
+    (tmp_path / "mine.toml").write_text('environment = "rows.jsonl"\n')
+    recipe = load_recipe(None, path=tmp_path / "mine.toml")
+    assert recipe.environment == f"jsonl:{tmp_path / 'rows.jsonl'}"
+    assert recipe.spec().data_set.size("train") > 20
+
+
+def test_a_change_of_the_table_for_language_models_is_answered_with_the_key_to_change():
+    """It said that a recipe knows no `lm`, although a recipe's file may have the table."""
+    with pytest.raises(ConfigError, match=r"^lm\.grpo\.lr: .* name it grpo\.lr$"):
+        load_recipe("arithmetic", changes=["lm.grpo.lr=0.001"])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lm = 3", r"lm: expected a table, \[lm\], got 3"),
+        ("grpo = 3", r"grpo: expected a table, \[grpo\], got 3"),
+        ("[lm]\nteach = 3", r"lm.teach: expected a table, \[lm.teach\], got 3"),
+        ('quick = "abc"', r"quick: expected a table, \[quick\], got 'abc'"),
+    ],
+)
+def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: str):
+    """Each was a TypeError or an AttributeError."""
+    (tmp_path / "mine.toml").write_text(f'environment = "arithmetic"\n{text}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=says):
+        load_recipe(None, path=tmp_path / "mine.toml", model="somebody/model", quick=True)
+
+
+def test_settings_are_those_for_the_model_that_a_change_names():
+    """They followed the size of the other one."""
+    both = load_recipe("arithmetic", model="somebody/other", changes={"model.path": "somebody/model"})
+    assert both == load_recipe("arithmetic", changes={"model.path": "somebody/model"})
+    nano = load_recipe("arithmetic", model="somebody/other", changes={"model.path": None})
+    assert nano.sft == load_recipe("arithmetic").sft

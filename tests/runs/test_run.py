@@ -1,0 +1,253 @@
+"""`gradus run`, whole, at the smallest size that still goes through every stage."""
+
+import gc
+import json
+import weakref
+from statistics import fmean
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import gradus
+from gradus.cli.app import app
+from gradus.cli.commands import attach
+from gradus.core import ConfigError
+from gradus.core.files import write_json
+from gradus.core.stage_files import changed_since
+from gradus.rollouts import read_episodes
+from gradus.runs.recipe_files import load_recipe
+from gradus.runs.run import do_stages, run_recipe
+from gradus.runs.stages import STAGES, RunContext
+
+SMALL = [
+    "audit.enabled=false",
+    "teach.episodes=24",
+    "sft.threads=1",  # beside another test two threads wait for each other
+    "grpo.threads=1",
+    "sft.max_steps=6",
+    "sft.batch_size=4",
+    "sft.validation_every=6",
+    "grpo.max_steps=2",
+    "grpo.groups=2",
+    "grpo.group_size=3",
+    "grpo.validation_every=2",
+    "grpo.validation_tasks=2",
+    "eval.episodes=3",
+    'eval.policies=["heuristic", "sft", "grpo", "grpo-greedy"]',
+    'eval.pairs=["grpo-sft", "grpo-heuristic"]',
+    'eval.conditions=["in-distribution"]',
+    'eval.graders=["v3", "v2"]',
+]
+
+
+def recipe(*more):
+    return load_recipe("rhythm", quick=True, changes=[*SMALL, *more])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_recipe(recipe(), out=tmp_path_factory.mktemp("runs") / "rhythm")
+
+
+def test_every_stage_leaves_what_it_promises(run):
+    for name in (
+        "model/config.json",
+        "teach/episodes.jsonl.gz",
+        "eval/episodes.jsonl.gz",
+        "sft/metrics.jsonl",
+        "sft/best/config.json",
+        "grpo/metrics.jsonl",
+        "grpo/best/config.json",
+        "doctor.json",
+        "results.json",
+        "costs.json",
+        "report.html",
+        "recipe.toml",
+    ):
+        assert (run / name).is_file(), name
+
+
+def test_the_report_names_the_model(run):
+    """It said llama, the architecture of every nano model."""
+    assert "<span>model nano</span>" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_results_have_the_schema_that_machines_read(run):
+    results = json.loads((run / "results.json").read_text())
+    assert results["schema"] == 2
+    assert results["grader"] == "v3"
+    condition = results["conditions"]["in-distribution"]
+    assert set(condition["policies"]) == {"base", "heuristic", "sft", "grpo", "grpo-greedy"}
+    assert set(condition["pairs"]) == {"grpo - sft", "grpo - heuristic"}
+    for policy in condition["policies"].values():
+        assert {"mean", "low", "high"} <= set(policy["reward"])
+        assert {"mean", "low", "high"} <= set(policy["true_reward"])
+    assert "v2" in results["graders"]
+    assert {"text", "value", "met"} <= set(results["promises"][0])
+    assert results["quick"] is True
+
+
+def test_base_is_the_model_that_the_run_began_with(run):
+    scores = gradus.evaluate(run, against="base", env="rhythm", conditions=["in-distribution"], episodes=3).to_json()
+    stored = json.loads((run / "results.json").read_text())
+    base = [each["conditions"]["in-distribution"]["policies"]["base"]["reward"] for each in (scores, stored)]
+    assert base[0] == base[1]
+    with pytest.raises(ConfigError, match="unknown policy 'base'"):
+        gradus.evaluate(["heuristic", "base"], env="rhythm", episodes=3)
+
+
+def test_what_reads_a_run_ends_with_the_next_command(run):
+    attach(app)
+    again = f"other={run}"
+    for words, following in (
+        (["report", str(run)], f"next: gradus show {run} --last"),
+        (["compare", str(run), again], f"next: gradus compare {run} {again} --report compare.html"),
+    ):
+        assert CliRunner().invoke(app, words).stderr.splitlines()[-1] == following
+
+
+def test_the_recipe_that_was_stored_makes_the_same_run(run):
+    again = load_recipe(None, path=run / "recipe.toml")
+    assert again.model_dump() == recipe().model_dump()
+
+
+def test_a_second_call_does_nothing_again(run):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
+    run_recipe(recipe(), out=run)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
+
+
+def test_metrics_are_one_record_a_step_unless_others_are_asked_for(run):
+    result = gradus.load_run(run)
+    assert [record["step"] for record in result.metrics()] == [1, 2]
+    assert {record["kind"] for record in result.metrics()} == {"step"}
+    assert {record["kind"] for record in result.metrics("validation")} == {"validation"}
+    assert {"sft", "step", "validation"} <= {record["kind"] for record in result.metrics(None)}
+    with pytest.raises(ConfigError, match="unknown kind of metrics 'steps', did you mean step"):
+        result.metrics("steps")
+
+
+def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_it(run):
+    other = recipe("grpo.max_steps=3")
+    with pytest.raises(
+        ConfigError, match=r"grpo\.max_steps was 2, is now 3.*--out \(with --model .* from these weights\)"
+    ):
+        run_recipe(other, out=run)
+    sft = (run / "sft/best/model.safetensors").stat().st_mtime_ns
+    run_recipe(other, out=run, redo=True)
+    assert (run / "sft/best/model.safetensors").stat().st_mtime_ns == sft
+    steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
+    assert max(record["step"] for record in steps) == 3
+
+
+def test_another_grader_grades_the_teachers_episodes_again_and_rolls_out_none(tmp_path):
+    """They kept the rewards of the grader before, and so did their mean in the costs."""
+
+    def taught(grader, *, redo):
+        context = RunContext(recipe(f"grader={grader}"), tmp_path / "run", redo=redo, console=Console(quiet=True))
+        do_stages(context, {"teach": STAGES["teach"]})
+        episodes = read_episodes(tmp_path / "run" / "teach" / "episodes.jsonl.gz").episodes
+        assert {episode.reward.grader for episode in episodes} == {grader}
+        (cost,) = context.state.costs()
+        assert cost["reward_mean"] == pytest.approx(fmean(episode.reward.value for episode in episodes))
+        return [[turn.action for turn in episode.turns] for episode in episodes], cost
+
+    answers, cost = taught("v3", redo=False)
+    again, other = taught("v2", redo=True)
+    assert (again, other["rolled_out"]) == (answers, 0)
+    assert other["reward_mean"] != cost["reward_mean"]
+    assert taught("v2", redo=False)[1] == other  # there already
+    assert changed_since(tmp_path / "run") == []
+
+
+def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
+    """A run without a teacher kept the costs and the curves of the SFT before."""
+
+    def done(stages, redo):
+        def do(name):
+            return lambda run, cost: write_json(run.folder / name / "metrics.jsonl", {})
+
+        context = RunContext(recipe(), tmp_path / "run", redo=redo, console=Console(quiet=True))
+        settings = {"model": {}, "teach": {}, "sft": {}, "grpo": {"teach": "teach" in stages}}
+        do_stages(context, {name: (do(name), lambda run, name=name: settings[name]) for name in stages})
+        return [row["stage"] for row in context.state.costs()]
+
+    assert done(("model", "teach", "sft", "grpo"), redo=False) == ["model", "teach", "sft", "grpo"]
+    assert done(("model", "grpo"), redo=True) == ["model", "grpo"]
+    assert not (tmp_path / "run" / "sft").exists()
+    assert done(("model", "teach", "sft"), redo=True) == ["model", "teach", "sft"]
+    # None of these was made with other settings, and one report would show both.
+    with pytest.raises(ConfigError, match=r"the stage 'teach' of another recipe.*--out.*--redo"):
+        done(("model", "grpo"), redo=False)
+
+
+def test_a_run_folder_is_a_policy(run):
+    attach(app)
+    result = CliRunner().invoke(app, ["eval", "rhythm", "-p", f"heuristic,{run}", "-n", "2"])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["doctor", str(run), "--json"])
+    assert json.loads(result.output)["status"] in ("healthy", "warn", "stop")
+
+
+def test_what_a_stage_leaves_in_memory_is_gone_before_the_next_begins(tmp_path):
+    """A trained model and its optimizer, in a loop that refers to itself; Python looks for such cycles almost never in a command."""
+
+    class Loop:
+        def __init__(self):
+            self.itself = self
+
+    seen = []
+    stages = {
+        "sft": (lambda run, cost: seen.append(weakref.ref(Loop())), lambda run: {}),
+        "grpo": (lambda run, cost: seen.append(seen[0]()), lambda run: {}),
+    }
+    gc.disable()
+    try:
+        do_stages(RunContext(recipe(), tmp_path / "run", redo=False, console=Console(quiet=True)), stages)
+    finally:
+        gc.enable()
+    assert seen[1] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("grpo.learning_rat=1e-3", r"grpo.learning_rat: unknown key; grpo knows .*lr"),
+        ("speed=9", "speed: unknown key"),
+        ("grpo.group_size=1", "group_size"),
+        ("nonsense", "key=value"),
+        ("seed.deep=1", "seed is a value"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_says_why(change, says):
+    with pytest.raises(ConfigError, match=says):
+        load_recipe("rhythm", changes=[change])
+
+
+def test_a_missing_model_fails_before_anything_is_paid_for(tmp_path):
+    from gradus.core import GradusError
+
+    with pytest.raises(GradusError, match="no-such-model"):
+        run_recipe(recipe("model.path=./no-such-model"), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "teach").exists()
+
+
+def test_too_few_rows_fail_before_anything_is_done(tmp_path):
+    """They were noticed by the teacher, behind the audit."""
+    rows, test = tmp_path / "rows.jsonl", tmp_path / "test.jsonl"
+    rows.write_text(json.dumps({"question": "1 + 1 ?", "answer": "2"}) + "\n")
+    test.write_text(json.dumps({"question": "2 + 1 ?", "answer": "3"}) + "\n")
+    recipe = load_recipe(f"jsonl:{rows}?test={test}", quick=True)
+    with pytest.raises(ConfigError, match="no task left to train on"):
+        run_recipe(recipe, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_a_runs_model_is_loaded_where_its_rows_have_no_name(tmp_path):
+    """`base` of a run on rows in memory could not be evaluated in another session, though the rows were given there."""
+    (tmp_path / "recipe.toml").write_text('environment = "rows-of-another-session"\n[model]\npath = "nowhere/model"\n')
+    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
+    assert recipe.loading(one_turn=True)["keep_history"]
+    with pytest.raises(ConfigError, match="unknown environment"):
+        load_recipe(None, path=tmp_path / "recipe.toml").loading()

@@ -1,0 +1,301 @@
+"""`gradus run --seeds`: every seed a run of its own, what no seed changes once, one evaluation over all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import gradus
+from gradus.core import ConfigError, GradusError, StorageError
+from gradus.core.locks import FolderLock
+from gradus.core.strictness import VARIABLE
+from gradus.environments.registry import load as load_environment
+from gradus.evidence.reports import write_report
+from gradus.evidence.reports.run_files import seed_folders
+from gradus.runs import seed_processes
+from gradus.runs.compare import compare_runs, named_runs
+from gradus.runs.doctor import diagnosis_of
+from gradus.runs.policies import make_policy
+from gradus.runs.recipe import Recipe
+from gradus.runs.recipe_files import load_recipe
+from gradus.runs.run import run_recipe
+from gradus.runs.seed_processes import free_cores, train_beside
+from gradus.runs.seeds import _costs, run_seeds, seed_recipe, shared_settings
+from gradus.runs.stages import RunContext
+
+OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
+SMALL = {
+    "model.nano.hidden_size": 32,
+    "model.nano.intermediate_size": 64,
+    "model.nano.context": 128,
+    "audit.enabled": False,
+    "teach.episodes": 40,
+    "sft.max_steps": 8,
+    "grpo.first_task": 100,
+    "grpo.max_steps": 2,
+    "grpo.groups": 2,
+    "grpo.validation_tasks": 2,
+    "grpo.sampling.max_new_tokens": 4,
+    "eval.policies": ["halving", "sft", "grpo"],
+    "eval.episodes": 8,
+    "eval.shown": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return load_recipe(f"{OWN}:spec", changes=SMALL)
+
+
+@pytest.fixture(scope="module")
+def folder(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_seeds(recipe, seeds=2, parallel=1, out=tmp_path_factory.mktemp("seeds") / "run")
+
+
+def _results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def test_each_seed_is_the_run_that_its_recipe_makes_alone(folder: Path, recipe: Recipe, tmp_path: Path) -> None:
+    alone = run_recipe(seed_recipe(recipe, 1), out=tmp_path / "alone")
+    for name in ("grpo/best/model.safetensors", "eval/episodes.jsonl.gz", "results.json"):
+        assert (folder / "seed-1" / name).read_bytes() == (alone / name).read_bytes(), name
+
+
+def test_results_are_over_seeds_and_say_what_each_came_to(folder: Path) -> None:
+    results = _results(folder)
+    assert results["seeds"] == [0, 1]
+    condition = results["conditions"]["main"]
+    own = [_results(folder / f"seed-{seed}")["conditions"]["main"] for seed in (0, 1)]
+    grpo = condition["policies"]["grpo"]
+    assert grpo["reward"]["by_seed"] == [each["policies"]["grpo"]["reward"]["mean"] for each in own]
+    assert grpo["reward"]["mean"] == pytest.approx(sum(grpo["reward"]["by_seed"]) / 2, abs=2e-6)
+    assert grpo["episodes"] == 16
+    assert "by_seed" not in condition["policies"]["halving"]["reward"]
+    assert condition["policies"]["halving"] == own[0]["policies"]["halving"]
+    pair = condition["pairs"]["grpo - sft"]["reward"]
+    assert pair["by_seed"] == [each["pairs"]["grpo - sft"]["reward"]["mean"] for each in own]
+    assert pair["episodes"] == 8
+
+
+def test_of_several_seeds_it_is_said_which_one_is_taken(
+    folder: Path, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = load_environment(recipe.environment)
+    make_policy(spec, str(folder))
+    assert f"{folder} holds several seeds; the model is that of {folder / 'seed-0'}\n" == capsys.readouterr().err
+    make_policy(spec, str(folder / "seed-1"))
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ConfigError, match="a run keeps its models in best and final"):
+        make_policy(spec, str(folder / "seed-0" / "grpo" / "checkpoints"))
+
+
+def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> None:
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
+    (folder / "results.json").unlink()
+    run_seeds(recipe, seeds=2, parallel=1, out=folder)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
+    assert _results(folder)["seeds"] == [0, 1]
+
+
+def test_the_report_shows_every_seed(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Reward by training seed, main" in text
+    assert "over 2 training seeds" in text
+    assert '"name":"seed 1"' in text
+    assert f'data-shown="{folder}/seed-0"' in text
+    run = gradus.load_run(folder)
+    assert list(run.seeds) == [0, 1]
+    assert run.model.is_relative_to(folder / "seed-0")
+
+
+def test_the_doctor_looks_at_every_seed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    metrics = copy / "seed-1" / "grpo" / "metrics.jsonl"
+    steps = [{"kind": "step", "step": step, "zero_variance_groups": 1.0, "reward_std": 0.0} for step in range(1, 31)]
+    metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
+    evidence = [each["evidence"] for each in diagnosis_of(copy)["diagnoses"] if each["rule"] == "zero-variance groups"]
+    assert [each[:12] for each in evidence] == ["seed 1, step"]
+    write_report(copy)
+    assert "seed-1/grpo/metrics.jsonl is not what the run wrote" in (copy / "report.html").read_text(encoding="utf-8")
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(StorageError, match="seed-1/grpo/metrics"):
+        diagnosis_of(copy)
+
+
+def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
+    pair = compare_runs(named_runs([f"a={folder}", f"b={folder}"]))["conditions"]["main"]["pairs"]["b - a"]["reward"]
+    assert (pair["mean"], pair["wins"], pair["ties"], pair["p"]) == (0.0, 0, 8, 1.0)
+    one = compare_runs(named_runs([f"a={folder / 'seed-0'}", f"all={folder}"]))
+    assert one["conditions"]["main"]["policies"]["all"]["episodes"] == 16
+    assert one["one_checkpoint"] == ["a"]
+
+
+def test_costs_are_added_up_before_they_are_rounded(tmp_path: Path) -> None:
+    members = [tmp_path / f"seed-{seed}" for seed in range(5)]
+    for index, member in enumerate(members):
+        member.mkdir()
+        stages = [
+            {"stage": "audit", "seconds": 0.0},
+            {"stage": "teach", "seconds": 1.37, "episodes": 10, "cost": 0.004},
+            {"stage": "eval", "seconds": 0.1, "cost": None if index == 3 else 0.006},
+            {"stage": "sft", "seconds": 0.1, "cost": None},
+        ]
+        (member / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}))
+    run: Any = SimpleNamespace(state=SimpleNamespace(costs=lambda: [{"stage": "audit", "seconds": 2.0}]))
+    assert _costs(run, members) == [
+        {"stage": "audit", "seconds": 2.0},
+        {"stage": "teach", "seconds": 6.85, "episodes": 50, "cost": 0.02},
+        {"stage": "eval", "seconds": 0.5, "cost": None},
+        {"stage": "sft", "seconds": 0.5},
+    ]
+
+
+@pytest.mark.parametrize(("busy", "usable", "free"), [(0, 4, 4), (30, 4, 3), (100, 4, 1), (50, 2, 2)])
+def test_seeds_take_the_cores_that_nothing_uses_now(
+    monkeypatch: pytest.MonkeyPatch, busy: int, usable: int, free: int
+) -> None:
+    """The load of the last minute counted the run's own audit, so that two cores trained one seed at a time."""
+    monkeypatch.setattr("os.getloadavg", lambda: (8.0, 8.0, 8.0))
+    monkeypatch.setattr("psutil.cpu_percent", lambda interval: float(busy))
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    monkeypatch.setattr("gradus.runs.seed_processes.usable_cores", lambda: usable)
+    assert free_cores() == free
+
+
+def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match="at least 2"):
+        run_seeds(recipe, seeds=0, out=folder)
+    with pytest.raises(ConfigError, match="several seeds"):
+        run_recipe(recipe, out=folder)
+    with pytest.raises(ConfigError, match="one seed"):
+        run_seeds(recipe, seeds=2, out=folder / "seed-0")
+    with pytest.raises(ConfigError, match="without seeds"):
+        gradus.run("rhythm", parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("last", "goes_on"), [("ConfigError: other settings; --redo", False), ("TrainingError: it diverged", True)]
+)
+def test_the_same_command_is_advised_only_if_it_goes_on(
+    last: str, goes_on: bool, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that was refused for its settings is refused again."""
+    ended = SimpleNamespace(stdout=[last], wait=lambda: 3, kill=lambda: None)
+    monkeypatch.setattr(seed_processes, "_start", lambda *_, **__: ended)
+    with pytest.raises(GradusError) as failed:
+        train_beside({tmp_path / "seed-0": recipe}, tmp_path, 1, redo=False, console=Console(quiet=True))
+    assert last in str(failed.value)
+    assert ("the same command goes on" in str(failed.value)) is goes_on
+    assert isinstance(failed.value, ConfigError) is not goes_on
+
+
+def test_a_seed_that_starts_while_the_others_are_ended_is_ended_too(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C waited until it had trained."""
+    starting, killed, ended = Event(), Event(), list[str]()
+
+    def interrupted() -> Iterator[str]:
+        assert starting.wait(60)
+        raise KeyboardInterrupt
+        yield
+
+    def start(_: Recipe, folder: Path, *__: Any, **___: Any) -> Any:
+        if folder.name == "seed-0":
+            return SimpleNamespace(stdout=interrupted(), wait=lambda: 0, kill=killed.set)
+        starting.set()
+        assert killed.wait(60)
+        return SimpleNamespace(stdout=(), wait=lambda: 0, kill=lambda: ended.append(folder.name))
+
+    monkeypatch.setattr(seed_processes, "_start", start)
+    members = {tmp_path / "seed-0": recipe, tmp_path / "seed-1": recipe}
+    with pytest.raises(KeyboardInterrupt):
+        train_beside(members, tmp_path, 2, redo=False, console=Console(quiet=True))
+    assert ended == ["seed-1"]
+
+
+@pytest.mark.slow
+def test_seeds_beside_each_other_go_on_after_a_kill_and_end_as_here(
+    folder: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "gradus", "run", f"{OWN}:spec", "--seeds", "2", "--parallel", "2"]
+    command += [word for key, value in SMALL.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+    command += ["--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "run").glob("seed-*/sft/metrics.jsonl")) and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    while _held(tmp_path / "run"):  # the seeds' own processes end with the one that was killed
+        time.sleep(0.05)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for name in ("results.json", "seed-0/grpo/best/model.safetensors", "seed-1/grpo/best/model.safetensors"):
+        assert (folder / name).read_bytes() == (tmp_path / "run" / name).read_bytes(), name
+
+
+def _held(folder: Path) -> bool:
+    try:
+        for each in folder.glob("seed-*"):
+            FolderLock(each).release()
+    except StorageError:
+        return True
+    return False
+
+
+def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
+    folder: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradus.runs.seeds.train_here", killed)
+    for redo, left in ((False, True), (True, False)):
+        with pytest.raises(KeyboardInterrupt):
+            run_seeds(recipe, seeds=2, parallel=1, out=run, redo=redo)
+        there = {name: (run / name).exists() for name in ("results.json", "report.html", "costs.json")}
+        assert there == dict.fromkeys(there, left)
+        assert (run / "recipe.toml").is_file()  # it was gone after --redo, and gradus compare asked for another session
+    assert (run / "eval" / "shared.jsonl.gz").is_file()
+
+
+def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
+    fixed = load_recipe(f"{OWN}:spec", changes={**SMALL, "seed": 2, "grpo.seed": 5})
+    made = [seed_recipe(fixed, seed) for seed in (2, 3, 4)]
+    assert [each.grpo.seed for each in made] == [5, 6, 7]
+    assert [each.eval.seed for each in made] == [2, 2, 2], "all are judged by the same draws"
+    judged = load_recipe(f"{OWN}:spec", changes={**SMALL, "eval.seed": 9})
+    assert [seed_recipe(judged, seed).eval.seed for seed in (0, 1)] == [9, 9]
+    assert all("seed" not in each.sft.model_fields_set for each in made)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"stepping.episode_seconds": 1.0, "stepping.threads": True}, {"weights.soon": 3.0}]
+)
+def test_what_changes_the_shared_episodes_is_noticed(recipe: Recipe, tmp_path: Path, changes: dict[str, Any]) -> None:
+    def selected(recipe: Recipe) -> dict[str, Any]:
+        return shared_settings(RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True)))
+
+    assert selected(load_recipe(f"{OWN}:spec", changes={**SMALL, **changes})) != selected(recipe)
+    given = load_recipe(f"{OWN}:spec", changes={**SMALL, "model.path": "m", "grpo.sampling.temperature": 0.5})
+    assert {"model", "grpo"} <= set(selected(given)) - set(selected(recipe))
+
+
+def test_seeds_below_zero_are_runs_too(tmp_path: Path) -> None:
+    for name in ("seed--1", "seed-0", "seed-old"):
+        (tmp_path / name).mkdir()
+    assert list(seed_folders(tmp_path)) == ["seed -1", "seed 0"]
+    assert list(gradus.Run(tmp_path).seeds) == [-1, 0]

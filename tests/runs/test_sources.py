@@ -1,0 +1,248 @@
+"""A run is recognized by what its data and code say, not by their names."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import gradus
+from gradus import environments
+from gradus.algorithms import find_algorithm, register_algorithm, registry
+from gradus.api.training import make_recipe
+from gradus.core import ConfigError, EnvironmentFault
+from gradus.runs import replay
+from gradus.runs.evaluation_processes import known_elsewhere
+from gradus.runs.own_code import code_digest
+from gradus.runs.replay import replay_elsewhere
+from gradus.runs.run import do_stages
+from gradus.runs.stages import RunContext, section_of
+
+STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
+DOORS = (
+    "class Doors:\n    def reset(self, seed): return 'a door'\n    def step(self, action): return 'open', {}, True\n"
+)
+
+
+def rows(answer="a"):
+    return [{"question": f"Say {n}", "answer": answer} for n in range(60)]
+
+
+def constant(value):
+    def score(completions, **_):
+        return [value] * len(completions)
+
+    return score
+
+
+def stages(folder, data, rewards=(), *, redo=False):
+    """The stages that were done; they leave nothing but their record."""
+    recipe = make_recipe(data, rewards=rewards, settings={"grpo.max_steps": 1, "grpo.groups": 2})
+    run = RunContext(recipe, folder, redo=redo, console=Console(quiet=True))
+    done = []
+    folder.mkdir(exist_ok=True)
+    for name in STAGES:
+        (folder / name).mkdir(exist_ok=True)
+
+    def stub(name):
+        return lambda run, cost: done.append(name)
+
+    do_stages(run, {name: (stub(name), select) for name, select in STAGES.items()})
+    return done
+
+
+def in_files(folder, *, answer="a", value=1, number=1.0, beside=""):
+    """Rows, a reward and an environment as files."""
+    data, reward, doors = folder / "e.jsonl", folder / "mine.py", folder / "doors.py"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows(answer)) + beside)
+    reward.write_text(f"def rew(completions, **kw): return [{value}.0] * len(completions)\n")
+    doors.write_text(DOORS.format(number))
+    return {"rows": (str(data), [f"{reward}:rew"]), "class": (str(doors), [])}
+
+
+def in_memory(*, answer="a", value=1.0, number=1.0):
+    space = {}
+    exec(DOORS.format(number), space)
+    return {"rows": (rows(answer), [constant(value)]), "class": (space["Doors"], [])}
+
+
+@pytest.mark.parametrize("where", ["files", "memory"])
+@pytest.mark.parametrize(
+    ("kind", "change", "says"),
+    [
+        ("rows", {"answer": "b"}, "'teach' made with other rows"),
+        ("rows", {"value": 9}, r"'grpo' made with other code of (mine.py|score)"),
+        ("class", {"number": 7.5}, r"'teach' made with other code of doors"),
+    ],
+)
+def test_other_rows_or_code_are_refused_and_redo_does_them_again(tmp_path: Path, where, kind, change, says):
+    make = functools.partial(in_files, tmp_path) if where == "files" else in_memory
+    assert stages(tmp_path / "run", *make()[kind]) == ["teach", "grpo"]
+    assert stages(tmp_path / "run", *make()[kind]) == []
+    with pytest.raises(ConfigError, match=says):
+        stages(tmp_path / "run", *make(**change)[kind])
+    assert stages(tmp_path / "run", *make(**change)[kind], redo=True)[-1] == "grpo"
+    assert stages(tmp_path / "run", *make(**change)[kind]) == []
+
+
+def test_a_run_without_digests_and_a_file_of_another_form_are_no_change(tmp_path: Path):
+    given = in_files(tmp_path)["rows"]
+    stages(tmp_path / "run", *given)
+    in_files(tmp_path, beside="\n\n")
+    assert stages(tmp_path / "run", *given) == []
+    state = json.loads((tmp_path / "run" / "state.json").read_text())
+    for stage in state["stages"].values():
+        del stage["sources"]
+        stage.pop("grading", None)
+    (tmp_path / "run" / "state.json").write_text(json.dumps(state))
+    assert stages(tmp_path / "run", *in_files(tmp_path, answer="b", value=2)["rows"]) == []
+
+
+def test_a_changed_module_that_a_reward_imports_is_noticed(tmp_path: Path):
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "__init__.py").write_text("")
+    (parts / "inner.py").write_text("VALUE = 1.0\n")
+    (parts / "outer.py").write_text("import json\nfrom . import inner\n")
+    (tmp_path / "mine.py").write_text(
+        "from parts.outer import inner\ndef rew(completions, **kw): return [inner.VALUE] * len(completions)\n"
+    )
+    given = rows(), [f"{tmp_path / 'mine.py'}:rew"]
+    stages(tmp_path / "run", *given)
+    assert stages(tmp_path / "run", *given) == []
+    (parts / "inner.py").write_text("VALUE = 2.0\n")
+    with pytest.raises(ConfigError, match=r"other code of parts/inner.py"):
+        stages(tmp_path / "run", *given)
+
+
+class Scorer:
+    def __call__(self, completions, **_):
+        return [0.0 for _ in completions]
+
+    def method(self, completions, **_):
+        return self(completions)
+
+
+def _compiled(text):
+    space = {}
+    exec(text, space)  # functions without a text
+    return space["f"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (constant(1.0), constant(2.0)),
+        (functools.partial(constant, 1.0), functools.partial(constant, value=1.0)),
+        (Scorer(), constant(1.0)),
+        (_compiled("def f(c): return 'x' in {'a', 'b'}"), _compiled("def f(c): return 'x' in {'a', 'c'}")),
+        (
+            _compiled("def f(c): return [len(each) for each in c]"),
+            _compiled("def f(c): return [abs(each) for each in c]"),
+        ),
+    ],
+)
+def test_code_is_told_apart_by_what_it_says_and_encloses(one, other):
+    assert code_digest([one]) == code_digest([one]) != code_digest([other])
+    assert code_digest([Scorer()]) == code_digest([Scorer().method])
+    assert code_digest([gradus.load_environment]) is None, "another version of Gradus is no change"
+
+
+_READS = "    return [limit + len(c) for c in completions]"
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (f"limit = VALUE\ndef f(completions):\n{_READS}", True),
+        (f"limit = VALUE\ndef g(completions):\n{_READS}\ndef f(c): return g(c)", True),
+        (
+            f"import functools\nlimit = VALUE\n@functools.cache\ndef g(completions):\n{_READS}\ndef f(c): return g(c)",
+            True,
+        ),
+        ("def f(c, limit=VALUE): return [limit]", True),
+        ("import functools\ndef g(limit, c): return [limit]\nf = functools.partial(g, VALUE)", True),
+        ("class S:\n    limit = VALUE\n    def __call__(self, c): return [self.limit]\nf = S()", True),
+        ("class S:\n    @property\n    def limit(self): return VALUE\nf = lambda c: S().limit", True),
+        ("class S:\n    @staticmethod\n    def limit(): return VALUE\nf = lambda: S()", True),
+        ("class S:\n    def __init__(self): self.n = VALUE\n    def g(self, c): return [self.n]\nf = S().g", True),
+        ("class S:\n    def __call__(self, c): self.n += 1\nf = S()\nf.n = VALUE", False),
+        ("calls = VALUE\ndef f(c):\n    global calls\n    calls += 1\n    return [0.0]", False),
+        ("seen = [VALUE]\ndef f(c):\n    seen.append(c)\n    return [0.0]", False),
+        ("other = VALUE\ndef f(c): return [0.0]", False),
+    ],
+)
+def test_what_code_uses_by_name_belongs_to_it_but_not_what_changes_as_it_runs(text, counts):
+    """As in a notebook, where a helper or a constant stands in another cell, and classes have no text."""
+    one, same, other = (code_digest([_compiled(text.replace("VALUE", value))]) for value in "112")
+    assert one == same
+    assert (one != other) is counts
+
+
+def test_a_grader_of_functions_that_an_environment_has_is_noticed_where_it_pays(tmp_path: Path):
+    def spec(value):
+        return gradus.one_turn(rows(), [constant(value)], name="mine")
+
+    assert stages(tmp_path / "run", spec(1.0)) == ["teach", "grpo"]
+    assert stages(tmp_path / "run", spec(1.0)) == []
+    with pytest.raises(ConfigError, match="'grpo' made with other code of score"):
+        stages(tmp_path / "run", spec(2.0))
+
+
+def test_another_teacher_or_other_tasks_in_the_same_environment_are_noticed(tmp_path: Path):
+    spec = dataclasses.replace(gradus.load_environment(_compiled(DOORS.format(1) + "f = Doors")), name="doors")
+    other = gradus.FunctionPolicy("random", lambda seen, script: "b")
+    assert stages(tmp_path / "run", spec) == ["teach", "grpo"]
+    for change in ({"policies": {**spec.policies, "random": lambda _: other}}, {"max_turns": 3}):
+        with pytest.raises(ConfigError, match="other code of doors"):
+            stages(tmp_path / "run", dataclasses.replace(spec, **change))
+    assert stages(tmp_path / "run", spec) == []
+
+
+def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(registry, "_ALGORITHMS", dict(registry._ALGORITHMS))
+
+    def run(value, **others):
+        advantage = _compiled(f"factor = {value}\ndef f(rewards, *, baseline, scale): return factor * rewards.values")
+        register_algorithm("mine", dataclasses.replace(find_algorithm("grpo"), advantage=advantage, **others))
+        recipe = make_recipe("arithmetic", settings={"grpo.algorithm": "mine"})
+        assert not known_elsewhere(recipe)
+        context = RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True))
+        return context.sources({"grpo": {}}), context.sources({})
+
+    assert run(1.0) == run(1.0)
+    assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]
+    assert run(1.0)[1] == {}
+    assert known_elsewhere(make_recipe("arithmetic"))
+
+
+def test_rows_are_read_once_to_tell_how_the_template_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage asks; with a pretrained model each read all rows again."""
+    recipe = make_recipe("arithmetic", settings=[f"model.path={tmp_path}"])
+    read: list[str] = []
+    load = environments.load
+    monkeypatch.setattr("gradus.environments.load", lambda name: read.append(name) or load(name))
+    assert recipe.template() == recipe.template()
+    assert recipe.template()["keep_history"]
+    assert read == ["arithmetic"]
+
+
+def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A doors.py that was called numbers.py trained, and ended with --seeds, where other processes import it in place of Python's."""
+    monkeypatch.chdir(tmp_path)
+    Path("numbers.py").write_text("raise RuntimeError('not this one')\n")
+    spec = environments.load("arithmetic")
+    assert len(replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)) == 2
+
+
+def test_another_process_that_takes_too_long_is_a_fault_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_SECONDS", 0.001)
+    spec = environments.load("arithmetic")
+    with pytest.raises(EnvironmentFault, match=r"arithmetic could not be rolled out .* more than 0.001 s"):
+        replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)

@@ -1,0 +1,281 @@
+"""Teacher episodes do not depend on how many processes play them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Reward, StopReason, Turn, Usage
+from gradus.environments import load
+from gradus.rollouts import read_episodes, roll_out
+from gradus.runs.policies import make_policy
+from gradus.runs.teach_summary import Tally, TeachSummary
+from gradus.runs.teaching import teach
+from gradus.training.data.tasks import taught_indices
+
+
+def test_workers_write_the_same_file(tmp_path: Path):
+    """Eighty tasks of arithmetic are too few for workers, 320 are enough; a file is also finished by another number of them."""
+    spec = load("arithmetic")
+    told: list[tuple[int, int]] = []
+    for name, workers in (("alone", 1), ("three", 3)):
+        path = tmp_path / name
+        teach(spec, make_policy(spec, "gold"), episodes=70, path=path, grader=spec.grader(), workers=workers)
+        summary = teach(
+            spec,
+            make_policy(spec, "gold"),
+            episodes=390,
+            path=path,
+            grader=spec.grader(),
+            workers=workers,
+            progress=lambda done, total: told.append((done, total)),
+        )
+        assert summary.rolled_out == 320
+        assert summary.failed == 0
+    assert (tmp_path / "alone").read_bytes() == (tmp_path / "three").read_bytes()
+    assert told[-5:] == [(done, 390) for done in (134, 198, 262, 326, 390)]
+
+
+def test_no_worker_at_all_is_refused(tmp_path: Path):
+    spec = load("arithmetic")
+    with pytest.raises(ConfigError, match="workers must be at least 1 and at most 1,024, got 0"):
+        teach(spec, make_policy(spec, "gold"), episodes=2, path=tmp_path / "x", grader=spec.grader(), workers=0)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find a process's children")
+def test_workers_end_with_the_process_that_is_killed(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    command = ["-m", "gradus", "teach", "rhythm", "-n", "5000", "--workers", "2", "--out", str(path)]
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL) as parent:
+        wait_until(path.exists)
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        parent.kill()
+    assert len(children) >= 2
+    wait_until(lambda: not any(alive(child) for child in children))
+
+
+def alive(process: str) -> bool:
+    """Whether it runs; what has ended may wait to be collected."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Within a minute."""
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class Moody:
+    """A teacher from outside: answers, and fails or says what no file takes where it is told to."""
+
+    name = "moody"
+    concurrency = 4
+
+    def __init__(self, fails: Collection[int] = (), odd: Collection[int] = (), stop_at: int | None = None) -> None:
+        self.fails, self.odd, self.stop_at = fails, odd, stop_at
+        self.asked: list[int] = []
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Moody:
+        self.rows = [episode.group for episode in episodes]
+        return self
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        return [self.answer(self.rows[request.row]) for request in requests]
+
+    def answer(self, task: int) -> Action:
+        if task == self.stop_at:
+            raise KeyboardInterrupt
+        self.asked.append(task)
+        if task in self.fails:
+            return Action(failure=Failure(stage="act", type="CallError", message="the server was busy"))
+        return Action(text="\ud800" if task in self.odd else "5")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def taught(path: Path, policy: Moody, episodes: int = 10, **options: Any) -> TeachSummary:
+    spec = load("arithmetic")
+    return teach(spec, policy, episodes=episodes, path=path, grader=options.pop("grader", spec.grader()), **options)
+
+
+def numbers(path: Path) -> list[int]:
+    return sorted(episode.group for episode in read_episodes(path).episodes if episode.failure is None)
+
+
+def test_ctrl_c_loses_no_answer_that_came(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        taught(path, Moody(stop_at=8))
+    assert numbers(path) == list(range(8))
+    again = Moody()
+    taught(path, again)
+    assert again.asked == [8, 9]
+
+
+def test_failed_episodes_are_rolled_out_again_and_nothing_else_is(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    first = taught(path, Moody(fails={2, 7}))
+    assert (first.failed, first.reason) == (2, "the server was busy")
+    again = Moody()
+    second = taught(path, again)
+    assert again.asked == [2, 7]
+    assert (second.failed, second.episodes, second.rolled_out) == (0, 10, 2)
+    assert numbers(path) == list(range(10))
+
+
+class Forgetful:
+    """The shop's teacher, whose context is full at its third answer of an episode."""
+
+    name = "forgetful"
+
+    def __init__(self) -> None:
+        self.teacher = load("shop").policy("teacher")
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Forgetful:
+        self.session, self.answers = self.teacher.start(episodes), Counter[int]()
+        return self
+
+    def act(self, requests: Sequence[Request]) -> list[Action]:
+        self.answers.update(request.row for request in requests)
+        full = Action(failure=Failure(stage="act", type="ContextLengthError", message="the context is full"))
+        answers = zip(requests, self.session.act(requests), strict=True)
+        return [full if self.answers[request.row] == 3 else action for request, action in answers]
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def test_an_episode_that_a_context_limit_ended_is_done(tmp_path: Path) -> None:
+    """It is graded and learned from; each call rolled it out again, and paid for it."""
+    spec = load("shop")
+    first, second = (
+        teach(spec, Forgetful(), episodes=4, path=tmp_path / "t.jsonl", grader=spec.grader()) for _ in range(2)
+    )
+    assert (first.rolled_out, first.failed) == (4, 0)
+    assert (second.rolled_out, second.failed, second.episodes) == (0, 0, 4)
+    assert {episode.stop for episode in read_episodes(tmp_path / "t.jsonl").episodes} == {StopReason.TOKEN_LIMIT}
+
+
+def test_half_a_character_costs_its_own_episode(tmp_path: Path):
+    summary = taught(tmp_path / "t.jsonl", Moody(odd={5}))
+    assert summary.failed == 1
+    assert numbers(tmp_path / "t.jsonl") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_damaged_line_is_one_task_to_do_again(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught(path, Moody())
+    lines = path.read_text().split("\n")
+    lines[4] = lines[4][:40]
+    path.write_text("\n".join(lines))
+    again = Moody()
+    taught(path, again)
+    assert again.asked == [3]
+    assert numbers(path) == list(range(10))
+    assert not read_episodes(path).problems
+
+
+def test_a_composition_of_the_same_name_grades_again(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    one, five = (
+        replace(load("arithmetic").grader(), name="rewards", compute=lambda e, v=v: [v] * len(e)) for v in (1, 5)
+    )
+    assert [taught(path, Moody(), grader=each).reward_mean for each in (one, five, one)] == [1.0, 5.0, 1.0]
+
+
+def test_a_summary_averages_what_is_graded_and_knows_a_cost_only_if_all_are_known():
+    spec = load("arithmetic")
+    policy = spec.policy("gold")
+    (episode,) = roll_out(spec, policy, [spec.train_task(0)]).episodes
+
+    def told(value: float | None, *costs: float | None):
+        usages = [Usage(prompt_tokens=10, completion_tokens=3, cost=cost) for cost in costs]
+        turns = tuple(Turn(index=index, observation="", action="", usage=usage) for index, usage in enumerate(usages))
+        return replace(episode, reward=Reward(grader="g", value=value), turns=turns)
+
+    for costs, cost in (((0.25, 0.5), 0.75), ((0.25, None), None), ((), None)):
+        tally = Tally()
+        assert tally.count([told(1.0, *costs), told(None), told(0.0)]) == 3
+        summary = tally.summary(policy, 2, 1, spec.grader(), 0.0)
+        assert (summary.cost, summary.reward_mean, summary.stored) == (cost, 0.5, 5)
+        assert (summary.prompt_tokens, summary.completion_tokens) == (10 * len(costs), 3 * len(costs))
+
+
+def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught(path, Moody())
+    with pytest.raises(ConfigError, match=r"teacher moody, seed 0, asked for is teacher moody, seed 1"):
+        taught(path, Moody(), seed=1)
+    grader = replace(load("arithmetic").grader(), name="other", compute=lambda episodes: [-3.0] * len(episodes))
+    again = Moody()
+    summary = taught(path, again, grader=grader)
+    assert (again.asked, summary.grader, summary.reward_mean) == ([], "other", -3.0)
+    assert {episode.reward.grader for episode in read_episodes(path).episodes if episode.reward} == {"other"}
+
+
+ROWS = [
+    {"question": f"{n} + 1", "answer": str(n + 1), "unit": ["m", n], "worked": f"count on from {n}"} for n in range(90)
+]
+
+
+def taught_rows(path: Path, rows: list[dict[str, Any]], options: str = "", **given: Any) -> TeachSummary:
+    data = path.with_name("rows.jsonl")
+    data.write_text("\n".join(map(json.dumps, rows)))
+    spec = load(f"jsonl:{data}?worked=worked{options}")
+    policy = spec.policy("teacher")
+    return teach(spec, policy, path=path, grader=spec.grader(), **{"episodes": 150, **given})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"answer": "7 m"}, {"unit": ["m", -1]}, {"worked": "7"}, {"question": "3 + 1?"}, {"more": None}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_row_that_has_changed_is_taught_again(
+    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """A second call kept the answers to a question whose gold answer had been mended, and SFT learned them."""
+    path, again = tmp_path / "t.jsonl", tmp_path / "again.jsonl"
+    taught_rows(path, ROWS)
+    assert taught_rows(path, ROWS).rolled_out == 0
+    changed = [{**row, **change} if row["question"] == "3 + 1" else row for row in ROWS]
+    summary = taught_rows(path, changed)
+    taught_rows(again, changed)
+    everywhere = change.keys() & {"question", "more"}  # other places, and a column that all rows have now
+    assert 1 <= summary.rolled_out <= 3 or everywhere  # a row comes once an epoch
+    told = f"{summary.rolled_out} of 150 episodes in {path} answer tasks that have changed"
+    assert told in capsys.readouterr().err
+    assert _sorted(path) == _sorted(again)
+
+
+def _sorted(path: Path) -> list[Any]:
+    return sorted(read_episodes(path).episodes, key=lambda episode: episode.group)
+
+
+def test_other_rows_held_out_and_episodes_beyond_those_asked_for_are_noticed(tmp_path: Path):
+    path = tmp_path / "t.jsonl"
+    taught_rows(path, ROWS)
+    spec = load(f"jsonl:{tmp_path / 'rows.jsonl'}?worked=worked")
+    held = frozenset({spec.identify(spec.train_task(120)).id})
+    summary = taught_rows(path, ROWS, episodes=20, reserved=held)
+    first = taught_indices(spec, 150, held)
+    stored = {episode.group: episode.task.seed for episode in read_episodes(path).episodes}
+    assert all(seed == spec.train_task(first[place]).seed for place, seed in stored.items())
+    assert set(range(20)) <= set(stored)
+    assert summary.stored == len(stored) > 20

@@ -1,0 +1,310 @@
+"""Reading tool calls: whatever wraps them, and every way in which they can be broken."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradus_worlds.memory import DurableMemory, Memory, RefusedCall, run_calls
+from gradus_worlds.memory.tools.parsing import MAX_CALLS, BrokenCall, ParsedCall, parse_calls
+from gradus_worlds.memory.tools.writing import write_core, write_delete, write_insert, write_update
+
+
+def insert(content: str, category: str = "values", **more: object) -> str:
+    return json.dumps({"name": "memory_insert", "arguments": {"category": category, "content": content, **more}})
+
+
+WRAPPINGS = {
+    "alone": "{a}\n{b}",
+    "one line": "{a} {b}",
+    "list": "[{a}, {b}]",
+    "prose": "I will keep {{this}} [maybe].\n{a}\nand then\n{b}\nDone.",
+    "fence": "```json\n{a}\n{b}\n```",
+    "fenced list": "```\n[{a},\n{b}]\n```",
+    "tags": "<tool_call>\n{a}\n</tool_call>\n<tool_call>{b}</tool_call>",
+    "fenced tags": "```xml\n<tool_call>{a}</tool_call>\n```\n```\n<tool_call>{b}</tool_call>\n```",
+    "tagged list": "<tool_call>[{a}, {b}]</tool_call>",
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize(
+    "content", ['she said "{no}" [twice]', "a </tool_call> b <tool_call> c", "``` fenced ```", "back\\slash é 漢字"]
+)
+def test_content_survives_every_wrapping(wrapping: str, content: str) -> None:
+    memory = Memory()
+    text = WRAPPINGS[wrapping].format(a=insert(content), b=insert("second note"))
+    results = run_calls(memory, text)
+    assert [result.ok for result in results] == [True, True], results
+    assert [entry.content for entry in memory.entries.values()] == [content, "second note"]
+
+
+@given(st.text(min_size=1, max_size=60).filter(lambda text: text.split() and "\u2028" not in text))
+def test_what_is_written_is_what_is_read(content: str) -> None:
+    evened = " ".join(content.split())
+    for text, key in (
+        (write_insert("values", content), "content"),
+        (write_update("values", "Ann city", content), "new_content"),
+        (write_update("values", content, "Ann city Oslo"), "old_content"),
+        (write_delete("values", content), "old_content"),
+        (write_core(content), "content"),
+    ):
+        (call,) = parse_calls(text)
+        assert isinstance(call, ParsedCall)
+        assert " ".join(call.arguments[key].split()) == evened
+
+
+@pytest.mark.parametrize("thought", ["<think>{}? no, and [1] is wrong.</think>", "{}, no</think>"])
+def test_a_call_inside_a_thought_does_not_count(thought: str) -> None:
+    memory = Memory()
+    text = thought.replace("{}", insert("in jest")) + insert("in earnest")
+    (result,) = run_calls(memory, text)
+    assert result.ok
+    assert text[result.start : result.end] == insert("in earnest")
+    assert [entry.content for entry in memory.entries.values()] == ["in earnest"]
+    assert [each.code for each in run_calls(memory, f"<think>{insert('cut')}")] == ["empty-answer"]
+
+
+def delete(**arguments: object) -> str:
+    return json.dumps({"name": "memory_delete", "arguments": {"category": "values"} | arguments})
+
+
+GOOD = '{"name":"memory_insert","arguments":{"category":"values","content":"a good note"}}'
+MALFORMED = {
+    # text that is no call, or is cut
+    "empty-answer": ("  ", "the answer is empty"),
+    "no-call": ("I have nothing to add.", "holds no call"),
+    "open-brace": ('{"name":"memory_noop","arguments":{}', "not closed with a brace"),
+    "open-string": (
+        '{"name":"memory_insert","arguments":{"category":"values","content":"cut',
+        "a string is not closed",
+    ),
+    "single-quotes": ("{'name':'memory_noop','arguments':{}}", "double quotes"),
+    "trailing-comma": ('{"name":"memory_noop","arguments":{},}', "no comma before"),
+    "raw-control": ('{"name":"core_memory_update","arguments":{"content":"a\tb"}}', "control character"),
+    "bad-escape": (r'{"name":"core_memory_update","arguments":{"content":"a \q b"}}', "invalid escape"),
+    "bad-json": ('{"name" "memory_noop"}', "not valid JSON"),
+    "bad-value": ('{"name":"memory_noop","name":"memory_noop","arguments":{}}', "a key stands twice"),
+    "too-deep": ('{"name":' + "[" * 200_000 + "}", "nested too deeply"),
+    "open-tag": ('<tool_call>{"name":"memory_noop","arguments":{}}', "tag is not closed"),
+    "empty-tag": ("<tool_call>nothing</tool_call>", "holds no JSON object"),
+    # JSON that is no call
+    "not-an-object": ('["memory_noop"]', "must be a JSON object, got a string"),
+    "no-name": ('{"arguments":{}}', "needs a name"),
+    "name-type": ('{"name":7,"arguments":{}}', "name of a call must be a string, got a number"),
+    "no-arguments": ('{"name":"memory_noop"}', "needs arguments"),
+    "arguments-type": ('{"name":"memory_noop","arguments":"none"}', "must be a JSON object, got a string"),
+    "extra-key": ('{"name":"memory_noop","arguments":{},"id":1}', "nothing else"),
+    # calls that a tool refuses
+    "unknown-tool": ('{"name":"memory_forget","arguments":{}}', "unknown tool memory_forget"),
+    "unknown-argument": ('{"name":"memory_noop","arguments":{"why":"x"}}', "memory_noop takes no arguments , not why"),
+    "no-content": ('{"name":"memory_insert","arguments":{"category":"values"}}', "memory_insert needs content"),
+    "no-category": ('{"name":"memory_delete","arguments":{"entry_id":1}}', "memory_delete needs category"),
+    "no-entry": (
+        '{"name":"memory_delete","arguments":{"category":"values"}}',
+        "memory_delete needs entry_id or old_content , got neither",
+    ),
+    "two-entries": (delete(entry_id=1, old_content="first"), "needs entry_id or old_content , not both"),
+    "old-content-type": (delete(old_content=1), "old_content must be a string"),
+    "empty-old-content": (delete(old_content=" "), "name the entry by words of it"),
+    "unknown-old-content": (delete(old_content="irst note"), "no entry of values holds irst note"),
+    "several-entries": (delete(old_content="NOTE"), "2 entries hold NOTE ; name more of one: 1 3"),
+    "category-type": (
+        '{"name":"memory_insert","arguments":{"category":3,"content":"x y"}}',
+        "category must be a string",
+    ),
+    "content-type": (
+        '{"name":"memory_insert","arguments":{"category":"values","content":null}}',
+        "content must be a string",
+    ),
+    "entry-id-type": (
+        '{"name":"memory_delete","arguments":{"category":"values","entry_id":"first"}}',
+        "number of an entry",
+    ),
+    "importance-type": (insert("x y", importance="high"), "importance must be a number"),
+    "importance-range": (insert("x y", importance=1.5), "from 0 to 1, got 1.5"),
+    "timestamp-type": (insert("x y", timestamp=2030), "timestamp must be a string"),
+    "timestamp-long": (insert("x y", timestamp="t" * 65), "at most 64 characters, got 65"),
+    "unknown-bank": (insert("x y", category="dreams"), "unknown category dreams"),
+    "empty-content": (insert(" \n "), "content is empty"),
+    "content-long": (insert("w " * 49), "at most 48 words, got 49"),
+    "duplicate": (insert("THE first  note"), "entry 1 says that already"),
+    "unchanged": (write_update("values", "first note", "the first note"), "entry 1 says exactly that already"),
+    "unknown-id": (delete(entry_id=99), "there is no entry 99"),
+    "deleted-id": (delete(entry_id=2), "entry 2 was deleted"),
+    "other-bank": (delete(category="cognition_work", entry_id=1), "entry 1 is in values , not in cognition_work"),
+    "core-long": (write_core("w " * 513), "at most 512 tokens, got 513"),
+}
+
+
+def started() -> Memory:
+    memory = Memory()
+    memory.insert("values", "the first note")
+    memory.insert("values", "a note to be deleted")
+    memory.delete("values", 2)
+    memory.insert("values", "a third note")
+    return memory
+
+
+@pytest.mark.parametrize("code", MALFORMED)
+def test_each_malformed_call_has_its_own_clear_message(code: str) -> None:
+    text, message = MALFORMED[code]
+    memory = started()
+    before = memory.state()
+    results = run_calls(memory, text)
+    assert [result.code for result in results] == [code], results
+    assert message in results[0].message
+    assert memory.state() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "entry_id"),
+    [
+        ("Ann city Rome", 1),
+        ("ann  CITY", 1),
+        ("formerly Oslo", 1),
+        ("Bob city", 3),
+        ("Bob", 3),
+        ("Ann fear", 4),
+        ("of", 5),
+    ],
+)
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_entry_is_named_by_words_that_no_other_has(words: str, entry_id: int, durable: bool, tmp_path: Path) -> None:
+    memory = named_memory(DurableMemory(tmp_path / "notes") if durable else Memory())
+    assert memory.named("values", words).id == entry_id
+    assert [(r.code, r.entry_id) for r in run_calls(memory, write_update("values", words, "new words"))] == [
+        ("ok", entry_id)
+    ]
+    assert [(r.code, r.entry_id) for r in run_calls(memory, write_delete("values", "new words"))] == [("ok", entry_id)]
+
+
+def named_memory(memory: Memory) -> Memory:
+    memory.insert("values", "Ann city Rome , formerly Oslo")
+    memory.insert("cognition_work", "Ann work baker")
+    memory.insert("values", "Bob city Rome (the old one)")
+    memory.insert("values", "Ann fear")
+    memory.insert("values", "Ann fear of dogs")
+    return memory
+
+
+def test_a_whole_content_names_its_entry_though_another_holds_it_too() -> None:
+    memory = named_memory(Memory())
+    with pytest.raises(RefusedCall, match="2 entries hold fear ; name more of one: 4 5"):
+        memory.named("values", "fear")
+    with pytest.raises(RefusedCall, match="no entry of values holds Ann work ; entry 2 of cognition_work does"):
+        memory.named("values", "Ann work")
+    for words in ("Ann", "Rome", "city Rome"):
+        with pytest.raises(RefusedCall, match="entries hold"):
+            memory.named("values", words)
+    for words in ("n city", "Ann cit", "city (Rome", "Rome Oslo"):
+        with pytest.raises(RefusedCall, match="no entry of values holds"):
+            memory.named("values", words)
+
+
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"name": f"a{HALF}", "arguments": {}},
+        {"name": "memory_insert", "arguments": {"category": f"a{HALF}", "content": "x y"}},
+        {"name": "memory_insert", "arguments": {f"a{HALF}": 1}},
+        {"name": "memory_insert", "arguments": {"category": "values", "content": f"x {HALF}"}},
+        {"name": "memory_delete", "arguments": {"category": "values", "old_content": f"x {HALF}"}},
+        {"name": f"a{HALF}", "arguments": {"content": 3}},
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True])
+def test_half_a_character_in_a_call_can_be_told_and_stored(call: dict[str, object], fails: bool) -> None:
+    (result,) = run_calls(started(), json.dumps(call), fails=lambda: fails)
+    assert not result.ok
+    json.dumps(result.to_json(), ensure_ascii=False).encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    "given", [10**25, -(10**25), int("9" * 4000), "9" * 4000], ids=["large", "below", "long", "text"]
+)
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_number_that_no_entry_can_have_is_refused_by_its_kind(given: object, durable: bool, tmp_path: Path) -> None:
+    memory = named_memory(DurableMemory(tmp_path / "notes") if durable else Memory())
+    (result,) = run_calls(memory, delete(entry_id=given))
+    assert (result.code, result.message) == ("entry-id-type", "entry_id must be the number of an entry")
+    if isinstance(given, int):
+        with pytest.raises(RefusedCall, match="must be the number of an entry"):
+            memory.delete("values", given)
+
+
+def test_messages_are_distinct() -> None:
+    messages = [run_calls(started(), text)[0].message for text, _ in MALFORMED.values()]
+    assert len(set(messages)) == len(messages) >= 20
+
+
+@pytest.mark.parametrize("code", [code for code in MALFORMED if code not in ("empty-answer", "no-call")])
+def test_a_broken_call_fails_alone(code: str) -> None:
+    memory = started()
+    last = '{"name":"memory_insert","arguments":{"category":"values","content":"one more note"}}'
+    results = run_calls(memory, f"{GOOD}\n{MALFORMED[code][0]}\n{last}")
+    assert [result.code for result in results] == ["ok", code, "ok"], results
+    assert {"a good note", "one more note"} <= {entry.content for entry in memory.entries.values()}
+
+
+def test_a_broken_member_of_a_list_fails_alone() -> None:
+    memory = Memory()
+    results = run_calls(
+        memory,
+        f'[{GOOD}, {{"name":"memory_insert","arguments":{{"category":"values" "content":"x"}}}}, {insert("third note")}]',
+    )
+    assert [result.ok for result in results] == [True, False, True]
+
+
+def test_too_many_calls_are_told() -> None:
+    text = "\n".join(insert(f"note number {i}") for i in range(MAX_CALLS + 5))
+    memory = Memory()
+    results = run_calls(memory, text)
+    assert len(memory.entries) == MAX_CALLS
+    assert results[-1].code == "many-calls"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("<tool_call>" * 200_000, "many-calls"),
+        ("[" * 1_000_000, "too-deep"),
+        ('{"a"' + "\n" * 400_000, "open-brace"),
+        ('{"a"' + "\n " * 400_000, "open-brace"),
+        ('{"a" ' * 400_000, "open-brace"),
+    ],
+    ids=["tags", "brackets", "lines", "indented lines", "braces"],
+)
+def test_a_long_answer_is_read_once(text: str, code: str) -> None:
+    last = parse_calls(text)[-1]
+    assert isinstance(last, BrokenCall)
+    assert last.code == code  # any that is walked again from each place takes many minutes
+
+
+def test_places_of_calls_are_where_they_stand() -> None:
+    text = f"note: {GOOD}\n{{'name'}} {GOOD}"
+    for call in parse_calls(text):
+        piece = text[call.start : call.end]
+        assert piece.startswith("{'name'}") if isinstance(call, BrokenCall) else piece == GOOD
+
+
+@pytest.mark.parametrize("given", [7, "7"])
+def test_an_id_may_be_a_number_or_its_digits(given: object) -> None:
+    memory = Memory(first_id=7)
+    memory.insert("values", "a note")
+    (result,) = run_calls(
+        memory, json.dumps({"name": "memory_delete", "arguments": {"category": "values", "entry_id": given}})
+    )
+    assert result.ok
+
+
+@pytest.mark.parametrize("said", ["I noted 2 facts [1].", "Since [2023] she moved, see [1, 2]."])
+def test_a_reference_in_a_sentence_is_no_call(said: str) -> None:
+    assert [result.code for result in run_calls(started(), f"{said}\n{GOOD}")] == ["ok"]
+    assert [result.code for result in run_calls(started(), said)] == ["no-call"]
+    assert [result.code for result in run_calls(started(), "<tool_call>[1]</tool_call>")] == ["not-an-object"]

@@ -1,0 +1,408 @@
+"""The environment end to end: graders, policies, what is hidden, what is told, and the nano model's words."""
+
+import json
+import math
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from gradus.core import ConfigError, EnvironmentFault, EpisodeStart, Request
+from gradus.environments import load
+from gradus.rollouts import roll_out
+from gradus_worlds.memory.environment import MemoryEnvironment
+from gradus_worlds.memory.graders import balanced_accuracy, smallness
+from gradus_worlds.memory.tools.writing import NOOP, random_answer, write_delete, write_insert, write_update
+from gradus_worlds.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
+
+SPEC = load("memory")
+
+
+@pytest.fixture(scope="module")
+def rollouts():
+    tasks = SPEC.tasks("in-distribution", 40)
+    return {name: roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in SPEC.policies}
+
+
+def mean(rollouts, name: str, grader: str) -> float:
+    return fmean(reward.value for reward in SPEC.graders[grader].compute(rollouts[name]))
+
+
+def test_v2_orders_the_policies_as_their_memories_deserve(rollouts) -> None:
+    rewards = {name: mean(rollouts, name, "v2") for name in rollouts}
+    assert rewards["noop"] < min(rewards["dump"], rewards["spam"])
+    assert max(rewards["dump"], rewards["spam"], rewards["heuristic"]) < rewards["append-only"] - 0.05
+    assert rewards["append-only"] < rewards["teacher"] - 0.4
+    assert rewards["noop"] < 0.17
+    assert rewards["teacher"] > 1.35
+
+
+def test_the_published_reward_favors_dumping(rollouts) -> None:
+    assert mean(rollouts, "dump", "mem-alpha") > 0.97 * mean(rollouts, "teacher", "mem-alpha")
+    strict = {
+        name: fmean(episode.metrics["strict_accuracy"] for episode in rollouts[name]) for name in ("dump", "teacher")
+    }
+    assert strict["dump"] < 0.65 * strict["teacher"]
+
+
+def test_the_teacher_is_right_and_small(rollouts) -> None:
+    episodes = rollouts["teacher"]
+    assert fmean(episode.metrics["strict_accuracy"] for episode in episodes) > 0.98
+    assert fmean(episode.metrics["memory_share"] for episode in episodes) < 0.12
+    assert all(episode.metrics["failed_calls"] == 0 for episode in episodes)
+
+
+@pytest.mark.parametrize("condition", ["longer-4x", "longer-16x"])
+def test_the_teacher_holds_on_longer_worlds(condition: str) -> None:
+    tasks = SPEC.tasks(condition, 3)
+    teacher, append = (roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in ("teacher", "append-only"))
+    assert (
+        fmean(e.metrics["strict_accuracy"] for e in teacher) > fmean(e.metrics["strict_accuracy"] for e in append) + 0.1
+    )
+
+
+@pytest.mark.parametrize("grader", ["v2", "mem-alpha"])
+def test_terms_sum_to_the_reward_and_to_the_weighted_components(rollouts, grader: str) -> None:
+    chosen = SPEC.graders[grader]
+    low, high = chosen.range or (-math.inf, math.inf)
+    for episodes in rollouts.values():
+        for episode, reward in zip(episodes, chosen.compute(episodes), strict=True):
+            assert reward.value is not None
+            assert len(reward.terms) == len(episode.turns)
+            assert math.fsum(reward.turn_rewards) == pytest.approx(reward.value)
+            weighted = sum(chosen.weights[name] * (value or 0.0) for name, value in reward.components.items())
+            assert weighted == pytest.approx(reward.value)
+            assert low <= reward.value <= high
+
+
+def _beginning(environment: Any) -> EpisodeStart:
+    return EpisodeStart(task=SPEC.train_task(0), system_prompt="", key=(0,), group=0, member=0, environment=environment)
+
+
+def test_v2_pays_the_chunk_that_made_the_call() -> None:
+    task = SPEC.train_task(3)
+    environment = SPEC.make()
+    observation = environment.reset(seed=task.seed, **task.options)
+    teacher = SPEC.policy("teacher").start([_beginning(environment)])
+    facts = []
+    while not observation.terminated:
+        text = teacher.act([Request(row=0, observation=observation)])[0].text
+        if len(facts) == 2:
+            text = "I have nothing to say."
+        observation = environment.step(text)
+        facts.append(environment.outcome()["turns"][-1])
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
+    assert facts[2]["succeeded"] == 0
+    assert facts[2]["right"] == 0
+    reward = SPEC.graders["v2"].compute([episode])[0]
+    turn_terms = [{term.component for term in turn} for turn in reward.terms]
+    assert turn_terms[0] == {"calls", "facts", "answered"}
+    assert turn_terms[-1] == {"calls", "facts", "answered", "compression"}
+
+
+def answered(reward) -> list[float]:
+    return [term.value for turn in reward.terms for term in turn if term.component == "answered"]
+
+
+def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
+    task = replace(SPEC.train_task(3), options={"chunks": 4, "change": 0.0, "correct": 0.0, "retract": 0.0})
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
+    earned = answered(SPEC.graders["v2"].compute([episode])[0])
+    assert math.fsum(earned) == pytest.approx(1.0)
+    assert sum(value > 0 for value in earned) > 1
+    for turn, value in zip(episode.outcome["turns"], earned, strict=True):
+        assert value >= 0 if turn["facts"] else value == 0  # where nothing was to be kept, nothing was added
+
+    environment = SPEC.make()
+    environment.reset(seed=task.seed, **task.options)
+    environment.step(episode.turns[0].action)
+    early = environment.outcome()
+    assert balanced_accuracy(early["questions"]) == pytest.approx(earned[0])
+    environment.step(episode.turns[1].action)
+    assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(earned[0] + earned[1])
+
+
+def test_in_a_long_world_the_answers_are_paid_at_the_end() -> None:
+    task = replace(SPEC.train_task(3), options={"chunks": 33})
+    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
+    earned = answered(SPEC.graders["v2"].compute([episode])[0])
+    assert not any(earned[:-1])
+    assert earned[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
+
+
+def question(unknown: bool, correct: bool) -> dict:
+    return {"unknown": unknown, "readings": {"strict": {"correct": correct}}}
+
+
+def test_silence_earns_nothing_and_knowing_more_is_never_worse() -> None:
+    silent = [question(False, False)] * 6 + [question(True, True)] * 4
+    assert balanced_accuracy(silent) == 0.0
+    assert balanced_accuracy([question(False, True)] * 6 + [question(True, True)] * 4) == 1.0
+    assert balanced_accuracy([question(True, True)]) == 0.0
+    values = [
+        balanced_accuracy([question(False, i < k) for i in range(6)] + [question(True, True)] * 4) for k in range(7)
+    ]
+    assert values == sorted(values)
+
+
+def test_small_memories_are_not_pushed_to_forget() -> None:
+    assert smallness(0, 100) == smallness(10, 100) == 1.0
+    assert smallness(35, 100) == pytest.approx(0.5)
+    assert smallness(60, 100) == smallness(200, 100) == 0.0
+
+
+SLOT = Slot(entity="Ann", cues=("city",), values=("Rome", "Oslo"))
+
+
+def one_fact(*facts: Fact) -> Source:
+    world = World(
+        name="w",
+        chunks=tuple(Chunk(text=f"chunk {i} Ann city Rome Oslo", facts=(fact,)) for i, fact in enumerate(facts)),
+        questions=(Question(text="What is Ann's city?", answers=("Oslo",)),),
+    )
+    return Source(
+        name="memory:test",
+        summary="",
+        world=lambda seed: world,
+        train=lambda i: (i, {}),
+        conditions={},
+        max_chunks=len(facts),
+        vocabulary=SPEC.language.vocabulary,  # type: ignore[arg-type]
+    )
+
+
+INSERT = Fact(kind="insert", slot=SLOT, value="Rome")
+UPDATE = Fact(kind="update", slot=SLOT, value="Oslo", former="Rome")
+DELETE = Fact(kind="delete", slot=SLOT)
+STORE = write_insert("values", "Ann city Rome")
+
+
+@pytest.mark.parametrize(
+    ("fact", "answer", "right"),
+    [
+        (UPDATE, write_update("values", "Ann city", "Ann city Oslo , formerly Rome"), 1),
+        (UPDATE, write_update("values", "Ann city", "Ann city Oslo"), 1),
+        (UPDATE, write_delete("values", "Ann city") + write_insert("values", "Ann city Oslo"), 1),
+        (UPDATE, write_insert("values", "Ann city Oslo"), 0),
+        (UPDATE, write_update("values", "Ann city", "Ann city Rome and Oslo"), 0),
+        (UPDATE, write_insert("values", "Ann Oslo"), 0),
+        (UPDATE, NOOP, 0),
+        (DELETE, write_delete("values", "Ann city"), 1),
+        (DELETE, NOOP, 0),
+        (DELETE, write_update("values", "Ann city", "Ann city unknown"), 1),
+    ],
+)
+def test_facts_rightly_kept(fact: Fact, answer: str, right: int) -> None:
+    from gradus_worlds.memory import MemoryEnvironment
+
+    environment = MemoryEnvironment(one_fact(INSERT, fact))
+    environment.reset(seed=0)
+    environment.step(STORE)
+    environment.step(answer)
+    assert [turn["right"] for turn in environment.outcome()["turns"]] == [1, right]
+
+
+def test_calls_fail_as_often_as_they_are_to_and_the_same_ones_each_time() -> None:
+    environment = SPEC.make()
+
+    def refused(faults: float, seed: int = 3) -> list[bool]:
+        environment.reset(seed=seed, faults=faults)
+        calls = [write_insert("values", f"Ann city Rome{number}") for number in range(60)]
+        return [not call["ok"] for call in environment.step("\n".join([*calls, NOOP])).action_data["calls"]]
+
+    assert not any(refused(0.0))
+    assert refused(1.0) == [True] * 60 + [False]  # nothing fails where nothing is to be kept
+    assert 8 <= sum(refused(0.25)) <= 24
+    assert refused(0.25) == refused(0.25) != refused(0.25, seed=4)
+    told = environment.reset(seed=3, faults=1.0)
+    told = environment.step(write_insert("values", "Ann city Rome"))
+    assert "Refused: there was no answer ; Ann city is not in memory" in told.text
+    assert told.data["entries"] == []
+    with pytest.raises(ConfigError, match="a share of calls from 0 to 1 as faults, got 2"):
+        environment.reset(seed=3, faults=2)
+
+
+def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None:
+    environment = SPEC.make()
+    first = environment.reset(seed=1)
+    assert first.restart
+    assert "Refused" not in first.text
+    told = environment.step(write_insert("dreams", "x y") + "\n" + write_insert("values", "Tavo cause rivers"))
+    assert told.restart
+    assert told.action_valid
+    assert "Refused: unknown category dreams" in told.text
+    assert told.data["refused"]
+    assert [span.name for span in told.action_spans] == ["call-0", "call-1"]
+    after = environment.step("nothing at all")
+    assert not after.action_valid
+    assert "Refused: the answer holds no call" in after.text
+
+
+@pytest.mark.parametrize("name", ["teacher", "heuristic", "noop"])
+@pytest.mark.parametrize("options", [{}, {"faults": 0.5}])
+def test_a_memory_that_did_not_change_is_not_read_again(
+    name: str, options: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [SPEC.train_task(number) for number in range(12)]
+    tasks = [replace(task, options={**task.options, **options}) for task in tasks]
+    read, reads = MemoryEnvironment._strict_accuracy, []
+
+    def counted(environment: MemoryEnvironment) -> float | None:
+        reads.append(environment.memory.changes)
+        return read(environment)
+
+    monkeypatch.setattr(MemoryEnvironment, "_strict_accuracy", counted)
+    episodes = roll_out(SPEC, SPEC.policy(name), tasks).episodes
+    spared = len(reads)
+    monkeypatch.setattr(MemoryEnvironment, "_standing", counted)
+    assert roll_out(SPEC, SPEC.policy(name), tasks).episodes == episodes
+    assert 12 <= spared < len(reads) - spared == sum(len(episode.turns) for episode in episodes)
+
+
+def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:
+    """A model with fresh weights read nothing but refusals: sixty times that a string is not closed."""
+    environment = SPEC.make()
+    environment.reset(seed=1)
+    told = environment.step('{"name":"memory_insert","arguments":{"category":"values","content":"x\n' * 60)
+    assert len(told.action_data["calls"]) == 60
+    assert told.text.count("Refused: ") == told.text.count("Refused: a string is not closed") == 1
+    assert told.action_error == "a string is not closed"
+    different = "\n".join(write_insert(f"category{number}", "x y") for number in range(30))
+    told = environment.step(different)
+    lines = [line for line in told.text.splitlines() if line.startswith("Refused: ")]
+    assert len(lines) == 9
+    assert "category0" in lines[0]
+    assert lines[-1] == "Refused: 22 more"
+
+
+def test_an_update_is_possible_because_the_entry_is_shown() -> None:
+    environment = SPEC.make()
+    observation = environment.reset(seed=11)
+    person = observation.data["chunk"].split(":")[0]
+    shown = environment.step(write_insert("values", f"{person} cause rivers"))
+    lines = [line for line in shown.text.splitlines() if line.startswith(f"{person} cause rivers | values ")]
+    if person in shown.data["chunk"]:
+        assert len(lines) == 1
+        assert int(lines[0].split()[-1]) == shown.data["entries"][0]["id"]
+
+
+def test_nothing_hidden_is_observable() -> None:
+    for index in range(5):
+        task = SPEC.train_task(index)
+        environment = SPEC.make()
+        observation = environment.reset(seed=task.seed, **task.options)
+        while not observation.terminated:
+            public = json.dumps([observation.data, dict(environment.state), observation.text])
+            for hidden in SPEC.audit.hidden:
+                assert f'"{hidden}"' not in public
+            for asked in environment._world.questions:
+                assert asked.text not in public
+            observation = environment.step(NOOP)
+
+
+def test_training_never_meets_a_test_seed() -> None:
+    tested = {task.seed for name in SPEC.conditions for task in SPEC.tasks(name)}
+    assert not tested & {SPEC.train_task(i).seed for i in range(5000)}
+
+
+def test_stepping_past_the_end_is_a_fault() -> None:
+    environment = SPEC.make()
+    with pytest.raises(EnvironmentFault, match="call reset"):
+        environment.step(NOOP)
+    environment.reset(seed=0, chunks=1)
+    assert environment.step(NOOP).terminated
+    with pytest.raises(EnvironmentFault, match="is over"):
+        environment.step(NOOP)
+
+
+def test_the_view_draws_growth_and_questions(rollouts) -> None:
+    assert SPEC.presentation.view is not None
+    for name in ("teacher", "spam", "noop"):
+        episode = rollouts[name][0]
+        view = SPEC.presentation.view(episode)
+        growth, final, questions = view.panels[2:5]
+        entries = episode.outcome["memory"]["entries"]
+        assert len(growth.rows) == len(episode.turns)
+        assert growth.rows[-1][4] == str(len(entries))
+        assert [row[2] for row in final.rows] == [entry["content"] for entry in entries]
+        assert len(questions.rows) == len(episode.outcome["questions"])
+        assert all(len(row) == len(panel.columns) for panel in (growth, final, questions) for row in panel.rows)
+        assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
+
+
+def test_what_changed_adds_up_to_the_memory(rollouts) -> None:
+    for episode in rollouts["teacher"]:
+        view = SPEC.presentation.view(episode)
+        lines = [line for row in view.panels[2].rows for line in row[3].splitlines()]
+        kept: dict[str, str] = {}
+        for line in lines:
+            sign, _, rest = line.partition(" ")
+            number, _, text = rest.partition(" ")
+            if sign == "-":
+                assert kept.pop(number) == text
+            elif sign in "+~":
+                kept[number] = text.partition("] ")[2] if sign == "+" else text.rpartition(" (was: ")[0]
+        assert kept == {row[0]: row[2] for row in view.panels[3].rows}
+
+
+def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
+    sizes = []
+    for chunks in (16, 64):
+        task = replace(SPEC.train_task(0), options={"chunks": chunks})
+        (episode,) = roll_out(SPEC, SPEC.policy("dump"), [task]).episodes
+        sizes.append(len(str(SPEC.presentation.view(episode))))
+    assert sizes[1] < 6 * sizes[0]
+
+
+def test_random_answers_are_legal_calls() -> None:
+    from gradus_worlds.memory.tools.parsing import ParsedCall, parse_calls
+
+    assert all(isinstance(call, ParsedCall) for seed in range(50) for call in parse_calls(random_answer(seed)))
+    assert random_answer(3) == random_answer(3)
+
+
+def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:
+    from gradus.policies.nano.model import build_tokenizer
+
+    assert SPEC.language.vocabulary is not None
+    tokenizer = build_tokenizer(SPEC.language.vocabulary())
+    assert len(tokenizer) < 1200
+    task = SPEC.tasks("in-distribution")[0]
+    environment = SPEC.make()
+    observation = environment.reset(seed=task.seed, **task.options)
+    teacher = SPEC.policy("teacher").start([_beginning(environment)])
+    assert len(tokenizer(environment.system_prompt)["input_ids"]) < 40
+    while not observation.terminated:
+        text = teacher.act([Request(row=0, observation=observation)])[0].text
+        for piece in (observation.text, text):
+            ids = tokenizer(piece)["input_ids"]
+            assert tokenizer.decode(ids) == piece
+            assert len(ids) < 3 * len(piece.split()) + 10
+        observation = environment.step(text)
+    assert len(tokenizer(write_insert("values", "Tano cause reku"))["input_ids"]) == 7
+
+
+def test_readers_can_be_brought_along() -> None:
+    from gradus_worlds.memory import RemoteReader, load, read_generous, read_strict
+
+    readers = {"strict": read_strict, "generous": read_generous, "model": RemoteReader(chat=lambda messages: "unknown")}
+    spec = load(None, readers=readers)
+    (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
+    unknown = fmean(asked["unknown"] for asked in episode.outcome["questions"])
+    assert episode.metrics["model_accuracy"] == pytest.approx(unknown)
+
+
+def test_related_entries_can_be_shown_in_any_order() -> None:
+    played = {}
+    for knob in ("", ",shuffled=true"):
+        spec = load(f"memory:synthetic:chunks=8{knob}")
+        played[knob] = roll_out(spec, spec.policy("teacher"), spec.tasks("in-distribution", 4)).episodes
+    orders = [
+        [[entry["id"] for entry in turn.data["entries"]] for episode in episodes for turn in episode.turns]
+        for episodes in played.values()
+    ]
+    assert [sorted(ids) for ids in orders[0]] == [sorted(ids) for ids in orders[1]]
+    assert orders[0] != orders[1]
+    first, second = ([each.outcome["memory"] for each in episodes] for episodes in played.values())
+    assert first == second

@@ -1,0 +1,307 @@
+"""One's own text, read by a policy into a memory on disk, and questions to it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gradus.api.memory import DurableMemory, ask, learn, memory_of
+from gradus.cli.memory import app
+from gradus.core import ConfigError
+from gradus.environments import load
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.rollouts import roll_out
+from gradus.runs.recipe_files import load_recipe
+from gradus_worlds.memory import Memory, RemoteReader
+from gradus_worlds.memory.learning import read_chunks
+from gradus_worlds.memory.readers.asking import read_plainly
+from gradus_worlds.memory.readers.reading import READERS
+from gradus_worlds.memory.text import count_words
+
+TEXT = """Date: 3 May 2030
+Lina: my city is Toda.
+Remo: the weather was awful all week.
+Lina: I work for Kibo.
+
+Date: 9 June 2030
+Remo: the dish I love most is sabo.
+Lina: big news, my city has changed to Miro.
+Remo: Lina's car is a Nuka, haha.
+"""
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "own.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def state(folder: Path) -> Any:
+    with DurableMemory(folder, create=False) as memory:
+        return memory.state()
+
+
+def test_chunks_are_lines_that_belong_together(text: Path, tmp_path: Path) -> None:
+    chunks = read_chunks(text)
+    assert [(chunk.timestamp, chunk.text.count("\n") + 1) for chunk in chunks] == [
+        ("3 May 2030", 3),
+        ("9 June 2030", 3),
+    ]
+    assert [len(chunk.text.splitlines()) for chunk in read_chunks(text, 10)] == [1, 1, 1, 1, 1, 1]
+    lines = tmp_path / "own.jsonl"
+    world = {"chunks": [{"text": "a b", "timestamp": "1 May 2030"}, {"text": "c"}]}
+    lines.write_text(f"{json.dumps(world)}\n{json.dumps({'text': 'd'})}\n")
+    assert [(chunk.text, chunk.timestamp) for chunk in read_chunks(lines)] == [
+        ("a b", "1 May 2030"),
+        ("c", None),
+        ("d", None),
+    ]
+    for broken in ('{"words": 1}', '{"text": ""}', '{"chunks": [3]}', '{"text": "a", "timestamp": 3}'):
+        lines.write_text(broken + "\n")
+        with pytest.raises(ConfigError, match="line 1"):
+            read_chunks(lines)
+    lines.write_text("\n")
+    with pytest.raises(ConfigError, match="holds none"):
+        read_chunks(lines)
+
+
+def test_what_was_read_answers_questions(text: Path, tmp_path: Path) -> None:
+    learned = learn("teacher", text, memory=tmp_path / "notes")
+    assert (learned.read, learned.chunks, learned.refused, learned.problem) == (2, 2, 0, None)
+    asked = ask("teacher", "Where does Lina live?", memory=tmp_path / "notes")
+    assert asked.answer == "Miro formerly Toda"
+    assert asked.notes[0].timestamp == "9 June 2030"
+    assert ask("teacher", "What does Lina drive?", memory=tmp_path / "notes").answer == "unknown"  # it was a joke
+
+
+def test_what_was_read_is_not_read_again_and_a_longer_text_goes_on(text: Path, tmp_path: Path) -> None:
+    whole = learn("append-only", text, memory=tmp_path / "whole")
+    text.write_text(TEXT.split("\n\n")[0] + "\n", encoding="utf-8")
+    assert learn("append-only", text, memory=tmp_path / "notes").chunks == 1
+    text.write_text(TEXT, encoding="utf-8")
+    rest = learn("append-only", text, memory=tmp_path / "notes")
+    assert (rest.before, rest.read) == (1, 2)
+    assert state(tmp_path / "notes") == state(tmp_path / "whole")
+    again = learn("append-only", text, memory=tmp_path / "notes")
+    assert (again.before, again.calls, again.entries) == (2, 0, whole.entries)
+
+
+KILLED = """
+import os, signal, sys
+from gradus.api.memory import learn
+learn("append-only", sys.argv[1], memory=sys.argv[2], tell=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where does Lina live?", "Toda"),
+        ("Tell me where Lina lives.", "Toda"),
+        ("tell me where lina lives", "Toda"),
+        ("where does lina live?", "Toda"),
+        ("Lina lives where?", "Toda"),
+        ("what is remo's dish?", "sabo"),
+        ("where does remo live?", "unknown"),
+        ("Remo lives where?", "unknown"),
+        ("Tell me where Remo lives.", "unknown"),
+        ("where does ann live?", "unknown"),
+        ("Ann lives where?", "unknown"),
+        ("Where does Ann live?", "unknown"),
+        ("What do they call a zorble?", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_a_person_is_found_however_the_question_is_written(question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", "Lina city Toda")
+    memory.insert("values", "Remo dish sabo")
+    assert read_plainly(memory, question).answer == answer
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where does Ann live?", "in Bergen"),  # was: Moved to Oslo in May. in Bergen.
+        ("What does Lina like?", "tea"),
+        ("What does Bob like?", "tea"),
+        ("When has Eve arrived?", "3 May 2030"),
+    ],
+)
+def test_of_several_sentences_the_one_that_says_it_is_read(question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", "Moved to Oslo in May. Ann lives in Bergen.")
+    memory.insert("values", "Lina: Ann moved. Like tea.")
+    memory.insert("values", "Bob likes tea.")
+    memory.insert("values", "Eve arrived on 3 May 2030. Eve left on 5 May 2030.")
+    assert read_plainly(memory, question).answer == answer
+
+
+def test_a_question_without_a_name_is_answered_if_its_words_are_known() -> None:
+    memory = Memory()
+    memory.insert("values", "the meeting is on 3 May 2030")
+    assert read_plainly(memory, "When is the meeting?").answer == "3 May 2030"
+    asked = read_plainly(memory, "When is the big meeting?")
+    assert (asked.answer, asked.why) == ("unknown", "no entry holds big, and the question has no other name")
+
+
+def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> None:
+    learn("append-only", text, memory=tmp_path / "whole")
+    subprocess.run([sys.executable, "-c", KILLED, text, tmp_path / "notes"], check=False, timeout=120)
+    rest = learn("append-only", text, memory=tmp_path / "notes")
+    assert (rest.before, rest.read) == (1, 2)
+    assert state(tmp_path / "notes") == state(tmp_path / "whole")
+
+
+def test_a_nano_model_reads_and_its_new_words_are_named(text: Path, tmp_path: Path) -> None:
+    vocabulary = load("memory").language.vocabulary
+    assert vocabulary is not None
+    shape = NanoConfig(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=1024)
+    folder = make_nano(tmp_path / "model", vocabulary(), shape, seed=1)
+    text.write_text(
+        "Ann: I moved to Oslo.\nLina: my city is Toda.\nLina: big news, my car is nuka, haha.\n", encoding="utf-8"
+    )
+    learned = learn(str(folder), text)
+    assert (learned.memory, learned.read) == (folder / "memory", 1)
+    assert {"Oslo", "Ann", "moved"} <= set(learned.new_words)
+    assert not {"Lina", "Toda", "city", "nuka", "news", "haha"} & set(learned.new_words)
+    assert learned.words == 14
+
+
+def test_an_agent_without_a_folder_needs_one_for_its_memory() -> None:
+    with pytest.raises(ConfigError, match="--memory"):
+        memory_of("remote:m")
+    with pytest.raises(ConfigError, match="remote:MODEL"):
+        ask("teacher", "Who?", memory="notes", reader="remote:")
+
+
+def test_the_command_line_learns_and_answers(text: Path, tmp_path: Path) -> None:
+    runner, notes = CliRunner(), str(tmp_path / "notes")
+    said = runner.invoke(app, ["learn", "teacher", str(text), "--memory", notes])
+    assert said.exit_code == 0, said.output
+    assert "chunk 2 of 2: update Lina city Miro , formerly Toda" in said.output
+    assert "2 of 2 chunks read (0 before)" in said.output
+    answered = runner.invoke(app, ["ask", "teacher", "What is Remo's dish?", "--memory", notes])
+    assert answered.stdout.splitlines()[0] == "sabo"
+
+
+def _reads(messages: Any) -> str:
+    """A reader that knows that who moves somewhere lives there."""
+    memory, _, question = messages[-1]["content"].partition("Question: ")
+    moved = re.search(r"(\w+): I moved to (\w+)", memory)
+    return moved[2] if moved and moved[1] in question and "live" in question else "unknown"
+
+
+def test_r1_can_be_paid_by_a_reader_that_understands(tmp_path: Path) -> None:
+    world = {
+        "chunks": [{"text": "Ann: I moved to Oslo."}],
+        "questions": [{"question": "Where does Ann live?", "answers": ["Oslo"]}],
+    }
+    (tmp_path / "own.jsonl").write_text(json.dumps(world) + "\n")
+    spec = _with_reader(f"jsonl:{tmp_path / 'own.jsonl'}")
+    task = spec.tasks("main" if "main" in spec.conditions else next(iter(spec.conditions)))[0]
+    (episode,) = roll_out(spec, spec.policy("dump"), [task]).episodes
+    for name, expected in (("v2", 0.0), ("v2-remote", 1.0), ("mem-alpha-remote", 1.0)):
+        (reward,) = spec.graders[name].rewards([episode])
+        assert reward.components["answered"] == expected, name
+        assert reward.value == pytest.approx(sum(reward.turn_rewards))
+
+
+def _with_reader(world: str) -> Any:
+    from gradus_worlds.memory import load as load_memory
+
+    return load_memory(world, readers={**READERS, "remote": RemoteReader(chat=_reads)})
+
+
+def test_beta_and_gamma_are_keys_of_a_recipe() -> None:
+    recipe = load_recipe("memory", changes=["grader=mem-alpha", "weights.compression=0.2", "weights.validity=0"])
+    spec = recipe.spec()
+    task = spec.train_task(0)
+    (episode,) = roll_out(spec, spec.policy("dump"), [task]).episodes
+    (plain,), (weighed,) = (spec.grader(name).rewards([episode]) for name in ("mem-alpha", recipe.grader_name))
+    assert weighed.components == plain.components
+    expected = plain.value + 0.15 * plain.components["compression"] - 0.1 * plain.components["validity"]
+    assert weighed.value == pytest.approx(expected)
+    assert sum(weighed.turn_rewards) == pytest.approx(expected)
+    with pytest.raises(ConfigError, match="no component 'beta'"):
+        load_recipe("memory", changes=["weights.beta=1"]).spec()
+
+
+def test_the_published_settings_are_a_recipe() -> None:
+    grpo = load_recipe(None, path=Path("mem-alpha"), model="somebody/some-model").grpo
+    assert (grpo.groups, grpo.group_size, grpo.lr, grpo.max_steps, grpo.clips) == (32, 8, 1e-6, 205, (0.2, 0.2))
+
+
+def test_a_line_longer_than_a_chunk_is_cut_between_sentences_and_each_piece_says_who_speaks(tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text(f"Lina: {'My city is Toda. ' * 40}\n{'word ' * 500}\n", encoding="utf-8")
+    texts = [chunk.text for chunk in read_chunks(path)]
+    assert all(count_words(text) <= 80 for text in texts)
+    assert sum(text.count("My city is Toda.") for text in texts) == 40
+    assert [text.startswith("Lina: My city") for text in texts] == [True] * 3 + [False] * 7
+    assert sum(text.count("word") for text in texts) == 500
+
+
+def test_what_a_context_does_not_hold_is_told_with_the_option_that_helps(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = learn("noop", text, memory=tmp_path / "other")
+    stopped = replace(stopped, problem="act: ContextLengthError: the prompt has 9 tokens")
+    monkeypatch.setattr("gradus.api.memory.learn", lambda *_, **__: stopped)
+    said = CliRunner().invoke(app, ["learn", "noop", str(text), "--memory", str(tmp_path / "notes")])
+    assert "--chunk-words below 80" in str(said.exception)
+
+
+@pytest.mark.parametrize("policy", ["append-only", "dump", "spam", "heuristic"])
+def test_a_scripted_policy_keeps_ordinary_sentences_and_addresses(policy: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.txt"
+    addresses = " and ".join(f"https://a.b/c/d/e/{n}?x=1&y=2&z=3" for n in range(8))
+    path.write_text(f"Lina lives in Toda since last week.\n\nSee {addresses} of 3 May.\n", encoding="utf-8")
+    learned = learn(policy, path, memory=tmp_path / "notes")
+    assert learned.refused == 0
+    held = " ".join(entry["content"] for entry in state(tmp_path / "notes")["entries"])
+    assert "Lina lives in Toda" in held
+    assert "https://a.b/c/d/e/7" in held
+
+
+def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path) -> None:
+    path = tmp_path / "OWN.JSONL"
+    path.write_text(json.dumps({"text": "a b"}) + "\n", encoding="utf-8")
+    assert [chunk.text for chunk in read_chunks(path)] == ["a b"]
+
+
+def _kept(folder: Path) -> list[str]:
+    return [entry["content"] for entry in state(folder)["entries"]]
+
+
+def test_of_a_line_or_a_sentence_that_is_added_to_a_chunk_only_that_is_read(tmp_path: Path) -> None:
+    path, notes = tmp_path / "log.txt", tmp_path / "notes"
+    for text in ("Lina: My city is Toda.\n", "Lina: My city is Toda. My car is nuka.\nRemo: my city is Miro.\n"):
+        path.write_text(text, encoding="utf-8")
+        learn("dump", path, memory=notes)
+    assert _kept(notes) == ["Lina: My city is Toda.", "Lina: My car is nuka. Remo: my city is Miro."]
+
+
+def test_another_size_of_chunks_reads_nothing_again(tmp_path: Path) -> None:
+    path, notes = tmp_path / "log.txt", tmp_path / "notes"
+    path.write_text("\n".join(f"Lina: my fact {n} is this. And one more." for n in range(40)), encoding="utf-8")
+    first = learn("dump", path, memory=notes)
+    again = learn("dump", path, memory=notes, chunk_words=20)
+    assert (again.before, again.calls, again.entries) == (again.chunks, 0, first.entries)
+
+
+def test_the_same_words_in_another_file_are_read(tmp_path: Path) -> None:
+    for name, city in (("1.txt", "Toda"), ("2.txt", "Miro"), ("3.txt", "Toda")):
+        (tmp_path / name).write_text(f"Lina: my city is {city}.\n", encoding="utf-8")
+        learned = learn("teacher", tmp_path / name, memory=tmp_path / "notes")
+        assert learned.calls == 1
+    assert _kept(tmp_path / "notes")[0].startswith("Lina city Toda")

@@ -1,0 +1,382 @@
+"""Retrieval over a memory that changes gives what one fresh index would give, and the readers keep their rules."""
+
+import tempfile
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus_worlds.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
+from gradus_worlds.memory.cutting import cut_words
+from gradus_worlds.memory.readers.asking import read_plainly
+from gradus_worlds.memory.readers.claims import claim_of
+from gradus_worlds.memory.readers.reading import judge
+from gradus_worlds.memory.store.entries import Entry
+from gradus_worlds.memory.store.ranking import BANK_B, K1, rank_banks, rank_entries
+from gradus_worlds.memory.store.shelf import Shelf
+from gradus_worlds.memory.store.sqlite_shelf import SqliteShelf
+from gradus_worlds.memory.text import count_words, exact_match, index_tokens, substring_match, token_f1
+from gradus_worlds.memory.worlds.records import Hop, Question, Slot
+
+WORDS = [f"w{i}" for i in range(12)]
+BANKS = ["one", "two", "three"]
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(BANKS), st.lists(st.sampled_from(WORDS), min_size=1, max_size=6)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.ndarray:
+    reference = bm25s.BM25(method="lucene", k1=K1, b=b)
+    reference.index(documents, show_progress=False)
+    return reference.get_scores(sorted(set(query)))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@settings(max_examples=40)
+@given(steps=STEPS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), n=st.integers(1, 6))
+def test_a_memory_that_changes_scores_like_one_fresh_index(on_disk: bool, steps, query, n) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shelf = SqliteShelf(Path(folder) / "m.sqlite") if on_disk else Shelf()
+        live: dict[int, tuple[str, list[str]]] = {}
+        for number, (what, bank, tokens) in enumerate(steps):
+            if what == 0 and live:
+                gone = next(iter(live))
+                shelf.drop(gone)
+                del live[gone]
+            else:
+                shelf.put(Entry(id=number, bank=bank, content=f"{' '.join(tokens)} the{number}"))
+                live[number] = (bank, [*tokens, f"the{number}"])
+        matches = shelf.matches(query, BANKS)
+        if not live:
+            assert rank_entries(matches, n) == []
+            return
+        scores = fresh_scores([tokens for _, tokens in live.values()], query, 0.0)
+        expected = {i: float(s) for i, s in zip(live, scores, strict=True) if s > 0}
+        ranked = rank_entries(matches, n)
+        assert len(ranked) == min(n, len(expected))
+        for entry_id, score in ranked:
+            assert score == pytest.approx(expected[entry_id], abs=2e-5)
+        best = sorted(expected.values(), reverse=True)[:n]
+        assert [score for _, score in ranked] == pytest.approx(best, abs=2e-5)
+        only = rank_entries(matches, 50, {"two"})
+        assert {entry_id for entry_id, _ in only} == {i for i in expected if live[i][0] == "two"}
+        used = [bank for bank in BANKS if any(own == bank for own, _ in live.values())]
+        texts = [[token for own, tokens in live.values() if own == bank for token in tokens] for bank in used]
+        bank_scores = fresh_scores(texts, query, BANK_B)
+        wanted = {bank: float(score) for bank, score in zip(used, bank_scores, strict=True) if score > 0}
+        assert dict(rank_banks(matches, 3)) == pytest.approx(wanted, abs=2e-5)
+        if isinstance(shelf, SqliteShelf):
+            shelf.close()
+
+
+def test_what_shares_no_word_is_never_returned() -> None:
+    memory = Memory()
+    memory.insert("values", "Ann cause rivers")
+    assert memory.search("Bob's dish") == []
+    assert memory.search("the of and") == []
+    assert [hit.entry.id for hit in memory.search("Who gives to rivers?")] == [1]
+
+
+def test_only_the_best_banks_are_looked_into() -> None:
+    memory = Memory()
+    for bank in NINE_BANKS.banks:
+        for _ in range(2):
+            memory.insert(bank, f"Ann note {bank} {len(memory.entries)}")
+    hits = memory.search("Ann note", banks=3, entries=50)
+    assert len({hit.entry.bank for hit in hits}) == 3
+    assert len(memory.search("Ann note", banks=9, entries=5)) == 5
+    assert len(memory.related("Ann note", entries=50)) == 18
+
+
+CITY = Slot(entity="Ann", cues=("city", "lives"), values=("Rome", "Oslo", "New York"))
+
+
+@pytest.mark.parametrize(
+    ("content", "now", "former"),
+    [
+        ("Ann city Rome", ("Rome",), ()),
+        ("Ann city Oslo , formerly Rome", ("Oslo",), ("Rome",)),
+        ("Ann lives in New York", ("New York",), ()),
+        ("Ann's city was Rome, and Oslo", ("Oslo",), ("Rome",)),
+        ("Ann's city is not Rome but Oslo", ("Oslo",), ()),
+        ("Ann city unknown", (), ()),
+    ],
+)
+def test_claims(content: str, now: tuple[str, ...], former: tuple[str, ...]) -> None:
+    claim = claim_of(content, CITY)
+    assert claim is not None
+    assert (claim.now, claim.former) == (now, former)
+
+
+def test_a_claim_needs_entity_and_attribute() -> None:
+    assert claim_of("Bob city Rome", CITY) is None
+    assert claim_of("Ann likes Rome", CITY) is None
+    friends = Slot(entity="Ann", cues=("friend",), values=("Ann", "Bob"), directed=True)
+    claim = claim_of("Bob friend Ann", friends)
+    assert claim is not None
+    assert claim.now == ()
+
+
+def asked(wanted: str = "value", answers: tuple[str, ...] = ("Oslo",), of: str | None = None) -> Question:
+    hop = Hop(slot=CITY, query="{} city")
+    return Question(text="What is Ann's city now?", answers=answers, wanted=wanted, hops=(hop,), of=of)
+
+
+def memory_of(*contents: str) -> Memory:
+    memory = Memory(clock=lambda: "3 May 2030")
+    for content in contents:
+        memory.insert("spatiotemporal_context", content)
+    return memory
+
+
+def test_the_strict_reader_reads_one_value() -> None:
+    assert read_strict(memory_of("Ann city Oslo"), asked()).correct
+    assert read_strict(memory_of("Ann city Oslo , formerly Rome"), asked()).correct
+    former = read_strict(memory_of("Ann city Oslo , formerly Rome"), asked("former", ("Rome",), "Oslo"))
+    assert former.prediction == "Rome"
+    date = read_strict(memory_of("Ann city Oslo"), asked("date", ("3 May 2030",), "Oslo"))
+    assert date.correct
+    assert not read_strict(memory_of("Ann city Oslo"), asked("date", ("4 May 2030",), "Oslo")).correct
+
+
+def test_two_values_are_wrong_and_nothing_is_unknown() -> None:
+    both = read_strict(memory_of("Ann city Oslo", "Ann city Rome"), asked())
+    assert not both.correct
+    assert "two values" in both.why
+    nothing = read_strict(memory_of("Bob city Oslo"), asked())
+    assert (nothing.prediction, nothing.correct) == ("unknown", False)
+    assert read_strict(memory_of(), asked(answers=())).correct
+    assert not read_strict(memory_of("Ann city Oslo"), asked(answers=())).correct
+
+
+def test_the_strict_reader_sees_four_entries_and_forty_eight_words() -> None:
+    many = read_strict(memory_of(*(f"Ann city Oslo {i}" for i in range(9))), asked())
+    assert len(many.notes) == 4
+    long = read_strict(memory_of("Ann city " + "so " * 30 + "Oslo", "Ann city " + "very " * 30 + "Rome"), asked())
+    assert len(long.notes) == 1
+    core = memory_of("Ann city Oslo")
+    core.set_core("talk " * 46)
+    assert [note.id for note in read_strict(core, asked()).notes] == [1], "the core counts towards the words"
+    core.set_core("Ann city Rome")
+    assert not read_strict(core, asked()).correct
+
+
+def test_a_long_core_hides_no_entry_from_the_strict_reader() -> None:
+    memory = memory_of("Ann city Oslo")
+    memory.set_core(" ".join(f"w{number}" for number in range(60)))
+    assert read_strict(memory, asked()).correct
+    assert read_plainly(memory, "Where does Ann live?").answer == "Oslo"
+    memory.set_core("Bob city Rome")
+    assert [note.id for note in read_strict(memory, asked()).notes] == [None, 1], "a short core is read, too"
+
+
+def test_two_hops_are_followed() -> None:
+    friend = Slot(entity="Bob", cues=("friend",), values=("Ann", "Cem"), directed=True)
+    then = Hop(slot=CITY, query="{} city")
+    question = Question(
+        text="What is the city of Bob's friend?",
+        answers=("Oslo",),
+        hops=(Hop(slot=friend, query="{} friend", then=then),),
+    )
+    memory = memory_of("Ann city Oslo", "Cem city Rome")
+    assert read_strict(memory, question).prediction == "unknown"
+    memory.insert("social_interpersonal", "Bob friend Ann")
+    assert read_strict(memory, question).correct
+
+
+def test_the_generous_reader_takes_the_answer_from_anywhere() -> None:
+    memory = memory_of("somebody told Ann that it may be Oslo or Rome", "Ann likes tea")
+    assert read_generous(memory, asked()).correct
+    assert not read_generous(memory, asked(answers=("Paris",))).correct
+    assert read_generous(memory, asked(answers=())).correct
+
+
+def test_free_text_is_read_from_an_entry_that_names_both() -> None:
+    memory = memory_of("Jon lost his job as a banker on 19 January 2023", "Gina likes dancing")
+    when = Question(text="When did Jon lose his job?", answers=("19 January 2023",))
+    assert read_strict(memory, when).correct
+    assert not read_strict(memory, Question(text="When did Gina lose her job?", answers=("19 January 2023",))).correct
+    f1 = read_strict(memory, Question(text="What did Jon do as a job?", answers=("banker",))).f1
+    assert f1 is not None
+    assert 0 < f1 < 1
+
+
+DOG = Question(text="What is Ann's dog called?", answers=("Rex",))
+
+
+@pytest.mark.parametrize(
+    ("contents", "right"),
+    [
+        (("Ann dog Rex",), True),
+        (("Ann: My dog's name is Rex.",), True),
+        (("Ann dog Rex", "Ann's dog is now called Rex."), True),
+        (("Ann's dog Rex Max Bello Fido",), False),
+        (("Ann dog Rex Max",), False),
+        (("Ann dog Rex", "Ann dog Max"), False),
+        (("Ann's dog is not Rex",), False),
+    ],
+)
+def test_several_values_of_free_text_are_wrong(contents: tuple[str, ...], right: bool) -> None:
+    assert read_strict(memory_of(*contents), DOG).correct is right
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "content", "right"),
+    [
+        ("Where has Ann moved?", "Oslo", "Ann: I moved to Oslo last week.", True),
+        ("Where does Ann live?", "Oslo", "Ann lives in Oslo.", True),
+        ("Where does Ann live?", "Oslo", "Ann lives in Oslo Rome Paris", False),
+        ("When did Ann leave?", "January 2023", "Ann did leave on 19 January 2023", True),
+        ("When did Ann leave?", "2023-01-19", "Ann did leave 2023-01-19", True),
+        ("When did Ann leave?", "May 2023", "Ann leave January 2023 May 2023", False),
+        ("When did Ann leave?", "3 May 2030", "Ann wants to leave", True),  # since when the entry holds
+        ("How many dogs has Ann?", "3", "Ann has 3 dogs", True),
+        ("How many dogs has Ann?", "3", "Ann dogs 1 2 3 4", False),
+        ("How many dogs has Ann?", "3", "Ann dogs 1,2,3,4", False),
+        ("Has Ann a dog?", "No", "Ann dog no", True),
+        ("Which letter has Ann drawn?", "b", "Ann letter b", True),
+        ("Which letter has Ann drawn?", "b", "Ann letter b c", False),
+        ("What is Ann's blood type?", "A", "Ann blood type A", True),
+        ("What is Ann's temperature?", "5", "Ann temperature -5", False),
+        ("What is Ann's temperature?", "-5", "Ann temperature -5", True),
+        ("How much is Ann's balance?", "5", "Ann balance -5", False),
+        ("How much is Ann's salary?", "1000", "Ann salary 1,000", True),
+        ("What is Ann's country?", "US", "Ann country U.S.", True),
+    ],
+)
+def test_further_words_of_an_entry_are_further_values(question: str, answer: str, content: str, right: bool) -> None:
+    assert read_strict(memory_of(content), Question(text=question, answers=(answer,))).correct is right
+
+
+def test_an_entry_cannot_hedge_by_its_date() -> None:
+    memory = Memory()
+    memory.insert("values", "Ann wants to leave", timestamp="1 May 2030 2 May 2030 3 May 2030")
+    assert not read_strict(memory, Question(text="When did Ann leave?", answers=("3 May 2030",))).correct
+
+
+@pytest.mark.parametrize(("prediction", "gold"), [("", ""), ("", ","), ("b", "b"), (",", "")])
+def test_an_empty_list_or_one_of_a_letter_is_never_right(prediction: str, gold: str) -> None:
+    assert not judge(Question(text="?", answers=(gold,), wanted="list"), prediction, "", ()).correct
+
+
+def test_a_remote_reader_is_asked_with_what_was_retrieved() -> None:
+    seen: list[str] = []
+
+    def chat(messages) -> str:
+        seen.append(messages[-1]["content"])
+        return "in Oslo"
+
+    reading = RemoteReader(chat=chat)(memory_of("Ann city Oslo"), asked())
+    assert reading.correct
+    assert not reading.exact
+    assert "Ann city Oslo" in seen[0]
+    assert not RemoteReader(chat=lambda messages: "")(memory_of("Ann city Oslo"), asked()).correct
+
+
+def test_thoughts_of_a_reader_are_no_answer() -> None:
+    reader = RemoteReader(chat=lambda messages: "<think>Oslo?</think>unknown")
+    assert not reader(memory_of("Ann city Oslo"), asked()).correct
+    assert reader(memory_of(), asked(answers=())).correct
+    assert read_plainly(memory_of(), "Where does Ann live?", reader.chat).answer == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "exact", "inside"),
+    [
+        ("The red house.", "red house", True, True),
+        ("it is the red house", "red house", False, True),
+        ("", "red house", False, False),
+        ("", "", False, False),
+        ("a", "a", True, True),
+        ("x", "x", True, True),
+        ("x", "y", False, False),
+        ("C", "C++", False, False),
+        ("C++", "C", False, False),
+        ("A house", "A", False, False),
+        ("blood type A", "A", False, True),
+        ("1,000", "1000", True, True),
+        ("1,5", "15", False, False),
+        ("-5", "5", False, False),
+        ("5", "-5", False, False),
+        ("it is -5 now", "-5", False, True),
+        ("3-5", "5", False, True),
+        ("U.S.", "US", True, True),
+        ("7", "7", True, True),
+        ("redhouse", "red", False, False),
+    ],
+)
+def test_answer_metrics(prediction: str, gold: str, exact: bool, inside: bool) -> None:
+    assert exact_match(prediction, gold) is exact
+    assert substring_match(prediction, gold) is inside
+    assert (token_f1(prediction, gold) == 1.0) is exact
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
+    assert 0 <= token_f1(a, b) <= 1
+    if min(len(index_tokens(a)), len(index_tokens(b))) > 1:
+        assert token_f1(a, b) == pytest.approx(token_f1(b, a))
+
+
+@pytest.mark.parametrize(
+    ("entry", "question", "answer"),
+    [
+        ("Lina wohnt in Toda", "Wo wohnt Lina?", "Toda"),
+        ("Linas Hund Rex", "Wie heißt Linas Hund?", "Rex"),
+        ("Lina habite à Toda", "Où habite Lina ?", "Toda"),
+        ("Élodie habite à Toda", "Où habite Élodie ?", "Toda"),
+        ("Lina vive en Toda", "¿Dónde vive Lina?", "Toda"),
+        ("Лина живёт в Москве", "Где живёт Лина?", "Москве"),
+        ("लीना दिल्ली में रहती है", "लीना कहाँ रहती है?", "दिल्ली में"),
+        ("莉娜住在东京。", "莉娜住在哪里？", "东京"),
+        ("リナは東京に住んでいます", "リナはどこに住んでいますか", "東京"),
+        ("ลินาอาศัยอยู่ที่โตเกียว", "ลินาอาศัยอยู่ที่ไหน", "โตเกียว"),
+        ("Lina住在东京", "Lina住在哪里？", "东京"),
+        ("Lina lives in Toda", "Tell me where Lina lives.", "Toda"),
+        ("Lina lives in Toda", "Lina lives where?", "Toda"),
+        ("Lina is a baker", "Who is Lina?", "baker"),
+        ("Zoe\u0308 has the dog Rex", "What dog has Zo\u00eb?", "Rex"),
+        ("Lina has the dog Zo\u00eb", "What dog has Lina?", "Zoe\u0308"),
+    ],
+)
+def test_the_strict_reader_reads_names_and_values_of_many_languages(entry: str, question: str, answer: str) -> None:
+    memory = Memory()
+    memory.insert("values", entry)
+    memory.insert("values", "Otto")
+    assert read_strict(memory, Question(text=question, answers=(answer,))).correct
+    assert read_generous(memory, Question(text=question, answers=(answer,))).correct
+
+
+def test_a_first_word_that_may_be_the_only_name_is_one() -> None:
+    memory = Memory()
+    memory.insert("values", "Lina lives in Toda")
+    assert read_strict(memory, Question(text="Ann lives where?", answers=())).correct
+    assert read_strict(memory, Question(text="Wo wohnt Ann?", answers=())).correct
+
+
+def test_without_capitals_the_entry_that_shares_most_is_read() -> None:
+    memory = Memory()
+    memory.insert("values", "莉娜住在东京")
+    memory.insert("values", "雷莫住在大阪")
+    assert read_strict(memory, Question(text="雷莫住在哪里？", answers=("大阪",))).correct
+    assert read_plainly(memory, "莉娜住在哪里？").answer == "东京"
+    assert [hit.entry.content for hit in memory.search("东京")] == ["莉娜住在东京"]
+
+
+def test_an_accent_is_the_same_letter_however_a_file_spells_it() -> None:
+    memory = Memory()
+    memory.insert("values", "Zoe\u0308 has the dog Rex")
+    assert memory.search("Zo\u00eb")
+    assert memory.named("values", "Zo\u00eb has").content == "Zo\u00eb has the dog Rex"
+    assert exact_match("Zoe\u0308", "zo\u00eb")
+
+
+def test_text_without_blanks_is_counted_and_cut() -> None:
+    assert count_words("莉娜住在东京。她养了一只狗。") == 6
+    assert count_words("हिन्दी में लिखा") == 3
+    assert [count_words(piece) <= 48 for piece in cut_words("莉娜住在东京" * 40, 48)] == [True] * 4

@@ -1,0 +1,444 @@
+"""The memory itself: any sequence of calls keeps its invariants, and its log rebuilds it."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.core import StorageError
+from gradus_worlds.memory import NINE_BANKS, PAPER, DurableMemory, Memory, RefusedCall, import_file, run_calls
+from gradus_worlds.memory.text import count_tokens, count_words
+
+BANKS = [*NINE_BANKS.banks, "nowhere", ""]
+TEXT = st.one_of(
+    st.sampled_from(
+        ["Ann city Rome", "Ann city Oslo , formerly Rome", "Bob fear dogs", " ", "word " * 49, "x" * 800, '{"a": "}"}']
+    ),
+    st.text(max_size=60),
+)
+NAMES = {"entry_id": st.integers(0, 8), "old_content": TEXT}
+ARGUMENTS = {
+    "memory_insert": st.fixed_dictionaries(
+        {"category": st.sampled_from(BANKS), "content": TEXT},
+        optional={"timestamp": st.text(max_size=80), "importance": st.floats(-1, 2)},
+    ),
+    "memory_update": st.fixed_dictionaries({"category": st.sampled_from(BANKS), "new_content": TEXT}, optional=NAMES),
+    "memory_delete": st.fixed_dictionaries({"category": st.sampled_from(BANKS)}, optional=NAMES),
+    "core_memory_update": st.fixed_dictionaries({"content": st.one_of(TEXT, st.just("a " * 600))}),
+    "memory_noop": st.just({}),
+}
+CALL = st.sampled_from(sorted(ARGUMENTS)).flatmap(
+    lambda name: ARGUMENTS[name].map(lambda arguments: json.dumps({"name": name, "arguments": arguments}))
+)
+
+
+def check_invariants(memory: Memory, ids_seen: set[int]) -> None:
+    inserted = [operation.entry.id for operation in memory.operations if operation.kind == "insert" and operation.entry]
+    assert inserted == sorted(set(inserted)), "an id was used twice"
+    assert set(memory.entries) <= set(inserted)
+    assert ids_seen <= set(inserted)
+    assert count_tokens(memory.core) <= memory.schema.core_tokens
+    keys = [(entry.bank, entry.content.casefold()) for entry in memory.entries.values()]
+    assert len(keys) == len(set(keys)), "a duplicate is stored"
+    for entry_id, entry in memory.entries.items():
+        assert entry.id == entry_id
+        assert entry.bank in memory.schema.banks
+        assert 0 < count_words(entry.content) <= memory.schema.entry_words
+        assert 0 <= entry.importance <= 1
+    again = Memory.replay(memory.operations, memory.schema)
+    assert again.state() == memory.state()
+    assert Memory.from_json(json.loads(json.dumps(memory.to_json()))).state() == memory.state()
+
+
+@settings(max_examples=60)
+@given(st.lists(CALL, max_size=25))
+def test_any_sequence_of_calls_keeps_the_invariants(calls: list[str]) -> None:
+    memory = Memory()
+    for call in calls:
+        before, seen = memory.state(), set(memory.entries)
+        (result,) = run_calls(memory, call)
+        assert result.message
+        if not result.ok or result.name == "memory_noop":
+            assert memory.state() == before, "a refused call changed something"
+        check_invariants(memory, seen)
+
+
+@settings(max_examples=150)
+@given(st.text(max_size=300))
+def test_any_text_is_answered_and_keeps_the_invariants(text: str) -> None:
+    memory = Memory()
+    results = run_calls(memory, text)
+    assert results
+    assert all(result.message for result in results)
+    check_invariants(memory, set())
+
+
+@settings(max_examples=60)
+@given(st.text(min_size=1, max_size=80), st.lists(st.integers(0, 400), max_size=3))
+def test_damaged_calls_never_raise(content: str, cuts: list[int]) -> None:
+    text = json.dumps([{"name": "memory_insert", "arguments": {"category": "values", "content": content}}] * 2)
+    for cut in cuts:
+        place = cut % max(1, len(text))
+        text = text[:place] + text[place + 1 :]
+    assert run_calls(Memory(), text)
+
+
+def test_a_deleted_id_is_never_given_again() -> None:
+    memory = Memory()
+    first = memory.insert("values", "Ann cause rivers")
+    memory.delete("values", first.id)
+    assert memory.insert("values", "Ann cause rivers").id == first.id + 1
+    with pytest.raises(RefusedCall, match=r"entry 1 was deleted") as refused:
+        memory.update("values", first.id, "x y")
+    assert refused.value.code == "deleted-id"
+
+
+def test_an_update_keeps_id_and_creation_and_moves_the_time() -> None:
+    days = iter(["1 May 2030", "2 May 2030"])
+    memory = Memory(clock=lambda: next(days))
+    first = memory.insert("values", "Ann cause rivers")
+    second = memory.update("values", first.id, "Ann cause bees")
+    assert (second.id, second.created, second.updated, second.timestamp) == (
+        1,
+        "1 May 2030",
+        "2 May 2030",
+        "2 May 2030",
+    )
+
+
+def test_both_schemas_are_the_same_code() -> None:
+    memory = Memory(PAPER)
+    memory.insert("semantic", "Ann lives in Rome")
+    memory.insert("episodic", "Ann moved on Monday")
+    with pytest.raises(RefusedCall, match="unknown category values"):
+        memory.insert("values", "Ann cause bees")
+    assert [hit.entry.bank for hit in memory.search("Where does Ann live? lives")] == ["semantic", "episodic"]
+    assert Memory.from_json(memory.to_json()).schema == PAPER
+
+
+def test_a_saved_memory_that_was_edited_is_refused(tmp_path: Path) -> None:
+    memory = Memory()
+    memory.insert("values", "Ann cause rivers")
+    memory.save(tmp_path / "m.json")
+    assert Memory.load(tmp_path / "m.json").state() == memory.state()
+    edited = memory.to_json()
+    edited["entries"][0]["content"] = "Ann cause oil"
+    with pytest.raises(StorageError, match="differ from what its log rebuilds"):
+        Memory.from_json(edited)
+    (tmp_path / "m.json").write_text("{")
+    with pytest.raises(StorageError, match="no memory could be read"):
+        Memory.load(tmp_path / "m.json")
+
+
+def test_what_was_written_is_there_when_reopened(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", 'Ann says "{rivers}"', timestamp="1 May")
+        memory.set_core("Ann and Bob")
+        memory.insert("values", "Bob cause bees")
+        memory.delete("values", 2)
+        state = memory.state()
+    with DurableMemory(tmp_path / "m") as memory:
+        assert memory.state() == state
+        assert memory.insert("values", "Bob cause bees").id == 3
+
+
+def test_every_flipped_bit_of_a_memory_is_noticed_and_nothing_is_dropped(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        for i in range(3):
+            memory.insert("values", f"Ann fact {i}")
+    file = tmp_path / "m" / "memory.sqlite"
+    whole = file.read_bytes()
+    rng = Random(0)
+    places = [whole.index(b"fact 2"), whole.rindex(b"fact 2"), *(rng.randrange(len(whole)) for _ in range(40))]
+    for place in places:
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        damaged = file.read_bytes()
+        with pytest.raises(StorageError, match="is damaged"):
+            DurableMemory(tmp_path / "m", create=False)
+        assert file.read_bytes() == damaged, "opening changed a damaged file"
+    file.write_bytes(whole)
+    with DurableMemory(tmp_path / "m", create=False) as memory:
+        assert len(memory.entries) == 3
+
+
+def test_an_index_of_other_tokens_is_made_anew(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "莉娜住在东京")
+        memory.insert("values", "Ann cause rivers")
+    database = sqlite3.connect(tmp_path / "m" / "memory.sqlite")
+    database.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    database.execute("INSERT INTO words (rowid, tokens) VALUES (1, '莉娜住在东京')")
+    database.execute("DELETE FROM facts WHERE name = 'index'")
+    database.commit()
+    database.close()
+    (tmp_path / "m" / "memory.sha256").unlink()
+    for _ in range(2):
+        with DurableMemory(tmp_path / "m", create=False) as memory:
+            assert [hit.entry.id for hit in memory.search("东京")] == [1]
+            assert [hit.entry.id for hit in memory.search("rivers")] == [2]
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.delete("values", 1)
+        assert not memory.search("东京")
+
+
+def test_after_a_kill_rows_are_checked(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "Ann fact 0")
+    folder = tmp_path / "m"
+    (folder / "memory.sha256").unlink()  # as after a kill
+    file = folder / "memory.sqlite"
+    file.write_bytes(file.read_bytes().replace(b"Ann fact 0", b"Ann fact 7"))
+    with pytest.raises(StorageError, match="is damaged"):
+        DurableMemory(folder)
+
+
+def test_reading_changes_no_file(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "Ann cause rivers")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"}
+    with DurableMemory(tmp_path / "m", create=False) as memory:
+        assert memory.search("Ann")
+        assert memory.state()["entries"]
+    assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"} == before
+
+
+@settings(max_examples=25)
+@given(st.lists(CALL, max_size=15), st.text(max_size=40))
+def test_a_memory_on_disk_is_the_memory_in_the_process(calls: list[str], query: str) -> None:
+    memory = Memory(clock=lambda: "1 May")
+    with tempfile.TemporaryDirectory() as folder, DurableMemory(folder, clock=lambda: "1 May") as durable:
+        for call in calls:
+            assert run_calls(durable, call) == run_calls(memory, call)
+        assert durable.to_json() == memory.to_json()
+        for text in (query, "Ann city", "Bob fear dogs Rome"):
+            assert durable.search(text) == memory.search(text)
+            assert durable.related(text) == memory.related(text)
+
+
+def test_half_a_character_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        with pytest.raises(RefusedCall, match="half a character"):
+            memory.insert("values", "Ann \ud800")
+        assert memory.insert("values", "Ann cause seas").id == 1
+
+
+def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match=r"in use by process \d+"):
+        DurableMemory(tmp_path / "m")
+    with pytest.raises(StorageError, match="has schema 'nine-banks'"):
+        DurableMemory(tmp_path / "m", PAPER)
+    with pytest.raises(StorageError, match="there is no memory"):
+        DurableMemory(tmp_path / "other", create=False)
+
+
+WRITER = """
+import sys
+from gradus_worlds.memory import DurableMemory
+memory = DurableMemory(sys.argv[1])
+for i in range(len(memory.operations), 10**9):
+    kind = i % 5
+    live = list(memory.entries)
+    if kind == 3 and live:
+        memory.update("values", live[-1], f"changed {i}")
+    elif kind == 4 and live:
+        memory.delete("values", live[0])
+    else:
+        memory.insert("values", f"fact {i} " + "padding " * (i % 40))
+    print(memory.operations[-1].sequence, flush=True)
+"""
+
+
+def test_kill_9_loses_no_acknowledged_operation(tmp_path: Path) -> None:
+    acknowledged = 0
+    for round_ in range(3):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "m")], stdout=subprocess.PIPE, text=True, env={**os.environ}
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline(), "the writer did not start"
+        heard = [child.stdout.readline() for _ in range(3)]  # however slow the machine, something is acknowledged
+        time.sleep(0.15 + 0.1 * round_)
+        child.send_signal(signal.SIGKILL)
+        told = ("".join(heard) + child.stdout.read()).split("\n")
+        child.stdout.close()
+        child.wait()
+        numbers = [int(line) for line in told[:-1] if line]
+        acknowledged = max([acknowledged, *numbers])
+        assert numbers, "nothing was written before the kill"
+        with DurableMemory(tmp_path / "m") as memory:
+            assert len(memory.operations) >= acknowledged
+            assert Memory.replay(memory.operations).state() == memory.state()
+
+
+def test_a_batch_is_written_as_a_whole(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+        with memory.batch():
+            for i in range(50):
+                memory.insert("values", f"fact {i}")
+        state = memory.state()
+        with suppress(KeyboardInterrupt), memory.batch():
+            memory.insert("values", "half a batch")
+            raise KeyboardInterrupt
+    with DurableMemory(tmp_path / "m") as memory:
+        assert memory.state() == state
+
+
+def test_import_takes_whole_memories_and_lines(tmp_path: Path) -> None:
+    source = Memory()
+    source.insert("values", "Ann cause rivers", timestamp="1 May")
+    source.insert("values", "Bob cause bees")
+    source.delete("values", 1)
+    source.set_core("two people")
+    source.save(tmp_path / "whole.json")
+    rows = [
+        {"category": "values", "content": "Bob cause bees"},
+        {"category": "values", "content": "Cem cause seas", "importance": 0.9},
+        {"category": "nowhere", "content": "x y"},
+        {"content": "no category"},
+    ]
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    with DurableMemory(tmp_path / "m") as memory:
+        import_file(memory, tmp_path / "whole.json")
+        assert memory.state() == source.state()
+        assert memory.operations == source.operations
+        summary = import_file(memory, tmp_path / "lines.jsonl")
+        assert (summary.inserted, summary.duplicates, len(summary.refused)) == (1, 1, 2)
+        again = import_file(memory, tmp_path / "whole.json")
+        assert (again.inserted, again.duplicates) == (0, 1)
+        state = memory.state()
+    with DurableMemory(tmp_path / "m") as memory:
+        assert memory.state() == state
+    far = json.dumps({"category": "values", "content": "Dan said\u2028so"}, ensure_ascii=False)
+    (tmp_path / "far.jsonl").write_text(f"\ufeff{far}\n\r\n{far}\n", encoding="utf-8")
+    with DurableMemory(tmp_path / "m") as memory:
+        summary = import_file(memory, tmp_path / "far.jsonl")
+        assert (summary.inserted, summary.duplicates) == (1, 1)
+    (tmp_path / "bad").write_text("[1]")
+    with DurableMemory(tmp_path / "m") as memory, pytest.raises(StorageError, match="holds something that is no entry"):
+        import_file(memory, tmp_path / "bad")
+
+
+def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from gradus.cli.memory import app
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        return result.output
+
+    folder = str(tmp_path / "m")
+    assert run("insert", folder, "values", "Ann cause rivers").strip() == "1"
+    assert run("insert", folder, "spatiotemporal_context", "Bob city Oslo").strip() == "2"
+    run("update", folder, "values", "1", "Ann cause bees , formerly rivers")
+    hits = json.loads(run("search", folder, "What is Ann's cause?", "--json"))
+    assert [hit["id"] for hit in hits] == [1]
+    assert "formerly rivers" in run("show", folder)
+    run("insert", folder, "values", "wrote [tea] and [/b]")  # rich took it for markup and raised
+    assert "[tea] and [/b]" in run("show", folder)
+    run("delete", folder, "values", "3")
+    run("export", folder, str(tmp_path / "out.json"))
+    run("import", str(tmp_path / "copy"), str(tmp_path / "out.json"))
+    copied, original = run("log", str(tmp_path / "copy"), "--json"), run("log", folder, "--json")
+    assert copied == original
+    assert len(original.splitlines()) == 5
+    refused = CliRunner().invoke(app, ["delete", folder, "values", "9" * 25]).exception
+    assert isinstance(refused, RefusedCall), refused
+    run("delete", folder, "spatiotemporal_context", "2")
+    run("core", folder, "Ann and Bob")
+    assert run("core", folder).strip() == "Ann and Bob"
+    calls = (
+        '{"name":"memory_noop","arguments":{}} {"name":"memory_delete","arguments":{"category":"values","entry_id":9}}'
+    )
+    lines = [json.loads(line) for line in run("call", folder, calls, code=1).splitlines()]
+    assert [line["code"] for line in lines] == ["ok", "unknown-id"]
+    assert re.search(r"values\s+beliefs", run("banks"))
+
+
+@pytest.mark.parametrize("joint", ["_", ",", "__", ".", "/", "'", "—", "\u200b", "-"])
+def test_joined_words_are_counted_as_readers_read_them(joint: str) -> None:
+    text = "Toda lives in Lina and has three small dogs"
+    counted = count_words(joint.join(text.split()))
+    assert counted == 9 - (joint == "-")  # one hyphen is a word's own
+    with pytest.raises(RefusedCall, match="at most 48 words"):
+        Memory(NINE_BANKS).insert("values", joint.join(["ab"] * 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ann's dog doesn't bark at O'Brien's", 6),
+        ("at 10:30 on 2024-01-05 he ran 3.5 km for 1,000 euros", 11),
+        ("a well-known author, J.K. Rowling", 5),
+        ("-- **bold** , `x` !", 5),
+        ("", 0),
+    ],
+)
+def test_ordinary_text_has_a_word_for_each_stretch(text: str, words: int) -> None:
+    assert count_words(text) == len(text.split()) == words
+
+
+def test_an_import_says_that_it_leaves_a_core_out(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "other") as other:
+        other.set_core("two people")
+        other.save(tmp_path / "whole.json")
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.set_core("three people")
+        assert import_file(memory, tmp_path / "whole.json").core_left_out
+        assert memory.core == "three people"
+        memory.set_core("two people")
+        assert not import_file(memory, tmp_path / "whole.json").core_left_out
+
+
+def test_what_was_learned_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from gradus.cli.memory import app
+
+    evil, folder = "x \x1b]0;owned\x07 y", str(tmp_path / "m")
+    for command in (
+        ["insert", folder, "values", "a b"],
+        ["core", folder, evil],
+        ["core", folder],
+        ["show", folder],
+        ["update", folder, "values", "1", evil],
+        ["delete", folder, "values", "1"],
+    ):
+        said = CliRunner().invoke(app, command)
+        assert said.exit_code == 0
+        assert "\x1b" not in said.output
+
+
+def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:
+    memory = DurableMemory(tmp_path / "m")
+    memory.insert("values", "a b")
+    memory.close()
+    for read in (lambda: memory.search("a"), lambda: memory.entries, lambda: memory.core):
+        with pytest.raises(StorageError, match="cannot be read"):
+            read()
+
+
+def test_an_error_of_ones_own_inside_a_batch_is_told_as_it_is(tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "m") as memory:
+
+        def half() -> None:
+            with memory.batch():
+                memory.insert("values", "half")
+                (tmp_path / "nothing").read_text()
+
+        with pytest.raises(FileNotFoundError):
+            half()
+        assert not memory.entries

@@ -1,0 +1,488 @@
+"""The worlds: synthetic truth, and real files with all their irregularities."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+import gradus
+from gradus.core import ConfigError, Episode
+from gradus.environments import load
+from gradus.rollouts import roll_out
+from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
+from gradus_worlds.memory.text import count_words
+from gradus_worlds.memory.worlds.babi import babi_source
+from gradus_worlds.memory.worlds.jsonl import jsonl_source
+from gradus_worlds.memory.worlds.lexicon import words_of
+from gradus_worlds.memory.worlds.locomo import locomo_source
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
+from gradus_worlds.memory.worlds.questions import KINDS
+from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_config, synthetic_world
+
+BABI = Path(__file__).parent.parent / "data" / "babi"
+
+
+def test_the_same_seed_is_the_same_world() -> None:
+    assert synthetic_world(3) == synthetic_world(3)
+    assert synthetic_world(3) != synthetic_world(4)
+    assert synthetic_world(3, split="test") != synthetic_world(3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_question_can_be_left_out_or_asked_alone(kind: str) -> None:
+    def asked(knobs: str) -> set[str]:
+        spec = load(f"memory:synthetic:{knobs}")
+        episodes = roll_out(spec, spec.policy("noop"), spec.tasks("in-distribution", 12)).episodes
+        return {question["kind"] for episode in episodes for question in episode.outcome["questions"]}
+
+    assert kind not in asked(f"{kind}=0")
+    others = [f"{other.replace('-', '_')}=0" for other in KINDS if other != kind]
+    assert asked(",".join(others)) == {kind}
+
+
+def test_something_must_be_asked() -> None:
+    with pytest.raises(ConfigError, match="nothing is asked"):
+        load("memory:synthetic:" + ",".join(f"{kind}=0" for kind in KINDS))
+
+
+def test_train_and_test_share_no_invented_word() -> None:
+    reserved = reserved_words()
+    train, test = set(words_of("train", reserved)), set(words_of("test", reserved))
+    assert not train & test
+    assert not (train | test) & reserved
+    assert len(train) > 1500
+    assert len(test) > 400
+    for seed in range(20):
+        spoken = {
+            word.strip(".,:?'").removesuffix("'s").lower()
+            for chunk in synthetic_world(seed, split="test").chunks
+            for word in chunk.text.split()
+        }
+        assert not spoken & train
+
+
+@pytest.mark.parametrize(
+    "knob", [name for name in EVENTS if name not in ("tell", "change", "correct", "retract", "repeat")]
+)
+def test_each_phenomenon_has_its_knob(knob: str) -> None:
+    off = dict.fromkeys(EVENTS, 0.0)
+    counts = []
+    for on in (0.0, 1.0):
+        lines = [
+            line
+            for seed in range(8)
+            for chunk in synthetic_world(seed, **{**off, knob: on}, chat=0).chunks
+            for line in chunk.text.splitlines()
+        ]
+        counts.append(len(lines))
+    assert counts[0] == 0
+    assert counts[1] > 20
+
+
+@pytest.mark.parametrize("knob", ["change", "correct", "retract", "repeat"])
+def test_what_needs_a_fact_comes_after_one(knob: str) -> None:
+    off = dict.fromkeys(EVENTS, 0.0)
+    kinds = [
+        said.kind
+        for seed in range(8)
+        for chunk in synthetic_world(seed, **{**off, "tell": 1.0, knob: 2.0}, chat=0).chunks
+        for line in chunk.text.splitlines()
+        if (said := read_line(line))
+    ]
+    assert kinds.count(knob) > 5
+    assert set(kinds) == {"tell", knob}
+
+
+def test_every_template_is_read_back_as_what_it_is() -> None:
+    for attribute in ATTRIBUTES.values():
+        sayings = [("tell", text) for text in (*attribute.mine, *attribute.theirs)]
+        sayings += [
+            (kind, text.replace("{a}", attribute.noun))
+            for kind, voices in WRAPPERS.items()
+            for texts in voices.values()
+            for text in texts
+        ]
+        for kind, text in sayings:
+            said = read_line("Tavo: " + text.format(n="Mila", v="Reku"))
+            assert said is not None, text
+            assert (said.kind, said.attribute.noun) == (kind, attribute.noun), text
+            assert said.entity == ("Mila" if "{n}" in text else "Tavo")
+            assert said.value == ("Reku" if "{v}" in text else None)
+    for text in CHAT:
+        assert read_line("Tavo: " + text.format(n="Mila", w="reku")) is None
+
+
+def test_all_kinds_of_questions_are_asked_and_answers_were_said() -> None:
+    kinds = set()
+    for seed in range(40):
+        world = synthetic_world(seed)
+        told = "\n".join(f"{chunk.timestamp}\n{chunk.text}" for chunk in world.chunks)
+        for question in world.questions:
+            kinds.add(question.kind)
+            assert all(answer in told for answer in question.answers)
+            assert question.unknown == (question.kind in ("never-said", "retracted"))
+            assert all(item.text in world.chunks[item.chunk].text for item in question.evidence)
+    assert kinds == set(KINDS)
+
+
+def test_an_unknown_knob_is_refused() -> None:
+    with pytest.raises(ConfigError, match="chunkz"):
+        load("memory:synthetic:chunkz=3")
+    with pytest.raises(ConfigError, match="key=value"):
+        load("memory:synthetic:chunks")
+    with pytest.raises(ConfigError, match="unknown memory world 'films'"):
+        load("memory:films")
+    spec = load("memory:synthetic:chunks=3,people=3")
+    assert {len(spec.make().reset(seed=1, **spec.train_task(1).options).data["banks"])} == {9}
+    assert spec.make().reset(seed=1).data["chunks"] == 3, "a reset that names no knob keeps them"
+    assert spec.max_turns == 48
+
+
+def turn(number: int, speaker: str, text: str, **more: object) -> dict[str, object]:
+    return {"speaker": speaker, "dia_id": f"D1:{number}", "text": text, **more}
+
+
+IRREGULAR = {
+    "sample_id": "odd",
+    "conversation": {
+        "speaker_a": "Ann",
+        "session_2_date_time": "1:00 pm on 2 May, 2023",
+        "session_2": [{"speaker": "Bob", "text": "No id here, Ann."}, "not a turn", {"dia_id": "D2:3", "text": None}],
+        "session_10": [turn(1, "Ann", "The tenth session has no date.") | {"dia_id": "D10:1"}],
+        "session_1_date_time": "1:00 pm on 1 May, 2023",
+        "session_1": [
+            turn(1, "Ann", "I bought 3 dogs.", blip_caption="a photo of 3 dogs", **{"re-download": True}),
+            turn(2, "Bob", "word " * 300),
+        ],
+        "session_3": None,
+        "session_4_date_time": "a date without a session",
+    },
+    "qa": [
+        {"question": "How many dogs did Ann buy?", "answer": 3, "evidence": ["D1:1"], "category": 4},
+        {
+            "question": "What did Bob say?",
+            "answer": "word",
+            "evidence": ["D1:2; D2:1", "D:9:9", "D99:1", "D", 7],
+            "category": 1,
+        },
+        {"question": "What did Ann sell?", "adversarial_answer": "a dog", "evidence": None, "category": 5},
+        {"question": "When?", "answer": None},
+        {"question": "Why?", "answer": "Unknown"},
+        {"question": ""},
+        {"answer": "no question"},
+        "not a question",
+    ],
+}
+
+
+def test_irregular_conversations_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps([IRREGULAR]))
+    source = locomo_source(str(path))
+    world = source.world(next(iter(source.conditions["test"].seeds)))
+    assert [chunk.timestamp for chunk in world.chunks] == ["1:00 pm on 1 May, 2023"] * 2 + [
+        "1:00 pm on 2 May, 2023",
+        None,
+    ]
+    assert "(shares a photo of 3 dogs)" in world.chunks[0].text
+    assert [question.answers for question in world.questions] == [("3",), ("word",), (), (), ()]
+    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], [], []]
+    spec = load(f"memory:locomo:{path}")
+    for name in spec.policies:
+        (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        assert episode.failure is None, name
+        assert episode.reward is not None
+        assert episode.reward.value is not None, episode.reward.error
+    path.write_text("[{}]")
+    with pytest.raises(ConfigError, match="has no 'conversation'"):
+        locomo_source(str(path))
+
+
+def test_locomo_with_all_scripted_policies() -> None:
+    path = Path(os.environ.get("GRADUS_LOCOMO", "nowhere")) / "conv-30.json"
+    if not path.exists():
+        pytest.skip("needs LoCoMo's conv-30.json in the folder that GRADUS_LOCOMO names")
+    spec = load(f"memory:locomo:{path}")
+    recall = {}
+    for name in spec.policies:
+        (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
+        assert episode.failure is None, name
+        assert episode.metrics["strict_accuracy"] <= episode.metrics["generous_accuracy"] + 0.05
+        assert "strict_f1/4 single-hop" in episode.metrics
+        recall[name] = episode.metrics["evidence_recall"]
+    assert recall["noop"] == 0
+    assert recall["dump"] > 0.5
+
+
+def test_babi_questions_are_asked_when_they_come() -> None:
+    source = babi_source(str(BABI))
+    assert list(source.conditions) == ["test", "qa1", "qa2", "qa3", "qa8"]
+    world = source.world(source.conditions["qa1"].seeds[0])
+    assert [question.after for question in world.questions] == [0, 1, 2, 3, 4]
+    assert all(count_words(chunk.text) for chunk in world.chunks)
+    assert all(question.evidence and question.hops for question in world.questions)
+
+
+def test_the_teacher_of_babi_reads_refusals_in_the_stories_that_it_shows_and_in_no_others() -> None:
+    spec = load(f"memory:babi:{BABI}")
+    shown, later = ([spec.train_task(first + index) for index in range(40)] for first in (0, 100_000))
+    refused = [
+        any(
+            turn.data["refused"]
+            for each in roll_out(spec, spec.policy("teacher"), tasks).episodes
+            for turn in each.turns
+        )
+        for tasks in (shown, later, spec.tasks("test"))
+    ]
+    assert refused == [True, False, False]
+
+
+@pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
+def test_the_teacher_solves_babi(task: str) -> None:
+    spec = load(f"memory:babi:{BABI}")
+    stories = [replace(spec.train_task(i), options={}) for i in range(12)]  # without calls that fail
+    for condition in (spec.tasks(task), stories):
+        for episode in roll_out(spec, spec.policy("teacher"), condition).episodes:
+            kinds = {key: value for key, value in episode.metrics.items() if key.startswith("strict_accuracy/qa")}
+            assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds
+
+
+@pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
+def test_made_stories_are_new_and_the_teacher_solves_them(task: str) -> None:
+    spec = load(f"memory:babi:{next(BABI.glob(f'{task}_*_train.txt'))}")
+    read, made = ([spec.train_task(i) for i in indices] for indices in (range(4), range(100_000, 100_012)))
+    episodes, again = (roll_out(spec, spec.policy("teacher"), made).episodes for _ in range(2))
+    told = ["\n".join(turn.observation for turn in episode.turns) for episode in episodes]
+    assert told == ["\n".join(turn.observation for turn in episode.turns) for episode in again]
+    assert len(set(told)) == len(told)
+    assert [spec.true_reward(episode) for episode in episodes] == [1.0] * len(made)
+    words = {word for text in told for word in text.partition("Memory:")[0].split()}
+    known = {
+        word
+        for episode in roll_out(spec, spec.policy("noop"), read).episodes
+        for turn in episode.turns
+        for word in turn.observation.split()
+    }
+    assert words - known <= {"Memory:", "|", "location", "holder"} | {word for word in words if not word.isalpha()}
+
+
+def test_stories_of_several_files_are_read_in_turn() -> None:
+    """GRPO takes tasks in order: it trained on one file's stories, then on the next one's, and validated on the first file's alone."""
+    source = babi_source(str(BABI))
+    first = [source.world(index).questions[0].kind for index in range(7)]
+    assert first == ["qa1", "qa2", "qa3", "qa8", "qa1", "qa2", "qa8"]  # one story of task 3 comes along
+    assert len({source.world(index).questions[0].kind for index in range(100_000, 100_004)}) == 3
+
+
+def test_a_story_that_is_not_understood_is_given_as_it_is() -> None:
+    source = babi_source(str(next(BABI.glob("qa3_*_train.txt"))))
+    index = 100_000
+    assert source.world(index) == source.world(0)
+
+
+def test_babi_finds_siblings_and_says_what_is_missing(tmp_path: Path) -> None:
+    one = next(BABI.glob("qa1_*_train.txt"))
+    assert len(babi_source(str(one)).conditions) == 1
+    with pytest.raises(ConfigError, match="no bAbI file or folder"):
+        babi_source(str(tmp_path / "nothing"))
+    (tmp_path / "qa1_x_train.txt").write_text(one.read_text())
+    with pytest.raises(ConfigError, match="needs stories to train and to test on"):
+        babi_source(str(tmp_path))
+    (tmp_path / "qa1_x_test.txt").write_text("1 Mary moved.\nWhat?\n")
+    with pytest.raises(ConfigError, match="line 2 of"):
+        babi_source(str(tmp_path))
+
+
+OWN = {
+    "chunks": [{"text": "Ann: I live in Rome.", "timestamp": "1 May"}, {"text": "Ann: I moved to Oslo."}],
+    "questions": [
+        {"question": "Where does Ann live?", "answers": "Oslo", "evidence": [1]},
+        {"question": "Where did Ann live first?", "answers": ["Rome", "Roma"], "evidence": ["I live in Rome"]},
+        {"question": "Where does Bob live?", "answers": []},
+    ],
+}
+
+
+def test_own_worlds(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(OWN).replace("Ann: I live", f"Day {n}. Ann: I live") for n in range(5)))
+    spec = load(f"memory:jsonl:{path}")
+    assert len(spec.tasks("test")) == 1
+    trained = {spec.train_task(i).seed for i in range(50)}
+    assert len(trained) == 4
+    assert not trained & {task.seed for task in spec.tasks("test")}
+    (episode,) = roll_out(spec, spec.policy("dump"), spec.tasks("test")).episodes
+    assert episode.metrics["generous_accuracy"] == 1.0
+    assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
+    assert spec.language.vocabulary is not None
+    assert "Oslo" in spec.language.vocabulary().pieces
+
+
+@pytest.mark.parametrize("gold", ["unknown", "Unknown."])
+def test_a_gold_answer_unknown_pays_no_empty_memory(gold: str, tmp_path: Path) -> None:
+    asked = [{"question": f"Where does B{number} live?", "answers": gold} for number in range(4)]
+    asked.append({"question": "Where does Ann live?", "answers": ["Oslo"]})
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
+    spec = load(f"memory:jsonl:{path}")
+    (episode,) = roll_out(spec, spec.policy("noop"), spec.tasks("test"), grader=spec.grader("v2")).episodes
+    assert episode.reward is not None
+    assert episode.reward.components["answered"] == 0.0
+
+
+def own_world(number: int) -> dict[str, Any]:
+    said, asked = f"Ann{number} has a dog called Rex{number}.", f"What is Ann{number}'s dog called?"
+    return {"chunks": [{"text": said}], "questions": [{"question": asked, "answers": [f"Rex{number}"]}]}
+
+
+def test_a_world_that_stands_in_a_file_twice_is_not_trained_on_and_tested(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(own_world(number)) for number in [*range(8), 0, 1]))
+    spec = load(f"memory:jsonl:{path}")
+    settings = HeldOut(validation_tasks=32)
+    reserved = reserved_ids(spec, settings)
+    validated = {task.id for task in validation_tasks(spec, settings)}
+    tested = {spec.identify(task).id for task in spec.tasks("test")}
+    assert len(validated) == 3  # less than half of the seven that are not tested, too
+    assert validated | tested == reserved
+    trained = {spec.identify(spec.train_task(index)).id for index in taught_indices(spec, 3, reserved)}
+    assert len(trained) == 3
+    assert not trained & (tested | validated)
+
+
+def test_a_dialogue_whose_questions_stand_in_several_lines_is_not_trained_on_and_tested(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    lines = [
+        {**own_world(n), "questions": [{"question": f"Who is {q}?", "answers": ["Rex"]}]}
+        for q in ("Ann", "Bob", "Cid", "Dan")
+        for n in range(10)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    spec = load(f"memory:jsonl:{path}")
+    source = jsonl_source(str(path))
+    settings = HeldOut(validation_tasks=4)
+    reserved = reserved_ids(spec, settings)
+
+    def dialogues(seeds: Iterable[int]) -> set[str]:
+        return {source.world(seed).chunks[0].text for seed in seeds}
+
+    tested = dialogues(task.seed for task in spec.tasks("test"))
+    validated = dialogues(task.seed for task in validation_tasks(spec, settings))
+    trained = dialogues(spec.train_task(index).seed for index in taught_indices(spec, 16, reserved))
+    assert [len(each) for each in (tested, validated, trained)] == [2, 4, 4]
+    assert not trained & (tested | validated)
+
+
+@pytest.mark.parametrize("worlds", [6, 60])
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path) -> None:
+    """The recipe of the synthetic worlds names a teacher, conditions and promises that a file has not."""
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(own_world(number)) for number in range(worlds)))
+    findings = gradus.check(f"memory:jsonl:{path}", out=tmp_path / "run", quick=quick).findings
+    assert not [finding for finding in findings if finding.status == "fail"]
+
+
+def test_a_line_ends_at_its_end_and_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    odd = {**own_world(1), "chunks": [{"text": "Ann1 has a dog\u2028called\x85Rex1."}]}
+    lines = "\r\n".join(json.dumps(world, ensure_ascii=False) for world in (odd, own_world(2)))
+    path.write_bytes(f"\ufeff{lines}\r\n".encode())
+    worlds = [jsonl_source(str(path)).world(seed) for seed in (0, 1_000_000)]
+    assert [world.chunks[0].text for world in worlds] == [odd["chunks"][0]["text"], own_world(2)["chunks"][0]["text"]]
+    odd_path = tmp_path / "odd.json"
+    odd_path.write_text(json.dumps([IRREGULAR]), encoding="utf-8-sig")
+    assert locomo_source(str(odd_path)).world(1_000_000).questions
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1 of .* is not JSON"),
+        ('{"chunks": [], "questions": []}', "chunks: .*expected"),
+        (json.dumps({**OWN, "extra": 1}), "extra"),
+        (
+            json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": [9]}]}),
+            "evidence 9 is no chunk",
+        ),
+        (
+            json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": ["nowhere"]}]}),
+            "stands in no chunk",
+        ),
+    ],
+)
+def test_own_worlds_that_cannot_be_used(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(line)
+    with pytest.raises(ConfigError, match=message):
+        jsonl_source(str(path))
+
+
+def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() -> None:
+    spec = load("memory:synthetic:chunks=5")
+    sizes = {
+        index: spec.train_task(index).options.get("chunks")
+        for index in (0, 1499, 1500, 3999, 4000, 7999, 8000, 100_000)
+    }
+    assert sizes == {0: 5, 1499: 5, 1500: 4, 3999: 4, 4000: 1, 7999: 1, 8000: 5, 100_000: 5}
+    (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(4000)]).episodes
+    assert len(episode.turns) == 1
+    assert episode.outcome["turns"][0]["facts"] >= 1
+
+
+def test_lessons_of_several_chunks_are_short_and_full_of_updates() -> None:
+    spec = load("memory")
+    lessons, whole = (
+        roll_out(spec, spec.policy("teacher"), [spec.train_task(first + i) for i in range(30)]).episodes
+        for first in (1500, 0)
+    )
+
+    def read(episodes: list[Episode]) -> float:
+        return fmean(len(turn.observation.split()) for episode in episodes for turn in episode.turns)
+
+    def rewritten(episodes: list[Episode]) -> float:
+        return sum(episode.metrics["updates"] or 0.0 for episode in episodes) / sum(len(e.turns) for e in episodes)
+
+    assert read(lessons) < 0.75 * read(whole)
+    assert rewritten(lessons) >= 0.8 * rewritten(whole)
+
+
+def test_a_story_that_is_given_again_is_one_task() -> None:
+    spec = load(f"memory:babi:{next(BABI.glob('qa3_*_train.txt'))}")
+    told = [spec.identify(spec.train_task(index)).id for index in range(30)]
+    assert len(set(told)) < len(told)  # questions of the past: no story of this file can be made
+    made = load(f"memory:babi:{next(BABI.glob('qa1_*_train.txt'))}")
+    assert len({made.identify(made.train_task(index)).id for index in range(30)}) == 30
+
+
+def test_a_story_brings_its_own_recipe() -> None:
+    spec = load(f"memory:babi:{Path(__file__).parents[1] / 'data' / 'babi'}")
+    assert spec.recipe == "memory-babi.toml"
+    assert load("memory").recipe == "memory.toml"
+
+
+def test_questions_that_the_strict_reader_can_never_answer_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    asked = [
+        {"question": "How many dogs has Ann?", "answers": ["a lot"]},
+        {"question": "Where does Ann live?", "answers": ["Oslo"]},
+        {"question": "Wo wohnt Ann?", "answers": ["Oslo"]},
+        {"question": "安住在哪里？", "answers": ["东京"]},
+    ]
+    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
+    with pytest.warns(UserWarning, match=r"can answer 3 of 4 questions .* 'How many dogs has Ann\?'"):
+        jsonl_source(str(path))
+
+
+def test_knobs_that_are_legal_in_training_make_every_condition() -> None:
+    spec = load("memory:synthetic:people=60,questions=600")
+    for name in spec.conditions:
+        task = spec.tasks(name)[0]
+        synthetic_config(task.options)
+    with pytest.raises(ConfigError, match=r"at most 256 chunks, got chunks=300: the condition longer-16x"):
+        load("memory:synthetic:chunks=300")

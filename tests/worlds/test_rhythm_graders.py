@@ -1,0 +1,214 @@
+"""The graders of Rhythm: calibration to the original, what v3 pays, and where."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import fsum
+
+import numpy as np
+import pytest
+
+from gradus.core import Episode, RewardTerm, StopReason
+from gradus.rollouts import grade_episodes, roll_out
+from gradus.stats import paired_difference
+from gradus_worlds.rhythm import load
+from gradus_worlds.rhythm.graders import BELIEF_VARIANCE, V3_WEIGHTS
+from gradus_worlds.rhythm.persons import BELIEFS, arrays, belief_targets, sample_profile
+from gradus_worlds.rhythm.tables import ACTIONS
+from gradus_worlds.rhythm.week import read_week
+
+SPEC = load()
+
+
+@cache
+def played(policy: str, condition: str = "in-distribution") -> tuple[Episode, ...]:
+    """Played once for all tests of this module, graded by v3."""
+    return tuple(roll_out(SPEC, SPEC.policy(policy), SPEC.tasks(condition)).episodes)
+
+
+def rewards(policy: str, grader: str = "v3", condition: str = "in-distribution") -> np.ndarray:
+    result = grade_episodes(SPEC, played(policy, condition), SPEC.grader(grader))
+    return np.array([episode.reward.value for episode in result if episode.reward], dtype=float)
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("random", 0.393), ("heuristic", 0.455)])
+def test_v2_is_calibrated_to_the_original(policy: str, expected: float) -> None:
+    assert rewards(policy, "v2").mean() == pytest.approx(expected, abs=0.02)
+
+
+def test_v2_keeps_its_known_holes() -> None:
+    """Any belief earns reward, and so does a ruined first half."""
+    assert rewards("heuristic+constant", "v2").mean() > 0.58
+    for name in ("v1", "v2"):
+        result = paired_difference(rewards("sandbagger", name), rewards("heuristic", name))
+        assert result.low is not None
+        assert result.low > 0, name
+    returns = [np.mean([episode.env_return for episode in played(name)]) for name in ("sandbagger", "heuristic")]
+    assert returns[0] < returns[1] - 3.0
+
+
+def test_a_constant_belief_errs_as_much_as_in_the_original() -> None:
+    errors = [SPEC.metrics(episode)["belief_mae"] for episode in played("heuristic+constant")]  # type: ignore[misc]
+    assert np.mean([mae for mae in errors if mae is not None]) == pytest.approx(0.20, abs=0.02)
+    truth = belief_targets(*arrays([sample_profile(seed) for seed in range(100)]))
+    assert np.abs(truth - 0.5).mean() == pytest.approx(0.20, abs=0.02)
+
+
+def test_the_reference_error_is_not_above_the_best_constant() -> None:
+    """Were it above, stating a constant would be paid."""
+    truth = belief_targets(*arrays([sample_profile(seed) for seed in range(2_000_000, 2_002_000)]))
+    assert 0.85 * truth.var(axis=0).mean() < BELIEF_VARIANCE < truth.var(axis=0).mean()
+
+
+@pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood", "discrete-3"])
+def test_v3_pays_no_exploit(condition: str) -> None:
+    assert SPEC.audit.panel is not None
+    tasks = SPEC.tasks(condition, 50 if condition in ("ood", "discrete-3") else None)
+    honest, *exploits = (
+        np.mean([e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward])
+        for name in ("heuristic", *SPEC.audit.panel.exploits)
+    )
+    assert max(exploits) < honest, dict(zip(SPEC.audit.panel.exploits, exploits, strict=True))
+
+
+@pytest.mark.parametrize("condition", ["in-distribution", "held-out", "ood"])
+def test_v3_separates_the_ladder(condition: str) -> None:
+    ladder = ("random", "heuristic", "profile-blind", "bayes", "clairvoyant")
+    for worse, better in itertools.pairwise(ladder):
+        result = paired_difference(rewards(better, condition=condition), rewards(worse, condition=condition))
+        assert result.low is not None
+        assert result.low > 0, (better, worse)
+
+
+@pytest.mark.parametrize("policy", ["random", "heuristic", "bayes", "clairvoyant", "silence"])
+def test_the_terms_of_v3_add_up_to_the_grade(policy: str) -> None:
+    for episode in played(policy)[:20]:
+        assert episode.reward is not None
+        total = fsum(episode.reward.turn_rewards)
+        assert episode.reward.value == pytest.approx(total, abs=1e-9)
+        weighted = fsum(V3_WEIGHTS[name] * (value or 0.0) for name, value in episode.reward.components.items())
+        assert total == pytest.approx(weighted, abs=1e-9)
+
+
+def test_v3_pays_belief_to_the_belief_and_the_rest_to_the_action() -> None:
+    episode = played("bayes")[0]
+    assert episode.reward is not None
+    for turn, terms in zip(episode.turns, episode.reward.terms, strict=True):
+        spans = {span.name for span in turn.spans}
+        assert {term.span for term in terms} <= spans
+        assert {term.span for term in terms if term.component == "belief_skill"} == set(BELIEFS)
+        assert {term.span for term in terms if term.component != "belief_skill"} == {"action"}
+
+
+def edited(change: Callable[[int, float], float]) -> Episode:
+    """A played week with other rewards."""
+    episode = played("heuristic")[0]
+    turns = tuple(replace(turn, env_reward=change(turn.index, turn.env_reward or 0.0)) for turn in episode.turns)
+    return replace(episode, turns=turns)
+
+
+def test_v3_is_affine_in_the_reward() -> None:
+    values = [SPEC.grader().compute([edited(lambda _, r, k=k: r + k)])[0].value or 0.0 for k in (0.0, 0.1, 0.2)]
+    assert values[2] - values[1] == pytest.approx(values[1] - values[0])
+    assert values[1] > values[0]
+
+
+@pytest.mark.parametrize("turn", range(0, 28, 3))
+def test_v3_never_pays_for_a_worse_turn(turn: int) -> None:
+    before, after = (
+        SPEC.grader().compute([edited(lambda i, r, d=d: r - d * (i == turn))])[0].value or 0.0 for d in (0.0, 1.0)
+    )
+    assert after < before
+
+
+def believing(belief: list[float] | None, turns: range = range(28)) -> float:
+    episode = played("heuristic")[0]
+    immediate = tuple(
+        replace(turn, action_data={**turn.action_data, "belief": belief}) if turn.index in turns else turn
+        for turn in episode.turns
+    )
+    return SPEC.grader().compute([replace(episode, turns=immediate)])[0].components["belief_skill"] or 0.0
+
+
+def test_belief_skill() -> None:
+    """1 for the truth all week, 0 for silence, negative for a belief worse than the best constant, later days weigh more."""
+    truth = list(played("heuristic")[0].outcome["beliefs"].values())
+    assert believing(truth) == pytest.approx(1.0)
+    assert believing(None) == 0.0
+    assert believing([1.0 - round(value) for value in truth]) < 0.0
+    days = [believing(truth, range(4 * day, 4 * day + 4)) for day in range(7)]
+    assert days == sorted(days)
+    assert fsum(days) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_v1_and_v2_pay_at_the_end_and_need_a_whole_week(name: str) -> None:
+    episode = played("heuristic")[0]
+    reward = SPEC.grader(name).compute([episode])[0]
+    assert not any(reward.terms[:-1])
+    assert fsum(reward.turn_rewards) == pytest.approx(reward.value)
+    half = replace(episode, turns=episode.turns[:14], stop=StopReason.TURN_LIMIT, final=None)
+    cut = SPEC.grader(name).compute([half])[0]
+    assert cut.value is None
+    assert "whole week" in (cut.error or "")
+
+
+def test_v3_pays_a_cut_week_for_its_turns() -> None:
+    episode = played("heuristic")[0]
+    whole = SPEC.grader().compute([episode])[0]
+    half = replace(episode, turns=episode.turns[:14], stop=StopReason.TURN_LIMIT, final=None)
+    cut = SPEC.grader().compute([half])[0]
+    # The last of the 14 turns has no observation after it here, so only 13 are known to have been played.
+    assert cut.turn_rewards[:13] == pytest.approx(whole.turn_rewards[:13])
+    assert len(cut.terms) == 14
+
+
+def test_an_episode_that_never_began_has_no_grade_and_says_why() -> None:
+    empty = replace(played("heuristic")[0], turns=(), stop=StopReason.FAILED)
+    for grader in SPEC.graders.values():
+        reward = grader.compute([empty])[0]
+        assert reward.value is None
+        assert "no step" in (reward.error or "")
+    assert SPEC.presentation.curves is not None
+    assert SPEC.presentation.curves(empty) == {}
+
+
+def test_play_is_the_grade_without_its_belief_part() -> None:
+    assert SPEC.metrics is not None
+    heuristic, believer = (SPEC.metrics(played(name)[0]) for name in ("heuristic", "heuristic+bayes"))
+    assert heuristic["play"] == pytest.approx(believer["play"])
+    episode = played("heuristic")[0]
+    assert episode.reward is not None
+    assert heuristic["play"] == pytest.approx((episode.reward.value or 0.0) / (1 - V3_WEIGHTS["belief_skill"]))
+
+
+def test_week_reads_crashes_and_meters() -> None:
+    episode = next(e for e in played("constant:deep_work") if e.outcome["crashes"] > 3)
+    week = read_week(episode)
+    assert week.crashes.sum() == episode.outcome["crashes"]
+    assert week.meters.shape == (29, 5)
+    assert (week.crashes >= 0).all()
+
+
+def test_view_and_curves_draw_the_week() -> None:
+    assert SPEC.presentation.view is not None
+    assert SPEC.presentation.curves is not None
+    episode = played("bayes")[2]
+    view = SPEC.presentation.view(episode)
+    kinds = [panel.kind for panel in view.panels]
+    assert kinds[:3] == ["lines", "strip", "lines"]
+    assert all(len(series) == 28 for panel in view.panels for series in panel.series.values())
+    assert set(view.panels[1].labels) <= set(ACTIONS)
+    assert view.panels[2].truth == pytest.approx(episode.outcome["beliefs"])
+    by_day = SPEC.presentation.curves(episode)["belief_mae_by_day"]
+    assert len(by_day) == 7
+    assert (by_day[-1] or 1.0) < 0.15
+
+
+def test_terms_are_weighted_payments() -> None:
+    reward = played("heuristic")[0].reward
+    assert reward is not None
+    assert all(isinstance(term, RewardTerm) for turn in reward.terms for term in turn)

@@ -1,0 +1,234 @@
+"""The planner and the teacher: what is learned is true, calibrated, and enough to plan on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from gradus.core import ConfigError, Environment, Episode, EpisodeStart, Observation, Request, Session, Task
+from gradus.rollouts import roll_out
+from gradus.stats import paired_difference
+from gradus_worlds.rhythm import RhythmEnvironment, load
+from gradus_worlds.rhythm.persons import NEUTRAL, arrays, sample_profile
+from gradus_worlds.rhythm.planner import plan
+from gradus_worlds.rhythm.posterior import Posterior
+from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS
+from gradus_worlds.rhythm.teacher import BayesPolicy, BayesSession
+from gradus_worlds.rhythm.world import draw_start, effect_tables, transition
+
+SPEC = load()
+
+
+class Watched(BayesPolicy):
+    """The teacher, with its sessions kept to look into."""
+
+    def __init__(self) -> None:
+        super().__init__("bayes")
+        self.sessions: list[BayesSession] = []
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        session = super().start(episodes)
+        assert isinstance(session, BayesSession)
+        self.sessions.append(session)
+        return session
+
+
+@cache
+def prior_draws() -> tuple[tuple[Episode, ...], tuple[BayesSession, ...]]:
+    """500 weeks of the teacher with persons from the prior, and what it believed at their ends."""
+    tasks = [Task(environment="rhythm", seed=5_000_000 + i, options={"persons": "continuous"}) for i in range(500)]
+    policy = Watched()
+    episodes = roll_out(SPEC, policy, tasks, max_concurrent=250).episodes
+    finals: dict[int, Observation] = {i: e.final for i, e in enumerate(episodes) if e.final is not None}
+    for number, session in enumerate(policy.sessions):
+        session.learn([Request(row=i % 250, observation=finals[i]) for i in range(250 * number, 250 * (number + 1))])
+    return tuple(episodes), tuple(policy.sessions)
+
+
+def test_intervals_of_80_percent_cover_72_to_88_percent() -> None:
+    episodes, sessions = prior_draws()
+    truth = np.array([list(episode.outcome["beliefs"].values()) for episode in episodes])
+    draws = np.stack([session.posterior.draw(row, 400) for session in sessions for row in range(250)])
+    low, high = np.quantile(draws, [0.1, 0.9], axis=1)
+    covered = ((low <= truth) & (truth <= high)).mean(axis=0)
+    assert (covered >= 0.72).all(), covered
+    assert (covered <= 0.88).all(), covered
+
+
+def test_the_teacher_knows_whom_it_has_by_the_end() -> None:
+    mae = [SPEC.metrics(e)["belief_mae"] for e in roll_out(SPEC, BayesPolicy(), SPEC.tasks("in-distribution")).episodes]  # type: ignore[misc]
+    assert np.mean([value for value in mae if value is not None]) <= 0.10
+
+
+def test_knowing_the_person_pays() -> None:
+    """At least a quarter of what can be gained over random play is gained by knowing the person alone."""
+    tasks = SPEC.tasks("in-distribution")
+    clairvoyant, blind, random = (
+        np.array([e.env_return for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes])
+        for name in ("clairvoyant", "profile-blind", "random")
+    )
+    assert (clairvoyant - blind).mean() / (clairvoyant - random).mean() >= 0.25
+
+
+def test_random_beliefs_beside_the_blind_plan_know_nobody() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+    blind, stating = (
+        roll_out(SPEC, SPEC.policy(name), tasks).episodes for name in ("profile-blind", "profile-blind+random")
+    )
+    for one, other in zip(blind, stating, strict=True):
+        assert [turn.action_data["action_type"] for turn in one.turns] == [
+            turn.action_data["action_type"] for turn in other.turns
+        ]
+    stated = np.array([[turn.action_data["belief"] for turn in each.turns] for each in stating])  # (24, 28, 3)
+    truth = np.array([list(each.outcome["beliefs"].values()) for each in stating])
+    assert abs(np.corrcoef(stated.mean(axis=1).ravel(), truth.ravel())[0, 1]) < 0.4
+    assert len(np.unique(stated)) == 10
+    assert abs(stated.mean() - 0.5) < 0.03
+
+
+def test_the_blind_plan_can_try_any_action() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+
+    def done(name: str) -> list[str]:
+        weeks = roll_out(SPEC, SPEC.policy(name), tasks).episodes
+        return [turn.action_data["action_type"] for each in weeks for turn in each.turns]
+
+    never, always, some = (done(f"profile-blind+random:{share}") for share in ("0", "1", "0.3"))
+    assert "deep_work" not in never
+    assert {"deep_work", "socialize"} <= set(some)
+    assert min(always.count(action) for action in ACTIONS) > 0.07 * len(always)
+    assert some.count("deep_work") / len(some) == pytest.approx(0.03, abs=0.02)
+    assert done("profile-blind+random:0.3") == some
+    with pytest.raises(ConfigError, match="share of random actions from 0 to 1, got '2'"):
+        SPEC.policy("profile-blind+random:2")
+
+
+def test_the_heuristic_can_try_any_action_and_say_anything() -> None:
+    tasks = [SPEC.train_task(index) for index in range(24)]
+    reflex, stating, trying = (
+        [turn.action_data for each in roll_out(SPEC, SPEC.policy(name), tasks).episodes for turn in each.turns]
+        for name in ("heuristic", "heuristic+random", "heuristic+random:0.3")
+    )
+    actions = [turn["action_type"] for turn in trying]
+    assert [turn["action_type"] for turn in stating] == [turn["action_type"] for turn in reflex]
+    assert len(np.unique([turn["belief"] for turn in stating])) == 10
+    assert set(actions) == set(ACTIONS)
+    with pytest.raises(
+        ConfigError, match=r"heuristic\+random:SHARE needs a share of random actions from 0 to 1, got '2'"
+    ):
+        SPEC.policy("heuristic+random:2")
+
+
+def test_inference_alone_pays_the_reflex() -> None:
+    tasks = SPEC.tasks("in-distribution")
+    believer, reflex = (
+        [e.reward.value for e in roll_out(SPEC, SPEC.policy(name), tasks).episodes if e.reward]
+        for name in ("heuristic+bayes", "heuristic")
+    )
+    result = paired_difference(believer, reflex)
+    assert result.low is not None
+    assert result.low > 0
+
+
+class _Sealed:
+    """An environment that nobody may touch while a policy acts."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"the teacher touched the environment: {name}")
+
+
+def test_the_teacher_never_touches_the_environment() -> None:
+    inner, sealed = RhythmEnvironment(), _Sealed()
+    observation = inner.reset(seed=11)
+    start = _start(sealed, 11)  # type: ignore[arg-type]
+    session = BayesPolicy().start([start])
+    while not observation.terminated:
+        observation = inner.step(session.act([Request(row=0, observation=observation)])[0].text)
+    assert inner.outcome()["invalid_actions"] == 0
+
+
+def _start(environment: Environment, seed: int, member: int = 0) -> EpisodeStart:
+    task = Task(environment="rhythm", seed=seed, options={"persons": "continuous"})
+    return EpisodeStart(
+        task=task, system_prompt="", key=(0, seed, member), group=seed, member=member, environment=environment
+    )
+
+
+def test_the_teacher_reads_no_more_than_the_line_shows() -> None:
+    """Rounding everything to what stands in the text changes no answer."""
+    from gradus_worlds.rhythm.text import shown
+
+    environment = RhythmEnvironment()
+    observation = environment.reset(seed=5)
+    exact, rounded = (BayesPolicy().start([_start(environment, 5)]) for _ in range(2))
+    while not observation.terminated:
+        data = json.loads(json.dumps(observation.data))
+        data["meters"], data["anomaly"], data["reward"] = shown(observation.data)
+        data["change"] = None
+        data["history"] = [{k: v for k, v in r.items() if k in ("action", "event")} for r in data["history"]]
+        answer = exact.act([Request(row=0, observation=observation)])[0].text
+        assert rounded.act([Request(row=0, observation=replace(observation, data=data))])[0].text == answer
+        observation = environment.step(answer)
+
+
+def test_a_row_is_played_the_same_alone_and_among_others() -> None:
+    tasks = SPEC.tasks("in-distribution")[:6]
+    together = roll_out(SPEC, SPEC.policy("bayes"), tasks).episodes
+    alone = roll_out(SPEC, SPEC.policy("bayes"), tasks, max_concurrent=1).episodes
+    assert [[t.action for t in e.turns] for e in together] == [[t.action for t in e.turns] for e in alone]
+
+
+@pytest.mark.parametrize("step", [24, 25, 27])
+def test_the_planner_finds_the_best_plan_of_a_short_week(step: int) -> None:
+    """Against every sequence of the last slots, tried one by one."""
+    persons = [sample_profile(seed) for seed in range(4)]
+    weights, modifiers = arrays(persons)
+    effects, meters = effect_tables(modifiers), np.stack([draw_start(seed) for seed in range(4)])
+    left = min(28 - step, 3)
+    step = 28 - left
+    best = plan(meters, weights, effects, step, horizon=left, beam=1000)
+    for row in range(4):
+        values: dict[tuple[int, ...], float] = {}
+        for sequence in itertools.product(range(len(ACTIONS)), repeat=left):
+            level, total = meters[row], 0.0
+            for depth, action in enumerate(sequence):
+                level, _, reward, _ = transition(level, weights[row], effects[row, (step + depth) % 4, action])
+                total += float(reward)
+            values[sequence] = total
+        optimum = max(values.values())
+        assert max(v for s, v in values.items() if s[0] == best[row]) == pytest.approx(optimum, abs=1e-9)
+
+
+def test_a_prior_posterior_believes_in_the_middle() -> None:
+    posterior = Posterior([(0,), (1,)])
+    np.testing.assert_allclose(posterior.belief([0, 1]), 0.5, atol=0.02)
+    mean, variance = posterior.modifier_moments([0])
+    np.testing.assert_allclose(mean, 0.0, atol=1e-9)
+    assert variance.shape == (1, len(MODIFIERS))
+    assert (variance > 0.3).all()
+
+
+def test_a_neutral_person_is_recognized() -> None:
+    environment = RhythmEnvironment()
+    observation = environment.reset(seed=3, profile=NEUTRAL)
+    policy = Watched()
+    session = policy.start([_start(environment, 3)])
+    while not observation.terminated:
+        observation = environment.step(session.act([Request(row=0, observation=observation)])[0].text)
+    belief = policy.sessions[0].posterior.belief([0])[0]
+    np.testing.assert_allclose(belief, 0.5, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("bayes:nonsense", "reasoning"), ("constant:fly", "constant:ACTION"), ("two-cycle:sleep", r"two-cycle:A\+B")],
+)
+def test_wrong_arguments_of_policies_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SPEC.policy(name)

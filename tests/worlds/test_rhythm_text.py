@@ -1,0 +1,171 @@
+"""The text of Rhythm: lines, answers, spans, and what must never be seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradus.core import EpisodeStart, Request
+from gradus_worlds.rhythm import RhythmEnvironment, load
+from gradus_worlds.rhythm.persons import BELIEFS
+from gradus_worlds.rhythm.scripted import random_answer
+from gradus_worlds.rhythm.tables import ACTIONS, STEPS
+from gradus_worlds.rhythm.text import SYSTEM_PROMPT, answer_text, parse_answer
+
+
+@given(digits=st.tuples(*[st.integers(0, 9)] * 3), action=st.sampled_from(ACTIONS), reasoning=st.booleans())
+def test_every_written_answer_is_read_back(digits: tuple[int, ...], action: str, reasoning: bool) -> None:
+    text = answer_text(action, [digit / 9 for digit in digits], "perhaps sleep 1 2 3" if reasoning else None)
+    answer = parse_answer(text)
+    assert (answer.error, answer.action, answer.digits) == (None, action, digits)
+    result = {span.name: text[span.start : span.end] for span in answer.spans}
+    assert [result[name] for name in BELIEFS] == [str(digit) for digit in digits]
+    assert result["action"] == action
+    assert ("reasoning" in result) == reasoning
+
+
+@pytest.mark.parametrize(
+    ("text", "action", "digits"),
+    [
+        ("1 2 3 SLEEP", "sleep", (1, 2, 3)),
+        ("  deep_work 9 0 5\n", "deep_work", (9, 0, 5)),
+        ("sleep", "sleep", None),
+        ("<REASONING>x</REASONING> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("<think>x 5 5 5 sleep</think> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("hm\n</think>\n\n1 1 1 learn", "learn", (1, 1, 1)),
+        ("<think>x</think><reasoning>y</reasoning> 1 1 1 learn", "learn", (1, 1, 1)),
+        ("<thinking>x</thinking> learn", "learn", None),
+    ],
+)
+def test_forms_that_are_taken(text: str, action: str, digits: tuple[int, ...] | None) -> None:
+    answer = parse_answer(text)
+    assert (answer.error, answer.action, answer.digits) == (None, action, digits)
+    reasoned = [text[span.start : span.end] for span in answer.spans if span.name == "reasoning"]
+    assert "".join(reasoned) == text[: text.rfind(">") + 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing"),
+        ("1 2 sleep", "three digits"),
+        ("1 2 3", "three digits"),
+        ("12 2 3 sleep", "three digits"),
+        ("1 2 3 sleep learn", "three digits"),
+        ("1 2 3 nap", "unknown action 'nap'"),
+        ("I would sleep", "three digits"),
+        ("<reasoning>1 2 3 sleep</reasoning>", "three digits"),
+        ("<reasoning>1 2 3 sleep", "not closed"),
+        ("<think>1 2 3 sleep", "got nothing"),
+        ("1 2 3 sleep <reasoning>why</reasoning>", "not closed or not first"),
+    ],
+)
+def test_what_cannot_be_read_is_never_guessed(text: str, message: str) -> None:
+    answer = parse_answer(text)
+    assert answer.action is None
+    assert answer.digits is None
+    assert message in (answer.error or "")
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=60))
+def test_the_parser_never_raises(text: str) -> None:
+    answer = parse_answer(text)
+    assert (answer.action is None) == (answer.error is not None)
+
+
+def test_an_invalid_answer_is_counted_and_spends_the_slot() -> None:
+    environment = RhythmEnvironment()
+    environment.reset(seed=1)
+    observation = environment.step("gibberish !")
+    assert not observation.action_valid
+    assert observation.action_error
+    assert observation.data["step"] == 1
+    assert observation.action_data == {"action_type": None, "belief": None}
+    assert environment.state["invalid_actions"] == 1
+    assert environment.step("5 5 5 sleep").action_valid
+
+
+def rollout_lines(seed: int, persons: str = "continuous") -> list[str]:
+    environment = RhythmEnvironment()
+    lines = [environment.reset(seed=seed, persons=persons).text]
+    return lines + [environment.step(random_answer(1000 * seed + step)).text for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("policy", ["bayes", "bayes:reasoning"])
+def test_every_word_is_in_the_vocabulary_and_a_turn_is_short(policy: str) -> None:
+    spec = load()
+    assert spec.language.vocabulary is not None
+    words = set(spec.language.vocabulary().words)
+    assert set(SYSTEM_PROMPT.split()) <= words
+    for persons in ("continuous", "ood", "discrete"):
+        for line in rollout_lines(7, persons):
+            assert set(line.split()) <= words
+    environment = RhythmEnvironment()
+    observation = environment.reset(seed=3)
+    task = spec.tasks("in-distribution")[3]
+    start = EpisodeStart(
+        task=task, system_prompt=SYSTEM_PROMPT, key=(0, 0, 0), group=0, member=0, environment=environment
+    )
+    session = spec.policy(policy).start([start])
+    while not observation.terminated:
+        text = session.act([Request(row=0, observation=observation)])[0].text
+        assert set(text.split()) <= words
+        assert len(observation.text.split()) + len(text.split()) <= 30
+        assert parse_answer(text).error is None
+        observation = environment.step(text)
+
+
+def test_the_grammar_writes_answers_that_parse() -> None:
+    spec = load()
+    assert spec.language.grammar is not None
+    assert spec.audit.random_answers is not None
+    for seed in range(50):
+        text = spec.audit.random_answers(seed)
+        assert parse_answer(text).error is None
+        assert all(word in place for word, place in zip(text.split(), spec.language.grammar, strict=True))
+
+
+def test_hidden_state_is_in_nothing_that_is_shown() -> None:
+    """Neither by key nor by value: the person's 14 numbers are searched in all that is public, state included."""
+    environment = RhythmEnvironment()
+    for seed in range(5):
+        observation = environment.reset(seed=seed)
+        public = [environment.system_prompt]
+        while not observation.terminated:
+            public += [observation.text, json.dumps(observation.data), json.dumps(environment.state)]
+            observation = environment.step("5 5 5 sleep")
+        public += [observation.text, json.dumps(observation.data), json.dumps(environment.state)]
+        everything = "\n".join(public)
+        truth = environment.outcome()
+        for key in load().audit.hidden:
+            assert key in truth
+            assert f'"{key}"' not in everything
+        assert truth["person"] not in everything
+        for value in [*truth["weights"], *truth["modifiers"], *truth["beliefs"].values()]:
+            assert f"{value:.5f}"[:7] not in everything
+
+
+def test_train_seeds_meet_no_condition() -> None:
+    spec = load()
+    train = {spec.train_task(index).seed for index in range(20_000)}
+    assert min(train) >= 1_000_000
+    for condition in spec.conditions.values():
+        assert train.isdisjoint(condition.seeds)
+    assert list(spec.conditions["in-distribution"].seeds) == list(range(100))
+    assert list(spec.conditions["held-out"].seeds) == list(range(10_000, 10_050))
+
+
+@pytest.mark.parametrize("persons", ["continuous", "ood", "discrete"])
+def test_every_line_after_the_first_has_the_same_words_in_the_same_places(persons: str) -> None:
+    """So that what was said and seen a turn ago is always equally far away."""
+    for line in rollout_lines(11, persons)[1:-1]:
+        words = line.split()
+        assert len(words) == 15
+        assert [word[0] for word in words[2:7]] == list("VCPSK") == [word[0] for word in words[10:]]
+        assert words[8] in ACTIONS
+        assert words[9].startswith("r")
+        assert all(word[1] in "+-" for word in words[9:])
