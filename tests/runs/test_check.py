@@ -95,8 +95,7 @@ def test_a_folder_that_the_run_would_refuse_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
-    recipe = Path(__file__).parents[2] / "src" / "gradus" / "recipes" / f"{name}.toml"
-    findings = gradus.check(recipe=recipe, out=tmp_path / "run").findings
+    findings = gradus.check(recipe=name, out=tmp_path / "run").findings
     for each in findings:
         if "needs a package that is not installed" in each.message:
             pytest.skip(each.message)  # the suites are an extra of their own

@@ -79,8 +79,9 @@ def names() -> list[str]:
 
 
 def own_names() -> list[str]:
-    """The names of those that come with Gradus."""
-    return [each for each in _LOADERS if each in _OWN]
+    """The names of those that come in Gradus's own distribution, its guests too."""
+    guests = [name for name, each in _installed().items() if each.dist is not None and each.dist.name == "gradus-rl"]
+    return [*(each for each in _LOADERS if each in _OWN), *guests]
 
 
 def summary(name: str) -> str:
