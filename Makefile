@@ -30,6 +30,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --warnings
+	-$(BIN)/python -m tests.budget
 	-$(BIN)/python -m tests.hostile.advisories
 
 unit: $(STAMP)
