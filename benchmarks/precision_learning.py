@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gradus import api
+from gradus import commands
 from gradus.core.metrics import read_metrics
 from gradus.runs.recipe_files import load_recipe
 from gradus.runs.run import run_recipe
@@ -63,9 +63,9 @@ def main() -> None:
         resume = (folder / "config.json").exists()
         with serving(student, given.out) if way.endswith("http") else nullcontext([]) as address:
             wanted = [*settings, *changes, *address]
-            models[way] = api.grpo("arithmetic", student, out=folder, settings=wanted, resume=resume)
+            models[way] = commands.grpo("arithmetic", student, out=folder, settings=wanted, resume=resume)
     pairs = [(way, "float32") for way in ways if way != "float32"] + [("float32", "student")]
-    scores = api.evaluate(
+    scores = commands.evaluate(
         {name: str(folder) for name, folder in models.items()},
         env="arithmetic",
         conditions=["held-out"],

@@ -146,14 +146,16 @@ def python_page() -> str:
     lines = [
         NOTE + "# Python",
         "",
-        "`import gradus` gives these names. Everything that the command line does is one call here or in `gradus.api`.",
+        "`import gradus` gives these names. Every command is a function here or in `gradus.commands`.",
         "",
     ]
     for name in sorted(gradus.__all__):
-        lines += _described(name, getattr(gradus.api, name, getattr(gradus, name)))  # gradus.audit is a package, too
-    lines += ["# gradus.api", "", "Every other command is a call of `gradus.api`.", ""]
-    for name in sorted(set(gradus.api.__all__) - set(gradus.__all__)):
-        lines += _described(f"api.{name}", getattr(gradus.api, name))
+        lines += _described(
+            name, getattr(gradus.commands, name, getattr(gradus, name))
+        )  # gradus.audit is a package, too
+    lines += ["# gradus.commands", "", "Every other command is a function of `gradus.commands`.", ""]
+    for name in sorted(set(gradus.commands.__all__) - set(gradus.__all__)):
+        lines += _described(f"commands.{name}", getattr(gradus.commands, name))
     return _code("\n".join(lines)).rstrip() + "\n"
 
 

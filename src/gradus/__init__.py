@@ -5,7 +5,7 @@
     result = gradus.train("Qwen/Qwen2.5-0.5B-Instruct", "rows.jsonl", rewards=[my_reward], steps=200)
     result.report()
 
-The names below are loaded when they are first used. ``gradus.api`` has a call for every command.
+The names below are loaded when they are first used. ``gradus.commands`` has a function for every command.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from gradus.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gradus.api.checking import audit, check, plan
-    from gradus.api.comparing import compare, evaluate
-    from gradus.api.environments import load_environment, roll_out
-    from gradus.api.training import Run, load_run, run, train
+    from gradus.commands.checking import audit, check, plan
+    from gradus.commands.comparing import compare, evaluate
+    from gradus.commands.environments import load_environment, roll_out
+    from gradus.commands.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
     from gradus.policies.scripted import FunctionPolicy
 
 _HOMES = {
-    "gradus.api.environments": ("load_environment", "roll_out"),
-    "gradus.api.checking": ("audit", "check", "plan"),
-    "gradus.api.comparing": ("compare", "evaluate"),
-    "gradus.api.training": ("Run", "load_run", "run", "train"),
+    "gradus.commands.environments": ("load_environment", "roll_out"),
+    "gradus.commands.checking": ("audit", "check", "plan"),
+    "gradus.commands.comparing": ("compare", "evaluate"),
+    "gradus.commands.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
     "gradus.environments.verifiable": ("one_turn",),
     "gradus.policies.scripted": ("FunctionPolicy",),
@@ -58,8 +58,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "api":
-        return import_module("gradus.api")
+    if name == "commands":
+        return import_module("gradus.commands")
     if name not in _HOME:
         raise AttributeError(f"module 'gradus' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

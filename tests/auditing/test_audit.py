@@ -9,7 +9,6 @@ import pytest
 from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
 from rich.console import Console
 
-from gradus.api import load_environment
 from gradus.auditing import NoisyPolicy, run_audit
 from gradus.auditing.answers import answer_space
 from gradus.auditing.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
@@ -22,6 +21,7 @@ from gradus.auditing.plans import Plan, PlanPolicy, Shape
 from gradus.auditing.records import PanelEpisodes
 from gradus.auditing.search import Field, Search
 from gradus.auditing.tables import tables
+from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
 from gradus.rollouts import roll_out
 

@@ -19,11 +19,11 @@ def test_every_name_is_there_documented_and_loads_when_first_used():
 
 
 def test_every_command_is_a_call_of_the_api():
-    code = "import gradus; print(sorted(set(gradus.api.__all__) - set(dir(gradus.api))), gradus.api.describe('rhythm')['turns'])"
+    code = "import gradus; print(sorted(set(gradus.commands.__all__) - set(dir(gradus.commands))), gradus.commands.describe('rhythm')['turns'])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert said.stdout == "[] 28\n", said.stderr
-    for name in gradus.api.__all__:
-        assert (getattr(gradus.api, name).__doc__ or "").strip(), name
+    for name in gradus.commands.__all__:
+        assert (getattr(gradus.commands, name).__doc__ or "").strip(), name
 
 
 def test_audit_stays_a_function_after_its_room_was_imported():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import gradus
-from gradus import api
-from gradus.api.training import gradients, make_recipe
+from gradus import commands
+from gradus.commands.training import gradients, make_recipe
 from gradus.core import ConfigError
 from gradus.runs.recipe_files import parse_changes
 
@@ -28,9 +28,9 @@ def score(completions, **_):
         (lambda: gradus.run("arithmetic", seeds=[1, 2]), r"seeds is a whole number, got \[1, 2\]"),
         (lambda: gradus.plan("arithmetic", memory=24), "memory is a text, as in '24GB', got 24"),
         (lambda: gradus.plan("arithmetic", stepz=3), "no argument 'stepz'"),
-        (lambda: api.grpo(ROWS, "owner/name", out="x", seeds=2), "seeds is an argument of gradus.run"),
-        (lambda: api.grpo(ROWS, None, out="x"), "model is a name"),
-        (lambda: api.sft("arithmetic", ["a.jsonl"], out="x", redo=True), "redo is an argument of gradus.run"),
+        (lambda: commands.grpo(ROWS, "owner/name", out="x", seeds=2), "seeds is an argument of gradus.run"),
+        (lambda: commands.grpo(ROWS, None, out="x"), "model is a name"),
+        (lambda: commands.sft("arithmetic", ["a.jsonl"], out="x", redo=True), "redo is an argument of gradus.run"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
         (lambda: gradus.load_environment(ROWS, rewards=None), "rewards are a list"),
         (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
@@ -59,9 +59,9 @@ def score(completions, **_):
         (lambda: gradus.audit("arithmetic", attack_episodes=10**24), "attack_episodes .* at most 10,000,000"),
         (lambda: gradus.audit("arithmetic", attempts=10**24), "attempts .* at most 10,000,000"),
         (lambda: gradus.roll_out("arithmetic", "gold", episodes=10**24), "episodes .* at most 10,000,000"),
-        (lambda: api.init(ROWS, "x.toml"), "source is a name"),
-        (lambda: api.try_rewards([3], ["correctness"]), "a completion is a text"),
-        (lambda: api.export("nowhere", "x", dtyp="bfloat16"), "did you mean dtype"),
+        (lambda: commands.init(ROWS, "x.toml"), "source is a name"),
+        (lambda: commands.try_rewards([3], ["correctness"]), "a completion is a text"),
+        (lambda: commands.export("nowhere", "x", dtyp="bfloat16"), "did you mean dtype"),
         (lambda: parse_changes({3: 3}), "the key of a setting is a text, as in 'grpo.max_steps', got 3"),
         (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files alone; convert it"),
     ],
@@ -121,7 +121,7 @@ def test_all_means_all_wherever_names_stand():
 def test_a_run_is_a_path(tmp_path):
     run = gradus.Run(str(tmp_path))
     assert (run.folder, Path(run)) == (tmp_path, tmp_path)
-    for call in (lambda: api.export(run, tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
+    for call in (lambda: commands.export(run, tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
         with pytest.raises(ConfigError, match=str(tmp_path)):
             call()
 
@@ -150,7 +150,7 @@ def test_training_has_gradients_whatever_its_caller_switched(switched, monkeypat
 
     monkeypatch.setattr("gradus.runs.training_stages.sft_alone", train)
     with switched():
-        assert api.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
+        assert commands.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
         with gradients():
             assert torch.is_grad_enabled()
 

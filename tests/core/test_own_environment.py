@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gradus import api, environments
+from gradus import commands, environments
 from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import StopReason
@@ -108,7 +108,7 @@ def test_a_file_that_was_edited_is_imported_anew_by_the_next_call(tmp_path: Path
     )
 
     def paid():
-        return api.try_rewards(["x"], [f"{mine}:pay"]).rows()[0]["value"]
+        return commands.try_rewards(["x"], [f"{mine}:pay"]).rows()[0]["value"]
 
     for value, edited in ((1.0, mine), (2.0, beside), (3.0, beside)):
         beside.write_text(f"VALUE = {value}\n")

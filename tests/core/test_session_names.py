@@ -9,8 +9,8 @@ from rich.console import Console
 
 import gradus
 from gradus import environments
-from gradus.api.environments import as_name
-from gradus.api.training import make_recipe
+from gradus.commands.environments import as_name
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.runs.run import do_stages
 from gradus.runs.stages import RunContext, section_of
@@ -54,7 +54,7 @@ def test_a_run_is_not_evaluated_on_rows_that_were_named_later(tmp_path, rewards)
     do_stages(run, {"teach": (lambda run, cost: None, section_of("teach"))})
     results = gradus.evaluate("gold", env=rows("apple"), episodes=2).to_json()
     (folder / "results.json").write_text(json.dumps(results))
-    found = gradus.api.comparing._environment_of([gradus.load_run(folder)])
+    found = gradus.commands.comparing._environment_of([gradus.load_run(folder)])
     assert found.data_set.splits["train"][0].question.startswith("apple")
     as_name(rows("berry"))
     with pytest.raises(

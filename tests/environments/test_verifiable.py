@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gradus
 from gradus import environments
-from gradus.api.environments import as_name
+from gradus.commands.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
 from gradus.environments.verifiable import (
     ArithmeticTasks,

@@ -22,7 +22,7 @@ import torch
 import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus import api
+from gradus import commands
 from gradus.core import ConfigError, PolicyError
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
@@ -74,7 +74,7 @@ def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     words = ["serve", str(model), "--engine", "vllm", "--port", "9", "--token", "key", "--rows", "2"]
     with pytest.raises(ConfigError, match="vllm is not installed here"):
-        api.serve(model, engine="vllm", port=9)
+        commands.serve(model, engine="vllm", port=9)
     (tmp_path / "vllm").chmod(0o755)
     more = ["--", "--gpu-memory-utilization", "0.5"]
     subprocess.run([sys.executable, "-m", "gradus", *words, *more], check=True)
@@ -83,7 +83,7 @@ def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.Monke
         "--logprobs-mode=processed_logprobs --gpu-memory-utilization 0.5\n"
     )
     with pytest.raises(ConfigError, match=r"--gpu-memory-utilization 0\.5 is for --engine vllm"):
-        api.serve(model, more=more[1:])
+        commands.serve(model, more=more[1:])
 
 
 def test_vllm_keeps_to_the_length_up_to_which_longrope_is_one_function(

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2, random_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin, pipeline
 
-from gradus import api
+from gradus import commands
 from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
@@ -161,8 +161,8 @@ def test_another_temperature_or_length_leaves_the_grammar(base: Path, tmp_path: 
     model = tmp_path / "model"
     shutil.copytree(base, model)
     write_settings(model, ModelSettings(sampling=SamplingConfig(max_new_tokens=12, grammar=True)))
-    api.export(model, tmp_path / "out", temperature=0.5)
-    api.export(model, tmp_path / "longer", max_new_tokens=20)
+    commands.export(model, tmp_path / "out", temperature=0.5)
+    commands.export(model, tmp_path / "longer", max_new_tokens=20)
     for name, temperature, length in (("out", 0.5, 12), ("longer", 1.0, 20)):
         settings = read_settings(tmp_path / name)
         assert settings is not None

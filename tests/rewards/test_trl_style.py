@@ -225,11 +225,11 @@ def test_completions_of_chats_are_tried_as_a_run_has_them(tmp_path: Path) -> Non
         "    return [len(each[0]['content']) + 10 * len(prompts[0]) for each in completions]\n"
     )
     own = [f"{tmp_path}/mine.py:said"]
-    assert [row["value"] for row in gradus.api.try_rewards(tmp_path / "chats.jsonl", own).rows()] == [23.0]
+    assert [row["value"] for row in gradus.commands.try_rewards(tmp_path / "chats.jsonl", own).rows()] == [23.0]
     rows = [{"prompt": asked, "answer": str(n), "id": n} for n in range(1)] + [
         {"prompt": [{"role": "user", "content": f"Say {n}."}], "answer": str(n)} for n in range(40)
     ]
     played = gradus.roll_out(gradus.load_environment(rows, rewards=own), "constant:abc", episodes=2).episodes
     write_episodes(tmp_path / "e.jsonl", played, environment="rows")
-    again = gradus.api.try_rewards(tmp_path / "e.jsonl", own).rows()
+    again = gradus.commands.try_rewards(tmp_path / "e.jsonl", own).rows()
     assert [row["value"] for row in again] == [each.reward.value for each in played if each.reward]

@@ -13,7 +13,7 @@ from rich.console import Console
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
-from gradus import api
+from gradus import commands
 from gradus.core import ConfigError
 from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -135,7 +135,7 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
         return []
 
     monkeypatch.setattr("gradus.interop.serving.chat.chat_loop", talk)
-    api.chat(folder, ask=lambda: None, show=print)
+    commands.chat(folder, ask=lambda: None, show=print)
     assert (talked[0].dtype, talked[0].autocast) == wanted
 
 

@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 import gradus
-from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradus.api import init
+from gradus.commands import init
 from gradus.core import ConfigError
 from gradus.rewards import find_reward
 from gradus.runs.recipe_files import load_recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradus import api
+from gradus import commands
 from gradus.core import ConfigError
 
 SMALL = [
@@ -26,16 +26,16 @@ def test_other_rows_rewards_or_episodes_are_refused_when_a_stage_goes_on(tmp_pat
 
     write(60, 0.5)
     lessons = tmp_path / "lessons.jsonl"
-    api.teach(str(rows), episodes=8, out=lessons)
-    student = api.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
+    commands.teach(str(rows), episodes=8, out=lessons)
+    student = commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
     lessons.unlink()
-    api.teach(str(rows), episodes=6, out=lessons)
+    commands.teach(str(rows), episodes=6, out=lessons)
     with pytest.raises(ConfigError, match=r"begun with other episodes of lessons.jsonl; put back"):
-        api.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL, resume=True)
+        commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL, resume=True)
 
     options = {"rewards": [f"{reward}:score"], "settings": SMALL, "out": tmp_path / "grpo"}
-    api.grpo(str(rows), student, **options)
-    api.grpo(str(rows), student, resume=True, **options)
+    commands.grpo(str(rows), student, **options)
+    commands.grpo(str(rows), student, resume=True, **options)
     write(59, 0.25)
     with pytest.raises(ConfigError, match=r"begun with other rows of .* and other code of .*mine.py; put back"):
-        api.grpo(str(rows), student, resume=True, **options)
+        commands.grpo(str(rows), student, resume=True, **options)

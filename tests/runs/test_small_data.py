@@ -5,7 +5,7 @@ import json
 import pytest
 
 import gradus
-from gradus.api.training import make_recipe
+from gradus.commands.training import make_recipe
 from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
 from gradus.rewards import RewardConfig, tell_steps_taken

@@ -11,7 +11,7 @@ from rich.console import Console
 import gradus
 from gradus import environments
 from gradus.algorithms import find_algorithm, register_algorithm, registry
-from gradus.api.training import make_recipe
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError, EnvironmentFault
 from gradus.runs import replay
 from gradus.runs.evaluation_processes import known_elsewhere

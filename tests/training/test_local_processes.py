@@ -17,8 +17,8 @@ import torch
 from fakes import lamps
 from safetensors.torch import load_file
 
-from gradus import api
-from gradus.api.training import make_recipe
+from gradus import commands
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError, GradusError
 from gradus.runs.training_processes import training_processes
 from gradus.training.distributed.local_processes import together
@@ -56,9 +56,9 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def trained(folder: Path, processes: int) -> Path:
     """SFT and GRPO, alone or in two processes."""
     settings = {**SMALL, "sft.processes": processes, "grpo.processes": processes}
-    api.teach("rhythm", episodes=40, out=folder / "teach.jsonl")
-    model = api.sft("rhythm", folder / "teach.jsonl", out=folder / "sft", settings=settings)
-    api.grpo("rhythm", model, out=folder / "grpo", settings=settings)
+    commands.teach("rhythm", episodes=40, out=folder / "teach.jsonl")
+    model = commands.sft("rhythm", folder / "teach.jsonl", out=folder / "sft", settings=settings)
+    commands.grpo("rhythm", model, out=folder / "grpo", settings=settings)
     return folder
 
 
@@ -149,7 +149,7 @@ def test_an_environment_that_this_process_alone_knows_is_trained_here(
     lamps_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {"grpo.processes": 2, "grpo.max_steps": 1, "grpo.groups": 2, "grpo.group_size": 2}
-    api.grpo(lamps(), lamps_model, out=tmp_path / "run", settings=settings)
+    commands.grpo(lamps(), lamps_model, out=tmp_path / "run", settings=settings)
     assert "known to this process alone" in capsys.readouterr().err
     assert len([each for each in records(tmp_path / "run") if each["kind"] == "step"]) == 1
 

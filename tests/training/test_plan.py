@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 from typer.testing import CliRunner
 
 import gradus
-from gradus.api.training import make_recipe
 from gradus.cli.app import app
 from gradus.cli.commands import attach
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradus.api.memory import ask, learn
+from gradus.commands.memory import ask, learn
 from gradus.core import ConfigError, EnvironmentFault, StopReason
 from gradus.environments import load
 from gradus.rollouts import roll_out

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from gradus.cli.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
-from gradus.cli.output import next_command, note, print_json, refuse, same, show
+from gradus.commands.options import ENVIRONMENT, GRADER, JSON, RECIPE, REWARDS
+from gradus.commands.output import next_command, note, refuse, same, show
 
 if TYPE_CHECKING:
-    from gradus.api.checking import Audit
+    from gradus.commands.checking import Audit
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "reward", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
@@ -58,26 +58,13 @@ _COMPARE = typer.Option(
     metavar="AUDIT",
     help="An earlier audit.json: also say what changed; ENVIRONMENT may be an audit.json too.",
 )
-_OPENENV_REPORT = typer.Option(
-    None,
-    "--openenv-report",
-    metavar="FILE",
-    help="ENVIRONMENT is the folder of an OpenEnv package: run its server and write OpenEnv's validation report with the semantic and "
-    "statistical checks of RFC 008.",
-)
-_SCOREBOARD = typer.Option(
-    False, "--scoreboard", help="Audit graders of which it is known whether they are sound, instead of yours."
-)
-_PART = typer.Option(
-    [], "--part", help="Of the scoreboard: planted, reasoning-gym or reasoning-gym-held-out (repeatable)."
-)
 _OUT = typer.Option(
     None, "--out", "-o", help="Folder for audit.json, the page, the figure, the hack, a card and a badge."
 )
 
 
 def command(
-    environment: str = typer.Argument(None, help=f"{ENVIRONMENT.help} Not with --scoreboard.", show_default=False),
+    environment: str = ENVIRONMENT,
     grader: str | None = GRADER,
     reward: list[str] = REWARDS,
     recipe: str | None = RECIPE,
@@ -92,30 +79,19 @@ def command(
     attack_episodes: int = typer.Option(6400, "--attack-episodes", help="Episodes that an attacker may learn from."),
     attempts: int = typer.Option(6, "--attempts", help="Attempts of an attacker that reads."),
     compare: Path | None = _COMPARE,
-    openenv_report: Path | None = _OPENENV_REPORT,
-    scoreboard: bool = _SCOREBOARD,
-    part: list[str] = _PART,
     json_file: str | None = JSON,
     out: Path | None = _OUT,
 ) -> None:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved."""
-    from gradus import api
+    from gradus import commands
 
-    if scoreboard:
-        _scoreboard(environment, part, seed=seed, out=out, json_file=json_file)
-        return
-    if not environment:
-        raise typer.BadParameter("name an environment or a file of rows, or ask for --scoreboard")
-    refuse("part", why="without --scoreboard")
-    if openenv_report is not None:
-        _openenv(environment, openenv_report, budget=budget or 8000, policy=policy, seed=seed, json_file=json_file)
     if compare is not None and not compare.exists():
         raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {compare}")
-    if compare is not None and api.is_stored_audit(environment):
+    if compare is not None and commands.is_stored_audit(environment):
         _compare_stored(compare, environment, json_file)
     if not attack:
         refuse("attack_episodes", "attempts", why="without --attack")
-    result = api.audit(
+    result = commands.audit(
         environment,
         grader,
         rewards=reward,
@@ -133,7 +109,7 @@ def command(
     )
     show(result, json_file)
     if compare is not None and json_file != "-":
-        api.compare_audits(compare, result).show()
+        commands.compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     if review is not None and json_file is None and (marked := result.ask_person(review)):
@@ -157,45 +133,11 @@ def _say_next(result: Audit, environment: str, *, grader: str | None, out: Path 
         next_command("audit", environment, *same(*_SAME), "--out", "audit", why=why)
 
 
-def _refuse_all_but(*names: str, why: str) -> None:
-    """Refuse the options of other kinds of audit, which would have no effect."""
-    refuse(*(name for name in (*_SAME, "part", "openenv_report", "out") if name not in names), why=why)
-
-
 def _compare_stored(old: Path, new: str, json_file: str | None) -> NoReturn:
     """Two stored audits beside each other, with the exit code of the newer."""
-    from gradus import api
+    from gradus import commands
 
-    _refuse_all_but("compare", why="between two stored audits")
-    comparison = api.compare_audits(old, new)
+    refuse(*(name for name in (*_SAME, "out") if name != "compare"), why="between two stored audits")
+    comparison = commands.compare_audits(old, new)
     show(comparison, json_file)
     raise typer.Exit(_CODES[str(comparison.new["verdict"])])
-
-
-def _openenv(
-    package: str, report: Path, *, budget: int, policy: str | None, seed: int, json_file: str | None
-) -> NoReturn:
-    """The report of OpenEnv's validation, with the exit codes of `openenv validate`."""
-    from gradus import api
-
-    _refuse_all_but("budget", "policy", "seed", "openenv_report", why="with --openenv-report")
-    validation = api.validate_openenv(package, budget=budget, policy=policy, seed=seed)
-    print_json(validation.to_json(), str(report))
-    show(validation, json_file)
-    raise typer.Exit(1 if validation.verdict == "fail" else 0)
-
-
-def _scoreboard(
-    environment: str | None, parts: list[str], *, seed: int, out: Path | None, json_file: str | None
-) -> None:
-    """The tables; with a folder also the page of results, and what is needed to go on there."""
-    from gradus.api.measuring import scoreboard
-
-    if environment:
-        raise typer.BadParameter(f"--scoreboard audits graders of its own; leave out {environment}, or --scoreboard")
-    _refuse_all_but("seed", "part", "out", why="with --scoreboard")
-    result = scoreboard(parts, seed=seed, folder=out)
-    show(result, json_file)
-    if out is not None:
-        note(f"written: {result.save(out / 'audit.md')}")
-    next_command("audit", "arithmetic")

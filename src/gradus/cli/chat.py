@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gradus.cli.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
+from gradus.commands.options import KEEP_HISTORY, MAX_NEW_TOKENS, TEMPERATURE
 
 
 def command(
@@ -18,7 +18,7 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of sampling."),
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
-    from gradus import api
+    from gradus import commands
     from gradus.core.files import whole_characters
     from gradus.core.printable import printable
 
@@ -33,7 +33,7 @@ def command(
             typer.echo()
             return None
 
-    api.chat(
+    commands.chat(
         model,
         ask=ask,
         show=lambda piece: typer.echo(printable(piece), nl=False),

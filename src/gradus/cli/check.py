@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE, REWARDS
-from gradus.cli.output import next_command, same, show
+from gradus.commands.options import CHANGES, JSON, MODEL, PRESET, QUICK, RECIPE, REWARDS
+from gradus.commands.output import next_command, same, show
 
 
 def command(
@@ -29,7 +29,7 @@ def command(
     if not online:
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")  # before anything imports the hub's client
     import gradus
-    from gradus.api.training import recipe_or_data
+    from gradus.commands.training import recipe_or_data
 
     data, recipe = recipe_or_data(environment, recipe)
     result = gradus.check(

@@ -6,7 +6,8 @@ import importlib
 
 import typer
 
-from gradus.cli.options import Command
+from gradus.commands.guests import attach_guests
+from gradus.commands.options import Command
 
 _GROUPS = {
     "Start here": {"run": "run", "init": "init", "envs": "envs", "play": "play", "docs": "docs"},
@@ -48,3 +49,4 @@ def attach(app: typer.Typer) -> None:
     for name, module in _APPS.items():
         loaded = importlib.import_module(f"gradus.cli.{module}")
         app.add_typer(loaded.app, name=name, rich_help_panel="Around them")
+    attach_guests(app, "Around them")

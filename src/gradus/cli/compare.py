@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import JSON
-from gradus.cli.output import next_command, note, same, show
+from gradus.commands.options import JSON
+from gradus.commands.output import next_command, note, same, show
 
 
 def command(

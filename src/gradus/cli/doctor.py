@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import JSON
-from gradus.cli.output import next_command, show
+from gradus.commands.options import JSON
+from gradus.commands.output import next_command, show
 
 
 def command(
@@ -15,9 +15,9 @@ def command(
     json_file: str | None = JSON,
 ) -> None:
     """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop, 3: no metrics."""
-    from gradus import api
+    from gradus import commands
 
-    result = api.diagnose(run)
+    result = commands.diagnose(run)
     show(result, json_file)
     if (run / "results.json").is_file():
         next_command("report", run)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from gradus.cli.options import JSON
-from gradus.cli.output import next_command, note, print_json
+from gradus.commands.options import JSON
+from gradus.commands.output import next_command, note, print_json
 
 
 def command(
@@ -19,10 +19,10 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from gradus import api
+    from gradus import commands
     from gradus.core.terminal import Terminal
 
-    if not print_json(rows := api.list_environments(name), json_file):
+    if not print_json(rows := commands.list_environments(name), json_file):
         return
     table = Table(title="environments", box=None, pad_edge=False)
     table.add_column("name", style="bold")
@@ -37,10 +37,10 @@ def command(
 def _one(name: str, json_file: str | None) -> None:
     from rich.text import Text
 
-    from gradus import api
+    from gradus import commands
     from gradus.core.terminal import Terminal
 
-    about = api.describe(name)
+    about = commands.describe(name)
     if not print_json(about, json_file):
         return
     console = Terminal()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import ENVIRONMENT, JSON, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
-from gradus.cli.output import next_command, note, same, show
+from gradus.commands.options import ENVIRONMENT, JSON, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
+from gradus.commands.output import next_command, note, same, show
 
 # What makes an evaluation the one that it is.
 _SAME = ("policy", "reward", "grader", "condition", "episodes", "seed", "pairs", "power", "samples", "pass_k",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import MAX_NEW_TOKENS, TEMPERATURE
-from gradus.cli.output import refuse
+from gradus.commands.options import MAX_NEW_TOKENS, TEMPERATURE
+from gradus.commands.output import refuse
 from gradus.core.verbosity import quiet
 
 
@@ -25,21 +25,21 @@ def command(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is there."),
 ) -> None:
     """Write model, tokenizer, generation config and a model card with the evaluation table; or the evaluation as logs."""
-    from gradus import api
+    from gradus import commands
     from gradus.core import ConfigError
 
     if kind not in ("model", "inspect"):
         raise ConfigError(f"--format is model or inspect, got {kind!r}")
     if kind == "inspect":
         refuse("merge", "dtype", "temperature", "max_new_tokens", "overwrite", why="on logs")
-        for path in api.export_logs(run, out):
+        for path in commands.export_logs(run, out):
             typer.echo(str(path))
         return
     sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens}
-    exported = api.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
+    exported = commands.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
     merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"
     typer.echo(f"{exported.path}: {exported.parameters:,} parameters in {exported.dtype}{merged}")
     if not quiet():
         path = str(exported.path)
-        chat = f"gradus chat {shlex.quote(path)}   or   " if api.can_chat(path) else ""
+        chat = f"gradus chat {shlex.quote(path)}   or   " if commands.can_chat(path) else ""
         typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, ENVIRONMENT, GRADER, MEMORY, PRESET, RECIPE, REWARDS, TRACKER
-from gradus.cli.output import next_command
+from gradus.commands.options import CHANGES, ENVIRONMENT, GRADER, MEMORY, PRESET, RECIPE, REWARDS, TRACKER
+from gradus.commands.output import next_command
 
 
 def command(
@@ -25,9 +25,9 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off, bit for bit."),
 ) -> None:
     """Roll out groups, grade them, and make what got more reward more likely."""
-    from gradus import api
+    from gradus import commands
 
-    best = api.grpo(
+    best = commands.grpo(
         environment,
         model,
         out=out,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import MODEL
-from gradus.cli.output import next_command, note
+from gradus.commands.options import MODEL
+from gradus.commands.output import next_command, note
 
 
 def command(
@@ -17,9 +17,9 @@ def command(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a recipe that is there."),
 ) -> None:
     """Look at your data or environment, write a recipe that fits it, and say what is missing."""
-    from gradus import api
+    from gradus import commands
 
-    for line in api.init(source, out, model=model, overwrite=overwrite):
+    for line in commands.init(source, out, model=model, overwrite=overwrite):
         note(line)
     typer.echo(f"recipe: {out}")
     next_command("check", out)

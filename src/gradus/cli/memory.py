@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gradus.cli.options import JSON, TEMPERATURE, Command
-from gradus.cli.output import next_command, note, print_json, problem
+from gradus.commands.options import JSON, TEMPERATURE, Command
+from gradus.commands.output import next_command, note, print_json, problem
 from gradus.core import EnvironmentFault
 from gradus.core.printable import printable
 
 if TYPE_CHECKING:
-    from gradus.api.memory import CallResult, DurableMemory
+    from gradus.commands.memory import CallResult, DurableMemory
 
 app = typer.Typer(
     help="Keep and query a memory on disk: every change is flushed before it is confirmed.", no_args_is_help=True
@@ -33,7 +33,7 @@ _SCHEMA = typer.Option(None, "--schema", help="Banks of a new memory: nine-banks
 
 
 def _open(folder: Path, schema: str | None = None, *, create: bool = False) -> DurableMemory:
-    from gradus.api.memory import DurableMemory, find_schema
+    from gradus.commands.memory import DurableMemory, find_schema
 
     return DurableMemory(folder, find_schema(schema) if schema else None, create=create)
 
@@ -48,7 +48,7 @@ def learn(
     seed: int = typer.Option(0, "--seed", help="Seed of the agent's answers."),
 ) -> None:
     """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
-    from gradus.api.memory import learn as learn_text
+    from gradus.commands.memory import learn as learn_text
 
     learned = learn_text(
         agent, file, memory=memory, chunk_words=chunk_words, temperature=temperature, seed=seed, tell=_tell
@@ -90,8 +90,8 @@ def ask(
     json_file: str | None = JSON,
 ) -> None:
     """Answer a question from what an agent kept, and show the entries that the answer was read from."""
-    from gradus.api.memory import ask as ask_memory
-    from gradus.api.memory import memory_of
+    from gradus.commands.memory import ask as ask_memory
+    from gradus.commands.memory import memory_of
 
     answered = ask_memory(agent, question, memory=memory, reader=reader)
     if _on_one_line(answered.to_json(), json_file):
@@ -156,7 +156,7 @@ def call(
     schema: str | None = _SCHEMA,
 ) -> None:
     """Carry out a model's tool calls; prints one JSON line for each, and exits 1 if one was refused."""
-    from gradus.api.memory import run_calls
+    from gradus.commands.memory import run_calls
 
     with _open(folder, schema, create=True) as memory:
         results = run_calls(memory, sys.stdin.read() if text == "-" else text)
@@ -239,7 +239,7 @@ def import_(
     schema: str | None = _SCHEMA,
 ) -> None:
     """Take in entries from a file; what is there already is not taken twice."""
-    from gradus.api.memory import import_file
+    from gradus.commands.memory import import_file
 
     with _open(folder, schema, create=True) as memory:
         summary = import_file(memory, file)
@@ -269,7 +269,7 @@ def export(
 @app.command(cls=Command)
 def banks(schema: str = typer.Option("nine-banks", "--schema", help="nine-banks or paper.")) -> None:
     """List the banks of a schema."""
-    from gradus.api.memory import find_schema
+    from gradus.commands.memory import find_schema
 
     _table(("category", "what belongs there"), list(find_schema(schema).banks.items()))
 

@@ -16,9 +16,9 @@ def command(
     sessions: int = typer.Option(64, "--sessions", min=1, help="Episodes that its server runs at once."),
 ) -> None:
     """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
-    from gradus import api
+    from gradus import commands
 
-    written = api.package_environment(environment, folder, sessions=sessions)
+    written = commands.package_environment(environment, folder, sessions=sessions)
     typer.echo(f"wrote {len(written.files)} files to {written.folder}")
     if not written.locked:
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from gradus.cli.options import CHANGES, JSON, MEMORY, MODEL, PRESET, QUICK, RECIPE
-from gradus.cli.output import next_command, same, show
+from gradus.commands.options import CHANGES, JSON, MEMORY, MODEL, PRESET, QUICK, RECIPE
+from gradus.commands.output import next_command, same, show
 
 
 def command(
@@ -20,7 +20,7 @@ def command(
 ) -> None:
     """Forecast the GRPO of a recipe; what cannot fit is refused with the setting to change."""
     import gradus
-    from gradus.api.training import recipe_or_data
+    from gradus.commands.training import recipe_or_data
     from gradus.core import ConfigError
 
     data, recipe = recipe_or_data(environment, recipe)

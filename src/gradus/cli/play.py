@@ -11,6 +11,6 @@ def command(
     condition: str | None = typer.Option(None, "--condition", help="A condition of the environment."),
 ) -> None:
     """Play one episode yourself in the terminal."""
-    from gradus import api
+    from gradus import commands
 
-    api.play(environment, seed=seed, condition=condition)
+    commands.play(environment, seed=seed, condition=condition)

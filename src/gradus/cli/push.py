@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.output import next_command, same
+from gradus.commands.output import next_command, same
 
 
 def command(
@@ -17,9 +17,9 @@ def command(
     endpoint: str | None = typer.Option(None, "--endpoint", help="Another Hub than huggingface.co."),
 ) -> None:
     """Upload a model or trajectories with a card to the Hugging Face Hub."""
-    from gradus import api
+    from gradus import commands
 
-    plan, address = api.push(source, repository, public=public, dry_run=dry_run, endpoint=endpoint)
+    plan, address = commands.push(source, repository, public=public, dry_run=dry_run, endpoint=endpoint)
     seen = "private" if plan.private else "public"
     typer.echo(f"{plan.kind} {plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
     for file in plan.files:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import JSON, REWARDS
-from gradus.cli.output import next_command, note, same, show
 from gradus.cli.show import ENV
+from gradus.commands.options import JSON, REWARDS
+from gradus.commands.output import next_command, note, same, show
 from gradus.core.strictness import go_around
 
 
@@ -26,9 +26,9 @@ def command(
     json_file: str | None = JSON,
 ) -> None:
     """Grade stored episodes again; only a policy to compare --against is rolled out. Exit code 1 if no episode got a reward."""
-    from gradus import api
+    from gradus import commands
 
-    result = api.regrade(file, grader, rewards=reward, against=against, environment=environment)
+    result = commands.regrade(file, grader, rewards=reward, against=against, environment=environment)
     for problem in result.problems:
         go_around(problem, "the rest is used")
     if out is not None:

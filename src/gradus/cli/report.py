@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.output import next_command
+from gradus.commands.output import next_command
 
 
 def command(run: Path = typer.Argument(..., help="A run folder.")) -> None:

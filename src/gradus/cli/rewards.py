@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import JSON, Command
-from gradus.cli.output import json_text, next_command, print_json, problem, same
+from gradus.commands.options import JSON, Command
+from gradus.commands.output import json_text, next_command, print_json, problem, same
 
 app = typer.Typer(help="Try reward functions without training.", no_args_is_help=True)
 
@@ -15,9 +15,9 @@ app = typer.Typer(help="Try reward functions without training.", no_args_is_help
 @app.command("list", cls=Command)
 def list_rewards() -> None:
     """The built-in reward functions and what they reward."""
-    from gradus import api
+    from gradus import commands
 
-    api.list_rewards().show()
+    commands.list_rewards().show()
     next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
 
 
@@ -43,12 +43,14 @@ def try_(
     json_file: str | None = JSON,
 ) -> None:
     """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any."""
-    from gradus import api
+    from gradus import commands
     from gradus.core import ConfigError
 
     if (file is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
-    tried = api.try_rewards(file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit)
+    tried = commands.try_rewards(
+        file or completion, reward, prompt=prompt, answer=answer, messages=messages, limit=limit
+    )
     rows = tried.rows()
     if json_file == "-":  # one line a completion
         for row in rows:

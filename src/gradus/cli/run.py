@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, MEMORY, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
-from gradus.cli.output import next_command
+from gradus.commands.options import CHANGES, MEMORY, MODEL, PRESET, QUICK, RECIPE, REWARDS, TRACKER
+from gradus.commands.output import next_command
 
 
 def command(
@@ -40,8 +40,8 @@ def command(
 ) -> None:
     """Do everything: from a teacher to a trained model and the proof that it got better."""
     import gradus
-    from gradus import api
-    from gradus.api.training import recipe_or_data
+    from gradus import commands
+    from gradus.commands.training import recipe_or_data
 
     data, recipe = recipe_or_data(environment, recipe)
     result = gradus.run(
@@ -61,7 +61,7 @@ def command(
         seeds=seeds,
         parallel=parallel,
     )
-    if api.can_chat(result.folder):
+    if commands.can_chat(result.folder):
         next_command("chat", result.folder)
     else:
         next_command("show", result.folder, "--last")

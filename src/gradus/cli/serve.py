@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import KEEP_HISTORY
+from gradus.commands.options import KEEP_HISTORY
 
 
 def command(
@@ -39,9 +39,9 @@ def command(
     seed: int = typer.Option(0, "--seed", help="Seed of sampling if a request names none."),
 ) -> None:
     """Serve chat completions and completions, streaming or not, with token ids and log-probs."""
-    from gradus import api
+    from gradus import commands
 
-    api.serve(
+    commands.serve(
         model,
         host=host,
         port=port,

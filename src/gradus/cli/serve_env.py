@@ -15,6 +15,6 @@ def command(
     ),
 ) -> None:
     """Serve an environment to OpenEnv clients, over WebSocket and HTTP."""
-    from gradus import api
+    from gradus import commands
 
-    api.serve_environment(environment, host=host, port=port, sessions=sessions, threads=threads, tell=typer.echo)
+    commands.serve_environment(environment, host=host, port=port, sessions=sessions, threads=threads, tell=typer.echo)

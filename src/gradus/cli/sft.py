@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import CHANGES, ENVIRONMENT, MEMORY, MODEL, PRESET, RECIPE, REWARDS, TRACKER
-from gradus.cli.output import next_command, same
+from gradus.commands.options import CHANGES, ENVIRONMENT, MEMORY, MODEL, PRESET, RECIPE, REWARDS, TRACKER
+from gradus.commands.output import next_command, same
 
 
 def command(
@@ -25,9 +25,9 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Go on where a stopped run left off."),
 ) -> None:
     """Supervised fine-tuning on the action tokens of stored episodes."""
-    from gradus import api
+    from gradus import commands
 
-    best = api.sft(
+    best = commands.sft(
         environment,
         data,
         out=out,

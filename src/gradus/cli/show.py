@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import JSON
-from gradus.cli.output import next_command, same, show
+from gradus.commands.options import JSON
+from gradus.commands.output import next_command, same, show
 from gradus.core.strictness import go_around
 
 ENV = typer.Option(
@@ -28,9 +28,9 @@ def command(
     json_file: str | None = JSON,
 ) -> None:
     """Show stored episodes: what was seen, answered, rewarded and believed."""
-    from gradus import api
+    from gradus import commands
 
-    result = api.show(file, episode, newest=last, compared=diff, environment=environment)
+    result = commands.show(file, episode, newest=last, compared=diff, environment=environment)
     for problem in result.problems:
         go_around(problem, "the rest is used")
     show(result, json_file)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from gradus.cli.options import ENVIRONMENT, GRADER, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
-from gradus.cli.output import next_command, note, same
+from gradus.commands.options import ENVIRONMENT, GRADER, KEEP_HISTORY, MAX_NEW_TOKENS, REWARDS, TEMPERATURE, given
+from gradus.commands.output import next_command, note, same
 
 
 def command(
@@ -35,12 +35,12 @@ def command(
     out: Path = typer.Option(Path("teacher.jsonl"), "--out", "-o", help="Where the episodes go."),
 ) -> None:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed."""
-    from gradus import api
+    from gradus import commands
 
     sampling = given(temperature=temperature, max_new_tokens=max_new_tokens, keep_history=keep_history)
     options = {"episodes": episodes, "grader": grader, "rewards": reward, "workers": workers, "seed": seed}
     remote = given(concurrency=concurrency, reasoning_effort=effort, price=None if price is None else price.split(","))
-    summary = api.teach(environment, policy, out=out, remote=remote, **options, **sampling)
+    summary = commands.teach(environment, policy, out=out, remote=remote, **options, **sampling)
     typer.echo(summary.sentence(out))
     if summary.failed == summary.episodes:
         note(f"every episode failed; gradus show {shlex.quote(str(out))} says why")

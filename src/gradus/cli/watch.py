@@ -11,6 +11,6 @@ def command(
     port: int = typer.Option(8765, "--port", min=0, max=65535, help="Port; 0 takes a free one."),
 ) -> None:
     """Follow runs on a local page: curves, alerts, newest episodes, time left. It only reads; stop it with Ctrl-C."""
-    from gradus import api
+    from gradus import commands
 
-    api.watch(runs, host=host, port=port, tell=typer.echo)
+    commands.watch(runs, host=host, port=port, tell=typer.echo)

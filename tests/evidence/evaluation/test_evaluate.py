@@ -12,7 +12,7 @@ from garden import SPEC, Garden, Scripted
 from rich.console import Console
 
 import gradus
-from gradus.api import Run
+from gradus.commands import Run
 from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evidence.evaluation import compare, compare_seeds, evaluate
 from gradus.evidence.reports import all_tables
@@ -457,7 +457,7 @@ def test_a_policy_that_is_rolled_out_later_meets_the_same_questions_or_is_not_pa
     scores = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"])
     scores.save(stored)
     rows([*range(200, 230), *range(100)])
-    compared = gradus.api.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
+    compared = gradus.commands.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
     (pair,) = compared["conditions"]["held-out"]["pairs"].values()
     asked = {each.task.seed: each.turns[0].observation for each in scores.episodes}
     now = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import gradus.api
+import gradus.commands
 from gradus.core import ConfigError, StorageError
 from gradus.core.strictness import VARIABLE
 from gradus.evidence.reports import show_results
@@ -206,7 +206,7 @@ def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_anothe
     folder = tmp_path / "a" / "lr=1e-5"
     assert by_name([str(folder), f"low={tmp_path}"]) == {"lr=1e-5": folder, "low": tmp_path}
     with pytest.raises(ConfigError, match="two runs are called 'lr=1e-5'"):
-        gradus.api.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
+        gradus.commands.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
 
 
 def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradus import api
+from gradus import commands
 from gradus.core import ConfigError, StorageError
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.runs.stored_episodes import newest_file, pick_episode, samples
@@ -47,10 +47,10 @@ def test_the_newest_of_a_file_are_its_best_and_worst(played: Any, tmp_path: Path
     """Asked for a file, they had no effect."""
     file = tmp_path / "t.jsonl"
     write_episodes(file, _episodes(played), environment="rhythm")
-    assert list(api.show(file, newest=True).episodes)[:3] == ["best", "worst", "random"]
-    assert list(api.show(file).episodes) == [""]
+    assert list(commands.show(file, newest=True).episodes)[:3] == ["best", "worst", "random"]
+    assert list(commands.show(file).episodes) == [""]
     with pytest.raises(ConfigError, match="leave the number out"):
-        api.show(file, 1, newest=True)
+        commands.show(file, 1, newest=True)
 
 
 def test_best_worst_random_and_invalid(played: Any) -> None:

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from gradus import api, environments
+from gradus import commands, environments
 from gradus.cli.app import _ordered, app, main
 from gradus.cli.commands import attach
-from gradus.cli.output import json_text
+from gradus.commands.output import json_text
 from gradus.core import ConfigError, Failure, GradusError, StopReason
 from gradus.rollouts import roll_out, write_episodes
 from gradus.runs.policies import make_policy
@@ -132,7 +132,7 @@ def ends_with(monkeypatch, *words):
 
 def test_every_environment_says_what_it_is_and_what_it_needs():
     """Those that want a word after the colon showed the error of leaving it out."""
-    for row in api.list_environments():
+    for row in commands.list_environments():
         try:
             assert row["summary"] == environments.load(row["name"]).summary
         except ConfigError:
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, 
 
 def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
     heard = []
-    monkeypatch.setattr("gradus.api.chat", lambda model, ask, **_: heard.append(ask()))
+    monkeypatch.setattr("gradus.commands.chat", lambda model, ask, **_: heard.append(ask()))
     monkeypatch.setattr("builtins.input", lambda _: "a\udcff")
     gradus("chat", "m")
     assert heard == ["a?"]
@@ -158,9 +158,9 @@ def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
 
 def test_a_played_environment_without_policies_names_a_model_to_compare_with(monkeypatch, capsys):
     spec = replace(environments.load("arithmetic"), policies={}, teacher=None)
-    monkeypatch.setattr("gradus.api.episodes.load_environment", lambda _: spec)
+    monkeypatch.setattr("gradus.commands.episodes.load_environment", lambda _: spec)
     monkeypatch.setattr("builtins.input", lambda *_: "1")
-    api.play("mine.py:spec", seed=0)
+    commands.play("mine.py:spec", seed=0)
     assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
 
 
@@ -301,7 +301,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
     more = SimpleNamespace(more_episodes=36)
     result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None, result=more)
-    monkeypatch.setattr("gradus.api.audit", lambda *_, **__: result)
+    monkeypatch.setattr("gradus.commands.audit", lambda *_, **__: result)
     words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)
     assert says in gradus(*words, expect=code)
 
@@ -309,7 +309,7 @@ def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, ve
 def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monkeypatch, tmp_path):
     """The next command was the one that had been typed."""
     result = SimpleNamespace(verdict="fail", hack=None, show=lambda: None, save=lambda out: [out / "audit.json"])
-    monkeypatch.setattr("gradus.api.audit", lambda *_, **__: result)
+    monkeypatch.setattr("gradus.commands.audit", lambda *_, **__: result)
     said = gradus("audit", "shop", "--out", tmp_path / "audit", expect=1)
     assert "written: " in said
     assert "next:" not in said
@@ -336,7 +336,7 @@ def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
 
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
-    monkeypatch.setattr("gradus.api.sft", lambda *_, **__: Path("runs/sft/best"))
+    monkeypatch.setattr("gradus.commands.sft", lambda *_, **__: Path("runs/sft/best"))
     said = gradus(
         "sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1"
     )
@@ -347,7 +347,7 @@ def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
 @pytest.mark.parametrize(("nano", "says"), [(True, "show runs/shop --last"), (False, "chat runs/shop")])
 def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, says):
     """`gradus chat` was the next command, and a model of 750 words is none to chat with."""
-    monkeypatch.setattr("gradus.run", lambda *_, **__: api.Run(Path("runs/shop")))
+    monkeypatch.setattr("gradus.run", lambda *_, **__: commands.Run(Path("runs/shop")))
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
     assert f"next: gradus {says}" in gradus("run", "shop")
 
@@ -384,12 +384,12 @@ def test_help_cuts_no_name(command, columns):
 
 def test_suggested_commands_are_quoted(monkeypatch):
     exported = SimpleNamespace(path=Path("my model"), gap=None, parameters=1, dtype="float32")
-    monkeypatch.setattr("gradus.api.export", lambda *_, **__: exported)
+    monkeypatch.setattr("gradus.commands.export", lambda *_, **__: exported)
     assert "gradus chat 'my model' " in gradus("export", "run", "my model")
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
     assert "gradus chat" not in gradus("export", "run", "my model")
     package = SimpleNamespace(folder=Path("my env"), files=(), locked=True, oracle=True)
-    monkeypatch.setattr("gradus.api.package_environment", lambda *_, **__: package)
+    monkeypatch.setattr("gradus.commands.package_environment", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")
     assert "python 'my env/server/app.py'    check it: openenv validate 'my env'" in said
 

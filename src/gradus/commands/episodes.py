@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
-from gradus.api.environments import load_environment, with_rewards
-from gradus.api.shown import Shown
+from gradus.commands.environments import load_environment, with_rewards
+from gradus.commands.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError, Task
 from gradus.core.documents import Results
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.given import as_list
-from gradus.api.shown import Shown
+from gradus.commands.given import as_list
+from gradus.commands.shown import Shown
 from gradus.core import ConfigError
 
 if TYPE_CHECKING:
@@ -103,11 +103,11 @@ def try_rewards(
 
     ``messages``: whether the functions get chat messages; None, as in a run: if the rows are chats.
 
-    >>> from gradus import api
-    >>> api.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
+    >>> from gradus import commands
+    >>> commands.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
     1.0
     """
-    from gradus.api.environments import reward_entries
+    from gradus.commands.environments import reward_entries
     from gradus.rewards import Completion, load_rewards, read_completions
     from gradus.rewards import try_rewards as score
     from gradus.rollouts.storage import decode

@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, said = gradus("teach", "rhythm", "-n", 2, "-o", tmp_path / "file" / "t.jsonl")
     assert (code, "could not write" in said) == (3, True), said
-    code, said = gradus("package-env", "rhythm", tmp_path / "file" / "package")
+    code, said = gradus("package-env", "arithmetic", tmp_path / "file" / "package")
     assert (code, "file" in said) == (3, True), said
 
 

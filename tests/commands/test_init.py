@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import gradus
-from gradus.api import init
+from gradus.commands import init
 from gradus.core import Condition, ConfigError
 from gradus.environments import load
 from gradus.environments.verifiable import check_tasks

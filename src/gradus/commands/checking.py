@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import Data, as_name, load_environment
-from gradus.api.given import as_list, require_rewards_used, whole_number
-from gradus.api.pickled_spec import OfSpec
-from gradus.api.shown import Shown
+from gradus.commands.environments import Data, as_name, load_environment
+from gradus.commands.given import as_list, require_rewards_used, whole_number
+from gradus.commands.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.environments.naming import file_name
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit(OfSpec):
+class Audit(Shown):
     """The verdict on a grader. ``result`` holds the checks, the points of the figure and the hack, if one came up."""
 
     spec: EnvironmentSpec
@@ -195,7 +194,7 @@ def check(
     >>> gradus.check("arithmetic", quick=True).status in ("pass", "warn")
     True
     """
-    from gradus.api.training import WHOLE_RUN, make_recipe
+    from gradus.commands.training import WHOLE_RUN, make_recipe
     from gradus.runs.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)
@@ -256,7 +255,7 @@ def plan(data: Any = None, *, preset: str | None = None, memory: str | None = No
     >>> gradus.plan("arithmetic").problem is None
     True
     """
-    from gradus.api.training import WHOLE_RUN, make_recipe
+    from gradus.commands.training import WHOLE_RUN, make_recipe
     from gradus.runs.checks.plan import fitted_plan
     from gradus.runs.planning.forecast import check_fits
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.given import checked_sampling, known_options, parameters, path_text
+from gradus.commands.given import checked_sampling, known_options, parameters, path_text
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 
@@ -33,7 +33,7 @@ def export(
     from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
     from gradus.runs.policies import existing_model
 
-    known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "api.export")
+    known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "commands.export")
     checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
     source = existing_model(path_text("run", run))
     stored = default_sampling(read_settings(source) or ModelSettings())

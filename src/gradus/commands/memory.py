@@ -1,7 +1,7 @@
 """A memory on disk, outside any training: every change is flushed before it is confirmed.
 
 >>> import tempfile
->>> from gradus.api.memory import DurableMemory
+>>> from gradus.commands.memory import DurableMemory
 >>> with DurableMemory(tempfile.mkdtemp(), create=True) as memory:
 ...     entry = memory.insert("values", "prefers tea to coffee")
 ...     [hit.entry.content for hit in memory.search("tea")]
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradus.api.given import checked_sampling, path_text
+from gradus.commands.given import checked_sampling, path_text
 from gradus.core import ConfigError, Policy, Task
 from gradus_worlds.memory import DurableMemory, find_schema, import_file, run_calls
 from gradus_worlds.memory.learning import CHUNK_WORDS, FIRST_ID, OwnText, read_chunks
@@ -76,7 +76,7 @@ def learn(
     """
     from dataclasses import replace
 
-    from gradus.api.environments import load_environment
+    from gradus.commands.environments import load_environment
     from gradus.rollouts import roll_out
     from gradus.runs.policies import make_policy
 

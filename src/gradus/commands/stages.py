@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import load_environment
-from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
-from gradus.api.shown import Shown
-from gradus.api.training import gradients, make_recipe
+from gradus.commands.environments import load_environment
+from gradus.commands.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
+from gradus.commands.shown import Shown
+from gradus.commands.training import gradients, make_recipe
 from gradus.core import EnvironmentSpec
 from gradus.environments.naming import file_name
 
@@ -60,7 +60,7 @@ def teach(
         from gradus.runs.recipe_files import remote_settings
 
         asked = remote_settings(remote)
-    teacher = make_policy(spec, name, remote=asked, **checked_sampling(sampling, "api.teach", parameters(teach)))
+    teacher = make_policy(spec, name, remote=asked, **checked_sampling(sampling, "commands.teach", parameters(teach)))
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(

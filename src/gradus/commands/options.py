@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from gradus.cli.output import FOR_MACHINES, GIVEN
+from gradus.commands.output import FOR_MACHINES, GIVEN
 
 ENVIRONMENT = typer.Argument(
     ...,
@@ -64,7 +64,7 @@ MEMORY = typer.Option(
 
 
 # An argument that may be left out -> what it may be left out for.
-_ABOUT = {"environment": ("environment", "recipe", "scoreboard"), "file": ("file", "completion")}
+_ABOUT = {"environment": ("environment", "recipe"), "file": ("file", "completion")}
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradus.api.environments import load_environment
-from gradus.api.given import as_list
+from gradus.commands.environments import load_environment
+from gradus.commands.given import as_list
 from gradus.core import EnvironmentSpec
 
 if TYPE_CHECKING:

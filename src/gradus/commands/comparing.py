@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gradus.api.environments import Data, load_environment
-from gradus.api.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
-from gradus.api.pickled_spec import OfSpec
-from gradus.api.shown import Shown
-from gradus.api.training import Run, load_run
+from gradus.commands.environments import Data, load_environment
+from gradus.commands.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
+from gradus.commands.shown import Shown
+from gradus.commands.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _MOST_RUNS = 6  # whose settings stand on one line
 
 
 @dataclass(frozen=True, repr=False)
-class Scores(OfSpec):
+class Scores(Shown):
     """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes; ``wide`` shows all figures."""
 
     spec: EnvironmentSpec

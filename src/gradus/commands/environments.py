@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus import environments
-from gradus.api.given import path_text, whole_number
+from gradus.commands.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.environments.naming import file_name
 from gradus.runs.own_code import forget_changed_files
 
 if TYPE_CHECKING:
-    from gradus.api.training import Run
+    from gradus.commands.training import Run
     from gradus.rollouts import RolloutResult
 
 Rows = Sequence[Mapping[str, Any]]
@@ -85,8 +85,8 @@ def list_environments(suite: str | None = None) -> list[dict[str, str]]:
 def describe(environment: str | EnvironmentSpec | type) -> dict[str, Any]:
     """What ``gradus envs NAME --json`` prints: graders, conditions, policies, teacher.
 
-    >>> from gradus import api
-    >>> api.describe("arithmetic")["teacher"]
+    >>> from gradus import commands
+    >>> commands.describe("arithmetic")["teacher"]
     'teacher'
     """
     spec = load_environment(environment)

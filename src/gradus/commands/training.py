@@ -10,9 +10,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.api.environments import as_name, reward_entries
-from gradus.api.given import as_list, known_options, parameters, path_text, whole_number
-from gradus.api.shown import Shown
+from gradus.commands.environments import as_name, reward_entries
+from gradus.commands.given import as_list, known_options, parameters, path_text, whole_number
+from gradus.commands.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.naming import did_you_mean
