@@ -19,7 +19,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What was rolled out and what it came to. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
+    """An evaluation: its document and its episodes. ``episodes``: condition -> policy -> episodes, graded by the first grader."""
 
     document: Results
     episodes: Rollouts
@@ -248,7 +248,7 @@ def condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: 
 
 
 def chosen_graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
-    """The graders of these names, the environment's default one if there are none."""
+    """Returns the graders of these names, or the environment's default grader if ``names`` is empty."""
     return [spec.grader(name) for name in dict.fromkeys(names or [spec.default_grader])]
 
 

@@ -106,7 +106,7 @@ def on_same_tasks(figures: Mapping[T, Figures]) -> dict[T, Figures]:
 
 
 def tasks_moved(figures: Sequence[Figures]) -> bool:
-    """Whether seeds stand for other tasks in one of them than in another."""
+    """Says if seeds stand for other tasks in one of them than in another."""
     return moved_tasks([dict(zip(each.seeds, each.ids, strict=True)) for each in figures]) > 0
 
 
@@ -141,7 +141,7 @@ def _average(values: Values, places: Sequence[int]) -> float | None:
 
 
 def _passes(episodes: Sequence[Episode], samples: Sequence[Sequence[int]], k: int) -> Values:
-    """pass@k of each task. An episode passes if its true reward is 1, or its reward if there is no true reward."""
+    """Returns pass@k of each task. An episode passes if its true reward is 1; without true rewards, if its reward is 1."""
     outcomes = [_number(episode.metrics.get("true_reward")) for episode in episodes]
     if all(outcome is None for outcome in outcomes):
         outcomes = [episode.reward.value if episode.reward else None for episode in episodes]
@@ -175,7 +175,7 @@ def _cluster(cluster: Callable[[Episode], str], episode: Episode) -> str:
 
 
 def _asked(what: str, give: Callable[[Episode], T], episode: Episode) -> T | None:
-    """What a function of the environment says of an episode; None, and a warning, if it raises: the episodes would be lost."""
+    """Calls a function of the environment on an episode. If it raises, returns None and warns, so that the episodes are kept."""
     given, raised = ask_environment(what, give, episode)
     if raised:
         warnings.warn(f"{raised} in an episode", stacklevel=2)
@@ -183,7 +183,7 @@ def _asked(what: str, give: Callable[[Episode], T], episode: Episode) -> T | Non
 
 
 def policy_record(figures: Figures) -> dict[str, Any]:
-    """What the document says of one policy."""
+    """Returns the document's record of one policy."""
     record: dict[str, Any] = {name: _mean(values, figures) for name, values in figures.plain.items()}
     return record | {
         "components": {name: _mean(values, figures) for name, values in figures.components.items()},
@@ -225,14 +225,14 @@ def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def first_failure(episodes: Sequence[Episode]) -> str:
-    """What went wrong in the first episode that failed, or else in the first that could not be graded; an empty text if nothing did."""
+    """Returns the first failure's message, or else the first grading error; an empty text if every episode went well."""
     told = [f"{e.failure.stage}: {e.failure.type}: {e.failure.message}" for e in episodes if e.failure]
     told += [e.reward.error for e in episodes if e.reward is not None and e.reward.error]
     return beginning(" ".join(told[0].split()), _LONG) if told else ""
 
 
 def _actions(turn: Turn) -> list[str]:
-    """What was done in a valid turn: the tools that were called, the span named action, or the answer as it is."""
+    """Returns the actions of a valid turn: names of called tools, the span named action, or the answer as it is."""
     if not turn.valid:
         return []
     if turn.calls:
@@ -242,7 +242,7 @@ def _actions(turn: Turn) -> list[str]:
 
 
 def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
-    """What the document says of a - b, over the seeds where both have the figure."""
+    """Returns the document's record of a - b, over the seeds where both have the figure."""
     place = {seed: index for index, seed in enumerate(b.seeds)}
     shared = [(i, place[seed]) for i, seed in enumerate(a.seeds) if seed in place]
     clusters = [a.clusters[i] or (b.clusters[j] if b.clusters else "") for i, j in shared] if a.clusters else None

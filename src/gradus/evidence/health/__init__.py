@@ -10,7 +10,7 @@ from gradus.evidence.health.diagnose import (
     status,
     worst_first,
 )
-from gradus.evidence.health.finding import Finding
+from gradus.evidence.health.history import Finding
 from gradus.evidence.health.rules import RULES, Rule
 
 __all__ = [

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, cast
 
 from gradus.core.documents import SCHEMA, Diagnoses, DiagnosisRecord
-from gradus.evidence.health.finding import SEVERITIES, Finding
-from gradus.evidence.health.history import History
+from gradus.evidence.health.history import SEVERITIES, Finding, History
 from gradus.evidence.health.rules import RULES, Rule
 
 Records = Sequence[Mapping[str, Any]]
@@ -32,7 +31,7 @@ class Diagnosis:
 
 
 def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
-    """What the rules would have said at every step of a run; worst first, then in order of first appearance."""
+    """Runs the rules at every step of a stored run. The worst diagnoses come first, then those that appeared first."""
     diagnoses: list[Diagnosis] = []
     for rule in rules:
         history = History(records, rule.kind)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.evidence.health.finding import Finding
-from gradus.evidence.health.history import History
+from gradus.evidence.health.history import Finding, History
 from gradus.evidence.health.learning_rules import SURE, VERY_SURE
 from gradus.stats import Paired, format_interval, format_number, format_signed, paired_difference
 

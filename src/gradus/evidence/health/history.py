@@ -1,15 +1,28 @@
-"""What a run has written down so far, as columns, and the few statistics that the rules need of them."""
+"""A run's records as columns, the few statistics that rules need of them, and the finding that a rule returns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+
+
+SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """``adjust`` and ``remedy`` replace the rule's own if this finding asks for something else."""
+
+    severity: str
+    evidence: str
+    adjust: Mapping[str, Any] = field(default_factory=dict)
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

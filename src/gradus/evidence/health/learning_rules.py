@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gradus.evidence.health.finding import Finding
-from gradus.evidence.health.history import History, difference, trend
+from gradus.evidence.health.history import Finding, History, difference, trend
 from gradus.stats import format_number, format_signed
 
 _WINDOW = 10
@@ -17,7 +16,7 @@ _GONE = 0.2  # of what the answer told about the task at the start
 _LONGER = 1.3
 _STUCK = 50
 _NOISE = 2.0  # t within which a slope is noise
-SURE, VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are no chance
+SURE, VERY_SURE = 3.0, 4.5  # t beyond which two opposite slopes are not chance
 _HACK_WINDOW, _HACK_LEAST = 60, 20
 _FALL_WINDOWS = (20, 60, 180)
 _FALLEN = 0.5  # of the spread between episodes: a fall that matters
@@ -49,9 +48,9 @@ def collapse(history: History) -> Finding | None:
 
 
 def _paid_for(history: History, name: str) -> bool:
-    """Whether the reward rose while ``name`` fell: since it was last at three quarters of its start, over windows of ten steps.
+    """Says if the reward rose while ``name`` fell: since it was last at three quarters of its start, over windows of ten steps.
 
-    A quarter of the whole rise must lie there; the end of an earlier rise is no gain.
+    At least a quarter of the whole rise must lie there, so that the end of an earlier rise does not count.
     """
     values, rewards = history.column(name), history.column("reward_mean")
     first = history.first_mean(name, _WINDOW)
@@ -66,7 +65,7 @@ def _paid_for(history: History, name: str) -> bool:
 
 
 def template_collapse(history: History) -> Finding | None:
-    """What an answer tells about its task, or how beliefs differ between episodes, below a fifth of the start."""
+    """Fires if answers tell less than a fifth of what they told about their task at the start, or if beliefs spread as little."""
     if len(history) < 2 * _WINDOW:
         return None
     spreads = [f"metrics.{name}" for name in history.names("metrics") if name.endswith(("_variance", "_spread"))]
@@ -154,7 +153,7 @@ def component_dominance(history: History) -> Finding | None:
 
 
 def _is_the_aim(history: History, component: str) -> bool:
-    """Whether a component's mean goes up and down with the true reward, as that of right answers does."""
+    """Says if a component's mean moves with the true reward, as that of right answers does."""
     means, aims = (history.column(key, _HACK_WINDOW) for key in (f"components.{component}", "true_reward_mean"))
     known = ~(np.isnan(means) | np.isnan(aims))
     x, y = means[known], aims[known]

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.evidence.health import held_out_rules, learning_rules, optimizer_rules, share_rules, speed_rules, tool_rules
-from gradus.evidence.health.finding import Finding
-from gradus.evidence.health.history import History
+from gradus.evidence.health import engine_rules, held_out_rules, learning_rules, share_rules
+from gradus.evidence.health.history import Finding, History
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +43,14 @@ RULES: tuple[Rule, ...] = (
         summary="sampler and trainer disagree about log-probabilities before the first update",
         remedy="This is a bug, not a setting: the ratios of the loss are wrong. Check that temperature, top-k and the "
         "grammar are the same on both sides and that the model is in evaluation mode while it samples.",
-        check=optimizer_rules.logp_diff_max,
+        check=engine_rules.logp_diff_max,
     ),
     *(
         Rule(
             name="not a number",
             summary="the loss or the gradient is not finite",
             remedy="Restore the last checkpoint, halve the learning rate, and look at the precision (bf16 rather than fp16).",
-            check=optimizer_rules.not_a_number,
+            check=engine_rules.not_a_number,
             kind=kind,
         )
         for kind in ("step", "sft")
@@ -60,14 +59,14 @@ RULES: tuple[Rule, ...] = (
         name="gradient spike",
         summary="a gradient norm above ten times the running median",
         remedy="Skip the step; after three within 50 steps restore the best checkpoint and lower the learning rate.",
-        check=optimizer_rules.gradient_spike,
+        check=engine_rules.gradient_spike,
         adjust={"skip_step": True},
     ),
     Rule(
         name="KL explosion",
         summary="the policy runs away from its reference",
         remedy="Halve the learning rate, or raise kl_coef.",
-        check=optimizer_rules.kl_explosion,
+        check=engine_rules.kl_explosion,
         adjust={"lr": 0.5},
     ),
     Rule(
@@ -75,13 +74,13 @@ RULES: tuple[Rule, ...] = (
         summary="the sampler is far from the policy that is trained",
         remedy="The sampler has the newest weights and still gives other log-probs: check that temperature, top_k, the chat template and the precision are "
         "the trainer's, and that vLLM runs with `--logprobs-mode processed_logprobs`.",
-        check=optimizer_rules.sampler_mismatch,
+        check=engine_rules.sampler_mismatch,
     ),
     Rule(
         name="clip storm",
         summary="more than a fifth of the action tokens is clipped",
         remedy="Take fewer passes over each batch, or lower the learning rate.",
-        check=optimizer_rules.clip_storm,
+        check=engine_rules.clip_storm,
         adjust={"lr": 0.5},
     ),
     Rule(
@@ -148,18 +147,18 @@ RULES: tuple[Rule, ...] = (
         name="calls not understood",
         summary="calls of tools that cannot be read, or that no tool takes",
         remedy="Warm-start longer on a teacher's calls, lower what such calls earn (`call.fault`), or say in the tools' docstrings what they take.",
-        check=tool_rules.calls_not_understood,
+        check=share_rules.calls_not_understood,
     ),
     Rule(
         name="failing tools",
         summary="most calls end in an error",
         remedy="Read a few episodes with `gradus show`: a tool is broken, or the task cannot be done with these tools.",
-        check=tool_rules.failing_tools,
+        check=share_rules.failing_tools,
     ),
     Rule(
         name="truncation",
         summary="episodes hit a budget before they end",
-        remedy="Raise the token or turn budget, or shape the length (overlong shaping). A turn limit that is a rule of the task is no fault.",
+        remedy="Raise the token or turn budget, or shape the length (overlong shaping). A turn limit that is a rule of the task needs no change.",
         check=share_rules.truncation,
     ),
     Rule(
@@ -211,7 +210,7 @@ RULES: tuple[Rule, ...] = (
             name="slow training",
             summary="far fewer tokens per second than the run had before",
             remedy=_SLOW,
-            check=speed_rules.slow_training,
+            check=engine_rules.slow_training,
             kind=kind,
         )
         for kind in ("step", "sft")
@@ -221,6 +220,6 @@ RULES: tuple[Rule, ...] = (
         summary="what a GRPO loss of 0.0000 means",
         remedy="Nothing to do: advantages sum to about zero, so an on-policy loss is near zero by construction. Watch the "
         "reward, its spread and the KL instead.",
-        check=optimizer_rules.loss_near_zero,
+        check=engine_rules.loss_near_zero,
     ),
 )

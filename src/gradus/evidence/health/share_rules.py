@@ -1,19 +1,66 @@
-"""Rules about shares: answers that are not understood or cut, episodes that fail, groups without variance.
+"""Rules about shares: answers that cannot be read or were cut, failed episodes, calls of tools, groups without variance.
 
-A share fires a rule only if it lies above the limit beyond chance (see :mod:`gradus.evidence.health.shares`).
+A share fires a rule only if it lies above the limit beyond chance: a step of eight episodes says little about its share.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradus.evidence.health.finding import Finding
-from gradus.evidence.health.history import Array, History, difference
+from gradus.evidence.health.history import Array, Finding, History, difference
 from gradus.evidence.health.learning_rules import MOST_ZERO_VARIANCE, VERY_SURE
-from gradus.evidence.health.shares import counts_of, recent_share, share_of
 from gradus.stats import format_number
+from gradus.stats.intervals import score_interval
+
+_STEPS, _MOST_STEPS = 5, 50
+_ENOUGH = 400  # episodes, answers or groups that are pooled if five steps hold fewer
+_MANY = 1e6
+_SURE = 2.5  # standard errors that a share must lie above a limit; rules ask at every step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """``now``: over the last five steps. ``low``: the lower bound of Wilson's interval, over as many steps as hold enough, or over these five."""
+
+    now: float
+    low: float
+
+    def above(self, limit: float) -> bool:
+        """Says if the share lies above ``limit`` beyond chance."""
+        return self.now > limit and self.low > limit
+
+
+def share_of(history: History, name: str, count: str = "episodes") -> Share | None:
+    """The recent share ``name`` of what ``count`` counts at each step; None if fewer than three of five steps say it."""
+    counts = counts_of(history, count)
+    return recent_share(history.column(name) * counts, counts)
+
+
+def counts_of(history: History, name: str) -> Array:
+    """How many of ``name`` each step had, (n,); many where that is not known, so that the share is taken as it is."""
+    return np.nan_to_num(history.column(name), nan=_MANY)
+
+
+def recent_share(hits: Array, counts: Array) -> Share | None:
+    """The share of ``hits`` among ``counts``, both one value a step (n,), the newest last; NaN is not known."""
+    hits, counts = hits[-_MOST_STEPS:], counts[-_MOST_STEPS:]
+    known = ~np.isnan(hits) & (counts > 0)
+    if known[-_STEPS:].sum() < 3:
+        return None
+    hits, counts = np.where(known, hits, 0.0), np.where(known, counts, 0.0)
+    pooled = np.cumsum(counts[::-1])
+    enough = max(_STEPS, 1 + int(np.searchsorted(pooled, _ENOUGH)))
+    now, wide = (_bounded(hits[-steps:].sum(), counts[-steps:].sum()) for steps in (_STEPS, enough))
+    return Share(now=now[0], low=max(now[1], wide[1]))
+
+
+def _bounded(hits: float, count: float) -> tuple[float, float]:
+    """A share and its lower bound. Faults may have been taken off that were none, so that fewer than 0 are left."""
+    share = min(1.0, max(0.0, hits / count))
+    return share, score_interval(share, count, _SURE).low or 0.0
+
 
 _WINDOW = 10
 _ZERO_VARIANCE_STOP = 0.8
@@ -119,3 +166,39 @@ def _lost(history: History, name: str, what: str) -> Finding | None:
         return None
     severity = "stop" if share.above(_FAILED_STOP) else "warn"
     return Finding(severity=severity, evidence=f"{share.now:.0%} of episodes {what} over the last 5 steps")
+
+
+_FAULTY, _FAILED_CALLS = 0.05, 0.5
+_FEW = 0.1  # calls an episode below which shares of them say nothing
+
+
+def calls_not_understood(history: History) -> Finding | None:
+    """More than one call of a tool in twenty cannot be read, beyond those that a budget may have cut, or names no tool or wrong arguments."""
+    malformed, refused, both = (
+        _of_calls(history, *faults) for faults in (("malformed",), ("refused",), ("malformed", "refused"))
+    )
+    if malformed is None or refused is None or both is None or not both.above(_FAULTY):
+        return None
+    said = f"{malformed.now:.1%} of calls could not be read and {refused.now:.1%} were refused over the last 5 steps"
+    return Finding(severity="warn", evidence=f"{said}, above {_FAULTY:.0%} together")
+
+
+def failing_tools(history: History) -> Finding | None:
+    """More than half of the calls that were carried out raised: the tools are broken, or asked for what they cannot do."""
+    share = _of_calls(history, "failed")
+    if share is None or not share.above(_FAILED_CALLS):
+        return None
+    evidence = f"{share.now:.0%} of calls failed over the last 5 steps, above {_FAILED_CALLS:.0%}"
+    return Finding(severity="warn", evidence=evidence)
+
+
+def _of_calls(history: History, *faults: str) -> Share | None:
+    """The share of calls with one of the faults; None if hardly any tools are called."""
+    calls = history.mean("metrics.calls", 5)
+    if calls is None or calls < _FEW:
+        return None
+    episodes = counts_of(history, "episodes")
+    faulty = np.sum([history.column(f"metrics.calls_{fault}") for fault in faults], axis=0)
+    if "malformed" in faults:
+        faulty = faulty - cut_episodes(history)
+    return recent_share(faulty * episodes, history.column("metrics.calls") * episodes)

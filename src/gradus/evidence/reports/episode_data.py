@@ -1,4 +1,4 @@
-"""What the pipeline prepares for a report while it still holds core objects: the episodes to browse and the words around them.
+"""Prepares the episodes of a report, and the words around them, while core objects are at hand.
 
 The report itself reads these files and never meets an environment, a policy or a model.
 """
@@ -103,7 +103,7 @@ def prepare_report(
 
 
 def listed_episodes(evaluated: Sequence[Episode]) -> list[dict[str, Any]]:
-    """What the search of the page knows of each episode of an evaluation, in the order in which they are stored."""
+    """Lists each episode of an evaluation for the search of the page, in the order in which they are stored."""
     return [_listed(each) for each in evaluated]
 
 

@@ -146,7 +146,7 @@ def _recipe(text: str | None) -> Json:
 
 
 def _promises(record: RunRecord) -> list[Json]:
-    """What a recipe promised, as the pipeline judged it."""
+    """Rows of the recipe's promises, as the run judged them."""
     rows: list[Json] = []
     for promise in record.promises:
         met, threshold = promise.get("met"), promise.get("threshold")
@@ -217,7 +217,7 @@ def _points(audit: Json) -> list[Row]:
 
 
 def _hack(hack: Json | None) -> str | None:
-    """What the audit's search found, in a sentence."""
+    """Tells the hack of the audit's search in a sentence."""
     if not hack:
         return None
     reward, true_reward = (format_interval(figure(hack.get(name)), signed=True) for name in ("reward", "true_reward"))

@@ -37,7 +37,7 @@ class Figure:
 
     @property
     def certain(self) -> bool:
-        """Whether a difference may be claimed: the interval leaves out 0, p is below 0.05, and there are enough pairs."""
+        """Says if a difference may be claimed: the interval leaves out 0, p is below 0.05, and there are enough pairs."""
         if self.low is None or self.high is None or (self.p is not None and self.p >= ALPHA):
             return False
         return (self.n is None or self.n >= FEWEST) and (self.low > 0 or self.high < 0)
@@ -134,7 +134,7 @@ def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[st
 
 
 def sides_of(pair: str, policies: Collection[str]) -> tuple[str, str] | None:
-    """The two policies of a stored pair, whose own names may hold what stands between them, as a path does; None if it is no pair.
+    """The two policies of a stored pair, whose own names may hold what stands between them, as a path does; None if the text names one policy.
 
     >>> sides_of("runs/a - b - gold", ["runs/a - b", "gold"])
     ('runs/a - b', 'gold')

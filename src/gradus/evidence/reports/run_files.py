@@ -49,7 +49,7 @@ class RunRecord:
 
     @property
     def promises(self) -> Sequence[Json]:
-        """What the recipe promised, as the pipeline judged it from the results."""
+        """The recipe's promises, as the run judged them from the results."""
         return (self.results or {}).get("promises") or ()
 
 
@@ -87,7 +87,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def holds_a_run(folder: Path) -> bool:
-    """Whether any part of a run is stored here."""
+    """Says if any part of a run is stored here."""
     parts = (
         "results.json",
         "audit.json",

@@ -85,7 +85,7 @@ def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, m
 
 
 def is_own(policy: str) -> bool:
-    """Whether a policy is one of the run's own checkpoints (``grpo``, ``sft``, ``grpo-greedy``, ...)."""
+    """Says if a policy is one of the run's own checkpoints (``grpo``, ``sft``, ``grpo-greedy``, ...)."""
     return policy.partition("-")[0] in STUDENTS
 
 

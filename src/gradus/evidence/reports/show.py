@@ -60,7 +60,7 @@ def _turn(episode: Episode, turn: Turn) -> Text:
 
 
 def _seen(messages: Sequence[Message], text: str) -> str:
-    """What was observed; results of tools under their names."""
+    """Renders an observation; results of tools stand under their names."""
     if not any(each.role == "tool" for each in messages):
         return text
     return "\n    ".join(

@@ -1,4 +1,4 @@
-"""What the words on a page mean, for its explanations."""
+"""Explains the words on a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TERMS: Mapping[str, str] = {
     "true reward": "what the author of the environment really wants; no grader may lower it",
     "Spread within groups": "standard deviation of the reward among the members of a group; without it nothing is learned",
     "Zero-variance groups": "share of groups whose members all got the same reward; they teach nothing",
-    "KL": "how far the policy is from its reference, in nats per token; 0 is no change",
+    "KL": "how far the policy is from its reference, in nats per token; 0 means unchanged",
     "Entropy": "how undecided the policy is about its next token, in nats; 0 is always the same token",
     "Gradient norm": "length of the gradient before it was clipped; a sudden jump is a bad batch",
     "Log-prob difference": "how much the sampler and the trainer disagree about the same token; it should be near 0",

@@ -1,4 +1,4 @@
-"""What a run has shown, in sentences that its intervals carry and no more."""
+"""Says what a run has shown, in sentences that its intervals carry."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def counts_of(runs: Mapping[str, int]) -> str:
 
 
 def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
-    """What each of several runs has shown by itself. That none is held against another is said first."""
+    """Returns the verdict on each of several runs by itself. The headline says that they are not compared."""
     cautions = [
         f"{name}: {verdict_on(each).headline if each else 'nothing was evaluated yet'}"
         for name, each in results.items()
@@ -144,7 +144,7 @@ def _unlike(tasks: Mapping[str, Json]) -> str:
 
 
 def _single(names: Sequence[str]) -> str:
-    """What is not known of runs of one training seed."""
+    """Says what runs of one training seed leave open."""
     if len(names) == 1:
         return (
             f"{names[0]} is one checkpoint: its own training seed is not taken into account. A difference from it holds for this "
@@ -229,7 +229,7 @@ def _ranking_headline(results: Json, condition: str) -> str:
 
 
 def _is_little(difference: Figure) -> bool:
-    """Whether so few tasks were seen that an interval without 0 is a hint and no proof."""
+    """Says if so few tasks were seen that an interval without 0 is a hint, not a proof."""
     return difference.n is not None and difference.n < _FEW
 
 
@@ -285,7 +285,7 @@ def _against(results: Json, condition: str, subject: str) -> dict[str, Differenc
 
 
 def _said_already(results: Json, pair: Difference) -> bool:
-    """Whether the true reward is the reward, under one name."""
+    """Says if reward and true reward are one figure with one name."""
     return _aim(results) == _grader(results) and pair.figures.get("true_reward") == pair.figures.get("reward")
 
 
