@@ -247,7 +247,7 @@ def _compared(folders: Mapping[str, Path], condition: str) -> dict[str, Any]:
 @cache
 def _difference(first: Path, other: Path) -> dict[str, Any]:
     """Other minus first in reward, by condition."""
-    from gradus.runs.compare import compare_runs
+    from gradus.runs.comparison import compare_runs
 
     conditions = compare_runs({"a": first, "b": other})["conditions"]
     return {name: each["pairs"]["b - a"]["reward"] for name, each in conditions.items()}

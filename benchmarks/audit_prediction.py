@@ -28,7 +28,7 @@ from gradus.evidence.health import diagnose, report
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 from gradus.stats import Interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from gradus import commands
 from gradus.core.metrics import read_metrics
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
 
 SETTINGS = ["grpo.lr=7e-4", "grpo.schedule=cosine", "grpo.warmup=0.03", "grpo.min_lr_ratio=0.05", "grpo.groups=32", "grpo.group_size=8",
             "grpo.dynamic_sampling=1", "grpo.token_budget=16384", "grpo.sampling.max_new_tokens=40", "grpo.validation_every=0",

@@ -29,8 +29,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from gradus.core import child_rng
 from gradus.core.files import write_lines
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

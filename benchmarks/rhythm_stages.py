@@ -36,8 +36,8 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.nano.model import make_nano
     from gradus.rollouts import read_episodes
-    from gradus.runs.recipe_files import load_recipe
-    from gradus.runs.teaching import teach
+    from gradus.runs.recipe.load import load_recipe
+    from gradus.runs.stages.teaching import teach
     from gradus.training.grpo import train_grpo
     from gradus.training.sft import train_sft
 

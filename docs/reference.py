@@ -20,7 +20,7 @@ from typer.main import get_command
 import gradus
 from gradus.cli.app import CODES, app
 from gradus.cli.commands import attach
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 NOTE = "<!-- Written by docs/reference.py; change the code, not this page. -->\n\n"

@@ -11,8 +11,8 @@ from gradus.auditing.answers import answer_space
 from gradus.auditing.run import run_audit
 from gradus.core import AuditHints
 from gradus.interop.classes import class_spec
-from gradus.runs.audit import store_audit
 from gradus.runs.learning_attack import LearningAttacker
+from gradus.runs.stages.audits import store_audit
 
 
 @pytest.mark.parametrize("policies", [True, False])

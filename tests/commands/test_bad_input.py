@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from gradus.cli import main
 from gradus.rollouts import read_episodes
-from gradus.runs.state import RunState
+from gradus.runs.stages.state import RunState
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
 SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.short_turns=4", "sft.short_turns_share=1"]

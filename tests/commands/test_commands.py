@@ -71,7 +71,7 @@ def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradus.runs.teaching.roll_out", interrupted)
+    monkeypatch.setattr("gradus.runs.stages.teaching.roll_out", interrupted)
     monkeypatch.setattr("sys.argv", ["gradus", "teach", "rhythm", "-o", str(tmp_path / "t.jsonl")])
     with pytest.raises(SystemExit) as ended:
         main()

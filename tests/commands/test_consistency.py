@@ -18,7 +18,7 @@ from gradus.cli.commands import attach
 from gradus.commands.output import problem
 from gradus.core import ConfigError, GradusError, Panel
 from gradus.environments import load
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 
 attach(app)
 runner = CliRunner()

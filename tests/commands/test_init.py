@@ -12,9 +12,9 @@ from gradus.core import Condition, ConfigError
 from gradus.environments import load
 from gradus.environments.verifiable import check_tasks
 from gradus.environments.verifiable.columns import gold_column
-from gradus.runs.first_recipe import find_columns
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.starter import starter
+from gradus.runs.recipe.first import find_columns
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.starter import starter
 
 
 def rows(path, columns):

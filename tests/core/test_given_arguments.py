@@ -9,7 +9,7 @@ import gradus
 from gradus import commands
 from gradus.commands.training import gradients, make_recipe
 from gradus.core import ConfigError
-from gradus.runs.recipe_files import parse_changes
+from gradus.runs.recipe.load import parse_changes
 
 ROWS = [{"question": f"What is {n}?", "answer": str(n)} for n in range(80)]
 
@@ -148,7 +148,7 @@ def test_training_has_gradients_whatever_its_caller_switched(switched, monkeypat
         (weights @ weights).sum().backward()
         return weights.grad.dtype, (weights @ weights).dtype
 
-    monkeypatch.setattr("gradus.runs.training_stages.sft_alone", train)
+    monkeypatch.setattr("gradus.runs.stages.training.sft_alone", train)
     with switched():
         assert commands.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
         with gradients():

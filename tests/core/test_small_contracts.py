@@ -22,7 +22,7 @@ from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
 from gradus.rollouts import roll_out
-from gradus.runs.teaching import teach
+from gradus.runs.stages.teaching import teach
 
 
 class Twice:

@@ -14,9 +14,9 @@ from gradus.core.files import clear_half_written
 from gradus.core.stage_files import changed_since
 from gradus.core.strictness import VARIABLE, go_around
 from gradus.evidence.reports import write_report
-from gradus.runs.doctor import diagnosis_of
-from gradus.runs.state import RunState
-from gradus.runs.teach_summary import MOST_EPISODES
+from gradus.runs.recipe import MOST_EPISODES
+from gradus.runs.stages.doctor import diagnosis_of
+from gradus.runs.stages.state import RunState
 
 WRITTEN = {
     "teach": "teach/episodes.jsonl.gz",
@@ -171,7 +171,7 @@ def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(
     "change", ["stage=true", "stage=-1", "stage=nan", f"teach.episodes={MOST_EPISODES + 1}", "teach.workers=5000"]
 )
 def test_settings_that_are_no_list_or_too_large_are_refused(change: str) -> None:
-    from gradus.runs.recipe_files import load_recipe
+    from gradus.runs.recipe.load import load_recipe
 
     with pytest.raises(ConfigError, match=change.partition("=")[0]):
         load_recipe("arithmetic", changes=[change])

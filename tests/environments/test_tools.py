@@ -16,8 +16,8 @@ from gradus.environments.tools import Tool, ToolEnvironment, tool_environment
 from gradus.environments.tools.environment import as_text
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
-from gradus.runs.first_recipe import write_first_recipe
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.first import write_first_recipe
+from gradus.runs.recipe.load import load_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
 

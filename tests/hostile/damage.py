@@ -135,8 +135,8 @@ def small_run(folder: Path) -> Path:
     """A finished run of a few seconds that holds every kind of file."""
     from rich.console import Console
 
-    from gradus.runs.recipe_files import load_recipe
-    from gradus.runs.run import run_recipe
+    from gradus.runs.recipe.load import load_recipe
+    from gradus.runs.stages.runner import run_recipe
 
     audit = ["audit.enabled=true", "audit.episodes=8", "audit.budget=40"]
     recipe = load_recipe("arithmetic", quick=True, changes=[*TINY, *audit])

@@ -42,7 +42,7 @@ def write_recipe(folder: Path) -> None:
     """The recipe of a run of a few seconds that has every stage."""
     import tomli_w
 
-    from gradus.runs.recipe_files import load_recipe
+    from gradus.runs.recipe.load import load_recipe
 
     recipe = load_recipe("arithmetic", quick=True, changes=SETTINGS)
     table = json.loads(json.dumps(recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
 
 ROOT = Path(__file__).parents[2]
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "eval.episodes=4", "grpo.max_steps=2",

@@ -18,7 +18,7 @@ from gradus.auditing.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
 from gradus.rollouts import roll_out
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 
 FILE = '''
 import random

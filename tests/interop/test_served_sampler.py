@@ -26,7 +26,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
-from gradus.runs.connections import served_sampler, weights_to_server
+from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.sft import train_sft
@@ -165,7 +165,7 @@ def test_a_long_answer_has_time_to_come(
 ) -> None:
     """All answers had five minutes: the longest ones of a busy server failed, and training saw the short ones alone."""
     given: dict[str, Any] = {}
-    monkeypatch.setattr("gradus.runs.connections.HttpSampler", lambda model, **options: given.update(options))
+    monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
     config = GrpoConfig(
         sampler="vllm",
         sampler_url="http://127.0.0.1:1/v1",
@@ -183,7 +183,7 @@ def test_a_server_is_asked_for_all_rows_at_once_or_for_batch_size(
 ) -> None:
     """64 requests were under way, whatever batch_size said, and vLLM computes as many rows as it is given."""
     given: dict[str, Any] = {}
-    monkeypatch.setattr("gradus.runs.connections.HttpSampler", lambda model, **options: given.update(options))
+    monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
     served = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
     config = GrpoConfig.model_validate({**served, "batch_size": batch_size})
     served_sampler(str(taught / "best"), config, tmp_path)

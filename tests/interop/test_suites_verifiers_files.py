@@ -17,7 +17,7 @@ from gradus.core import ConfigError, Episode
 from gradus.interop.suites.verifiers import _worker as processes
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
-from gradus.runs.sources import environment_sources
+from gradus.runs.stages.sources import environment_sources
 
 Write = Callable[..., str]
 

@@ -25,8 +25,8 @@ from gradus.policies.remote.client import Price
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 from gradus.runs.policies import make_policy
-from gradus.runs.recipe_files import load_recipe, remote_settings
-from gradus.runs.teaching import teach
+from gradus.runs.recipe.load import load_recipe, remote_settings
+from gradus.runs.stages.teaching import teach
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None

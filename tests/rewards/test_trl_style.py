@@ -15,7 +15,7 @@ import gradus
 from gradus.core import ConfigError, Episode, StopReason, Task, Turn
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
 from gradus.rollouts import roll_out, write_episodes
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [

@@ -16,7 +16,7 @@ from gradus.rewards import Completion, Rewards
 from gradus.rollouts import in_processes, roll_out
 from gradus.runs.checks.subject import Subject
 from gradus.runs.checks.tasks import environment
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
 

@@ -20,7 +20,7 @@ from gradus.interop.openenv.schema import schemas
 from gradus.rollouts import in_processes, relabel, roll_out
 from gradus.runs.checks.subject import Subject
 from gradus.runs.checks.tasks import environment
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
 
 
 @pytest.mark.slow

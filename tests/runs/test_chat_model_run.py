@@ -23,9 +23,9 @@ from gradus.policies.local.shelf import ShelvedPolicy
 from gradus.runs.checks.model import probe
 from gradus.runs.checks.subject import Subject
 from gradus.runs.policies import make_policy
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
-from gradus.runs.stages import RunContext, run_policies
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.stages import RunContext, run_policies
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -92,7 +92,7 @@ def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
         seen.append((options.get("quantize"), options.get("device", "auto")))
         return load_model(path)
 
-    for module in ("gradus.policies.local.loading", "gradus.runs.stages"):
+    for module in ("gradus.policies.local.loading", "gradus.runs.stages.stages"):
         monkeypatch.setattr(f"{module}.load_model", noted)
     changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)

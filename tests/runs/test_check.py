@@ -25,8 +25,8 @@ from gradus.runs.checks import CHECKS, require_names, status_of, to_json
 from gradus.runs.checks.settings import knobs
 from gradus.runs.checks.subject import Subject
 from gradus.runs.planning.shapes import ModelShape, read_shape
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.recipe_tables import own_recipes
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.tables import own_recipes
 
 NANO = [
     "model.nano.hidden_size=16",
@@ -369,7 +369,7 @@ def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
         fetched.append(str(name))
         return read_shape(qwen)
 
-    monkeypatch.setattr("gradus.runs.recipe_files.read_shape", hub)
+    monkeypatch.setattr("gradus.runs.recipe.load.read_shape", hub)
     named = "somebody/some-model"
     gradus.check("arithmetic", model=named)
     assert not fetched

@@ -14,8 +14,8 @@ from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.runs.checks import require_names
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.runner import run_recipe
 
 attach(app)
 
@@ -92,7 +92,7 @@ def test_a_recipe_names_trackers_and_changing_them_does_no_stage_again() -> None
     recipe = load_recipe("rhythm", changes=['trackers=["tensorboard", "wandb"]'])
     assert recipe.trackers == ("tensorboard", "wandb")
     assert load_recipe("rhythm", trackers=["wandb"]).trackers == ("wandb",)
-    from gradus.runs import stages
+    from gradus.runs.stages import stages
 
     for _, select in stages.STAGES.values():
         run: Any = type("Run", (), {"recipe": recipe})()

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from gradus.runs.doctor import diagnoses_table
-from gradus.runs.promises import Promise, check_promises
-from gradus.runs.run_summary import show_promises
+from gradus.runs.recipe.promises import Promise, check_promises
+from gradus.runs.stages.doctor import diagnoses_table
+from gradus.runs.stages.summary import show_promises
 
 RESULTS = {
     "v3": {

@@ -9,7 +9,7 @@ import pytest
 from gradus.commands import init
 from gradus.core import ConfigError
 from gradus.rewards import find_reward
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
 

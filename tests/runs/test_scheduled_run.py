@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError
-from gradus.runs.recipe import Recipe
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.runner import run_recipe
 
 TINY = """
 environment = "arithmetic:digits=1"

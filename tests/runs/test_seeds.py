@@ -23,16 +23,16 @@ from gradus.core.strictness import VARIABLE
 from gradus.environments.registry import load as load_environment
 from gradus.evidence.reports import write_report
 from gradus.evidence.reports.run_files import seed_folders
-from gradus.runs import seed_processes
-from gradus.runs.compare import compare_runs, named_runs
-from gradus.runs.doctor import diagnosis_of
+from gradus.runs.comparison import compare_runs, named_runs
 from gradus.runs.policies import make_policy
-from gradus.runs.recipe import Recipe
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.run import run_recipe
-from gradus.runs.seed_processes import free_cores, train_beside
-from gradus.runs.seeds import _costs, run_seeds, seed_recipe, shared_settings
-from gradus.runs.stages import RunContext
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages import seed_processes
+from gradus.runs.stages.doctor import diagnosis_of
+from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.seed_processes import free_cores, train_beside
+from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe, shared_settings
+from gradus.runs.stages.stages import RunContext
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
 SMALL = {
@@ -170,7 +170,7 @@ def test_seeds_take_the_cores_that_nothing_uses_now(
     monkeypatch.setattr("os.getloadavg", lambda: (8.0, 8.0, 8.0))
     monkeypatch.setattr("psutil.cpu_percent", lambda interval: float(busy))
     monkeypatch.setattr("psutil.cpu_count", lambda: 4)
-    monkeypatch.setattr("gradus.runs.seed_processes.usable_cores", lambda: usable)
+    monkeypatch.setattr("gradus.runs.stages.seed_processes.usable_cores", lambda: usable)
     assert free_cores() == free
 
 
@@ -262,7 +262,7 @@ def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradus.runs.seeds.train_here", killed)
+    monkeypatch.setattr("gradus.runs.stages.seeds.train_here", killed)
     for redo, left in ((False, True), (True, False)):
         with pytest.raises(KeyboardInterrupt):
             run_seeds(recipe, seeds=2, parallel=1, out=run, redo=redo)

@@ -10,7 +10,7 @@ from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
 from gradus.rewards import RewardConfig, tell_steps_taken
 from gradus.rollouts import read_episodes
-from gradus.runs.recipe import own_grader
+from gradus.runs.recipe.record import own_grader
 from gradus.training.config import GrpoConfig
 
 

@@ -14,11 +14,11 @@ from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError, EnvironmentFault
 from gradus.runs import replay
-from gradus.runs.evaluation_processes import known_elsewhere
 from gradus.runs.own_code import code_digest
 from gradus.runs.replay import replay_elsewhere
-from gradus.runs.run import do_stages
-from gradus.runs.stages import RunContext, section_of
+from gradus.runs.stages.evaluation_processes import known_elsewhere
+from gradus.runs.stages.runner import do_stages
+from gradus.runs.stages.stages import RunContext, section_of
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
 DOORS = (

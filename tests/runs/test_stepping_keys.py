@@ -8,7 +8,7 @@ import pytest
 from gradus.core import ConfigError
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 
 ENVIRONMENT = """
 import os, threading, time

@@ -18,8 +18,8 @@ from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Rew
 from gradus.environments import load
 from gradus.rollouts import read_episodes, roll_out
 from gradus.runs.policies import make_policy
-from gradus.runs.teach_summary import Tally, TeachSummary
-from gradus.runs.teaching import teach
+from gradus.runs.stages.teach_summary import Tally, TeachSummary
+from gradus.runs.stages.teaching import teach
 from gradus.training.data.tasks import taught_indices
 
 

@@ -11,9 +11,9 @@ from trl import GRPOConfig
 
 import gradus
 from gradus.core import ConfigError
-from gradus.runs.recipe import Recipe
-from gradus.runs.recipe_files import load_recipe
-from gradus.runs.trl_names import TRL_NAMES
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.recipe.trl_names import TRL_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "trl_names.md").read_text(encoding="utf-8")
 MACHINERY = (

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from gradus import commands
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError, GradusError
-from gradus.runs.training_processes import training_processes
+from gradus.runs.stages.training_processes import training_processes
 from gradus.training.distributed.local_processes import together
 from gradus.training.distributed.processes import gather, world
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
-from gradus.runs.recipe import Recipe
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
+from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder

@@ -19,7 +19,7 @@ from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
-from gradus.runs.recipe_files import load_recipe
+from gradus.runs.recipe.load import load_recipe
 from gradus_worlds.memory import Memory, RemoteReader
 from gradus_worlds.memory.learning import read_chunks
 from gradus_worlds.memory.readers.asking import read_plainly

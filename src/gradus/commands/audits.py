@@ -21,7 +21,7 @@ class AuditComparison(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The checks beside each other, what changed first."""
-        from gradus.runs.audit import comparison_table
+        from gradus.runs.stages.audits import comparison_table
 
         return [comparison_table(self.old, self.new)]
 
@@ -48,7 +48,7 @@ def compare_audits(old: str | Path | Audit, new: str | Path | Audit) -> AuditCom
     >>> comparison["before"], comparison["now"]
     ('fail', 'pass')
     """
-    from gradus.runs.audit import read_audit
+    from gradus.runs.stages.audits import read_audit
 
     documents = [each.to_json() if isinstance(each, Audit) else read_audit(Path(each)) for each in (old, new)]
     return AuditComparison(documents[0], documents[1])

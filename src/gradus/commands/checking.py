@@ -43,7 +43,7 @@ class Audit(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The checks, the panel, the hack, and the verdict."""
-        from gradus.runs.audit import audit_renderables
+        from gradus.runs.stages.audits import audit_renderables
 
         return audit_renderables(self.result)
 
@@ -58,7 +58,7 @@ class Audit(Shown):
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
-        from gradus.runs.audit import store_audit
+        from gradus.runs.stages.audits import store_audit
 
         return store_audit(self.spec, self.result, Path(folder))
 
@@ -95,11 +95,11 @@ def audit(
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
     'fail'
     """
-    from gradus.runs.audit import audit_with_progress
     from gradus.runs.policies import make_policy
+    from gradus.runs.recipe import MOST_EPISODES
     from gradus.runs.replay import replay_elsewhere
     from gradus.runs.review import read_marks
-    from gradus.runs.teach_summary import MOST_EPISODES
+    from gradus.runs.stages.audits import audit_with_progress
 
     numbers = {
         "episodes": (episodes, 1),
@@ -143,7 +143,7 @@ def _of_recipe(
     environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
-    from gradus.runs.recipe_files import load_recipe
+    from gradus.runs.recipe.load import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")

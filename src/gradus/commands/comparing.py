@@ -64,7 +64,7 @@ class Scores(Shown):
 
     def report(self, path: str | Path) -> Path:
         """Write an HTML report; returns its path."""
-        from gradus.runs.evaluate import write_evaluation_report
+        from gradus.runs.stages.evaluation import write_evaluation_report
 
         return write_evaluation_report(self.spec, self.result, Path(path))
 
@@ -98,7 +98,7 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.runs.evaluate import evaluate_policies
+    from gradus.runs.stages.evaluation import evaluate_policies
 
     chosen = _named(policies, against)
     if episodes is not None:
@@ -136,8 +136,8 @@ def evaluate(
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
-    from gradus.runs.evaluate import scripted_names
     from gradus.runs.policies import base_policy, make_policy
+    from gradus.runs.stages.evaluation import scripted_names
 
     named = _named(
         *(
@@ -167,7 +167,7 @@ def _begun(policies: Iterable[Any]) -> Path | None:
 
 
 def _pair(given: Any, names: list[str]) -> tuple[str, str]:
-    from gradus.runs.evaluate import parse_pair
+    from gradus.runs.stages.evaluation import parse_pair
 
     if isinstance(given, str):
         return parse_pair(given, names)
@@ -222,7 +222,7 @@ def _environment_of_run(folder: Path) -> EnvironmentSpec:
     """Raises ConfigError if what has the name of its environment here has other rows or other code."""
     from gradus import environments
     from gradus.core.documents import Stages, read_document
-    from gradus.runs.sources import environment_sources
+    from gradus.runs.stages.sources import environment_sources
 
     name = str(load_run(folder).results["environment"])
     try:
@@ -264,7 +264,7 @@ class Comparison(Shown):
     def report(self, path: str | Path) -> Path:
         """Write an HTML page with the curves over each other; returns its path."""
         from gradus.core.files import write_text
-        from gradus.runs.compare import comparison_page
+        from gradus.runs.comparison import comparison_page
 
         write_text(Path(path), comparison_page(self.runs, self.document))
         return Path(path)
@@ -291,7 +291,7 @@ def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP
     """
-    from gradus.runs.compare import compare_runs, differing_settings, named_runs
+    from gradus.runs.comparison import compare_runs, differing_settings, named_runs
 
     named = named_runs([str(each.folder) if isinstance(each, Run) else str(each) for each in runs])
     settings = {key: dict(zip(named, values, strict=True)) for key, values in differing_settings(named)}

@@ -63,7 +63,7 @@ def roll_out(
     """
     from gradus.rollouts import roll_out as roll
     from gradus.runs.policies import make_policy
-    from gradus.runs.teach_summary import MOST_EPISODES
+    from gradus.runs.recipe import MOST_EPISODES
 
     episodes = whole_number("episodes", episodes, least=1, most=MOST_EPISODES)
     group_size = whole_number("group_size", group_size, least=1, most=MOST_EPISODES)
@@ -112,7 +112,7 @@ def _functions(rewards: Sequence[Any]) -> list[Any]:
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
-    from gradus.runs.recipe import own_grader
+    from gradus.runs.recipe.record import own_grader
 
     return replace(
         spec, graders={**spec.graders, "rewards": own_grader(spec, reward_entries(rewards))}, default_grader="rewards"

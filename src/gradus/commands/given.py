@@ -48,7 +48,7 @@ def whole_number(name: str, value: Any, *, least: int | None = None, most: int |
 
 def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
     """Refuse arguments that a call does not have."""
-    from gradus.runs.trl_names import trl_hint
+    from gradus.runs.recipe.trl_names import trl_hint
 
     known = list(dict.fromkeys(known))
     for name in given:

@@ -52,7 +52,7 @@ def watch(
 
     from gradus.interop.guard import hosts_for
     from gradus.interop.serving.listening import listen, serve_until_stopped, url
-    from gradus.runs.compare import by_name
+    from gradus.runs.comparison import by_name
     from gradus.runs.watch import watch_app
 
     named = by_name(map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")))

@@ -16,12 +16,12 @@ from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses
-    from gradus.runs.teach_summary import TeachSummary
+    from gradus.runs.stages.teach_summary import TeachSummary
 
 
 def init(source: str, out: str | Path, *, model: str | None = None, overwrite: bool = False) -> list[str]:
     """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""
-    from gradus.runs.first_recipe import write_first_recipe
+    from gradus.runs.recipe.first import write_first_recipe
 
     name = file_name(path_text("source", source))
     return write_first_recipe(name, Path(out), model=model, overwrite=overwrite)
@@ -46,9 +46,9 @@ def teach(
     """
     from gradus.runs.policies import make_policy, teacher_name
     from gradus.runs.progress import progress_bar
-    from gradus.runs.recipe_tables import recipe_of
-    from gradus.runs.teach_summary import spent
-    from gradus.runs.teaching import teach as store_episodes
+    from gradus.runs.recipe.tables import recipe_of
+    from gradus.runs.stages.teach_summary import spent
+    from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     whole_number("episodes", episodes, least=1)
@@ -57,7 +57,7 @@ def teach(
     name = teacher_name(spec, None if policy is None else path_text("policy", policy))
     asked: Mapping[str, Any] = {}
     if remote:  # recipes bring torch with them, which a scripted teacher does not need
-        from gradus.runs.recipe_files import remote_settings
+        from gradus.runs.recipe.load import remote_settings
 
         asked = remote_settings(remote)
     teacher = make_policy(spec, name, remote=asked, **checked_sampling(sampling, "commands.teach", parameters(teach)))
@@ -83,7 +83,7 @@ def sft(
 
     ``options`` as in :func:`gradus.run`, without those of a run of all stages (``seeds``, ``parallel``, ``redo``, ``anyway``).
     """
-    from gradus.runs.training_stages import sft_alone
+    from gradus.runs.stages.training import sft_alone
 
     files = [episodes] if isinstance(episodes, Path) else as_list("episodes", episodes, example="['teacher.jsonl']")
     with gradients():
@@ -92,7 +92,7 @@ def sft(
 
 def grpo(data: Any, model: str | Path, *, out: str | Path, resume: bool = False, **options: Any) -> Path:
     """Train ``model`` with GRPO alone; returns the best checkpoint. ``options`` as in :func:`sft`."""
-    from gradus.runs.training_stages import grpo_alone
+    from gradus.runs.stages.training import grpo_alone
 
     with gradients():
         return grpo_alone(make_recipe(data, model=path_text("model", model), **options), Path(out), resume=resume)
@@ -122,13 +122,13 @@ class Diagnosis(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The diagnoses, and the one line to act on."""
-        from gradus.runs.doctor import diagnoses_table
+        from gradus.runs.stages.doctor import diagnoses_table
 
         return diagnoses_table(self.document)
 
 
 def diagnose(run: str | Path) -> Diagnosis:
     """Diagnose the metrics of a run folder, or of a metrics.jsonl."""
-    from gradus.runs.doctor import diagnosis_of
+    from gradus.runs.stages.doctor import diagnosis_of
 
     return Diagnosis(diagnosis_of(Path(run)))

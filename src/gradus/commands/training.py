@@ -19,7 +19,7 @@ from gradus.core.naming import did_you_mean
 from gradus.core.verbosity import quiet
 
 if TYPE_CHECKING:
-    from gradus.runs.recipe import Recipe
+    from gradus.runs.recipe.record import Recipe
 
 
 WHOLE_RUN = ("out", "redo", "anyway", "seeds", "parallel")  # arguments of a run that say nothing of its recipe
@@ -125,7 +125,7 @@ def train(
 
     See examples/own_rewards.py.
     """
-    from gradus.runs.recipe_files import parse_changes
+    from gradus.runs.recipe.load import parse_changes
 
     known_options(options, [*parameters(train), *parameters(run)], "gradus.train")
     warm = model is None if warm_start is None else warm_start
@@ -182,7 +182,7 @@ def run(
         memory=memory,
     )
     from gradus.runs.checks import require_names
-    from gradus.runs.run import run_recipe
+    from gradus.runs.stages.runner import run_recipe
 
     if seeds is not None:
         whole_number("seeds", seeds)
@@ -191,7 +191,7 @@ def run(
     with gradients():
         require_names(made)
         if seeds is not None and seeds != 1:
-            from gradus.runs.seeds import run_seeds
+            from gradus.runs.stages.seeds import run_seeds
 
             return Run(run_seeds(made, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
         if parallel is not None:
@@ -230,7 +230,7 @@ def make_recipe(
     ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
     config and tokenizer of a model that is named.
     """
-    from gradus.runs.recipe_files import load_recipe, parse_changes
+    from gradus.runs.recipe.load import load_recipe, parse_changes
 
     if whole := [name for name in WHOLE_RUN if name in options]:
         raise ConfigError(f"{whole[0]} is an argument of gradus.run, which does all stages; leave it out")
@@ -265,7 +265,7 @@ def make_recipe(
 def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
     """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
     from gradus import environments
-    from gradus.runs.recipe_tables import own_recipes
+    from gradus.runs.recipe.tables import own_recipes
 
     if name is None or recipe is not None:
         return name, recipe

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ModelShelf
+    from gradus.runs.recipe.record import Recipe
 
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
@@ -74,7 +75,7 @@ def make_policy(
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
-    from gradus.runs.recipe_files import sampling_of
+    from gradus.runs.recipe.load import sampling_of
 
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
@@ -105,8 +106,7 @@ def base_policy(
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
-    from gradus.runs.recipe_files import load_recipe
-    from gradus.runs.training_stages import base_model
+    from gradus.runs.recipe.load import load_recipe
 
     recipe = load_recipe(None, path=folder / "recipe.toml")
     path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.max_turns == 1)
@@ -153,3 +153,9 @@ def existing_model(name: str) -> Path:
         )
     tell_first_seed(name, folder)
     return folder
+
+
+def base_model(recipe: Recipe, folder: Path) -> str:
+    """The model before any training: the given one, or the nano model of this run folder."""
+    path = recipe.model.path
+    return str(folder / "model") if path is None else str(find_model(path) or path)

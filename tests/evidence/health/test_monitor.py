@@ -15,7 +15,7 @@ from gradus.evidence.health import (
     report,
     status,
 )
-from gradus.runs.doctor import diagnosis_of
+from gradus.runs.stages.doctor import diagnosis_of
 from tests.fakes import results_document
 
 

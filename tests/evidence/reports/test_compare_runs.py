@@ -21,7 +21,7 @@ from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import score_charts
 from gradus.evidence.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
-from gradus.runs.compare import by_name, compare_runs, differing_settings, named_runs
+from gradus.runs.comparison import by_name, compare_runs, differing_settings, named_runs
 from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
 
@@ -217,7 +217,7 @@ def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> Non
 
 
 def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
-    compare = "gradus.runs.recipe_files.load_recipe"
+    compare = "gradus.runs.recipe.load.load_recipe"
     ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")
     for folder, table in zip(runs.values(), ways, strict=True):
         (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')

@@ -19,7 +19,7 @@ from gradus.evidence.evaluation import evaluate
 from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.run_files import RunRecord
-from gradus.runs.evaluate import write_evaluation_report
+from gradus.runs.stages.evaluation import write_evaluation_report
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 

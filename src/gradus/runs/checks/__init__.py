@@ -21,7 +21,7 @@ from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
 from gradus.runs.checks.subject import Finding, Subject, failed, passed
 from gradus.runs.checks.tasks import data, environment, gold
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 
 __all__ = [
     "CHECKS",

@@ -58,7 +58,7 @@ def trackers(subject: Subject) -> list[Finding]:
 
 def run_folder(subject: Subject) -> list[Finding]:
     """There may be a folder, and it is empty, or holds a run with these settings."""
-    from gradus.runs.run import remaining, require_folder
+    from gradus.runs.stages.runner import remaining, require_folder
 
     require_folder(subject.folder, several=subject.several)
     if subject.several:

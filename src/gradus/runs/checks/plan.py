@@ -16,7 +16,7 @@ from gradus.runs.planning.defaults import by_size
 from gradus.runs.planning.forecast import GIB, Plan, fit_to_memory, make_plan
 from gradus.runs.planning.hardware import PRESETS, this_machine
 from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.trainer_config import TrainerConfig
 

@@ -13,10 +13,10 @@ from gradus.evidence.evaluation.evaluate import chosen_pairs
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.checks.subject import Finding, Subject, failed, passed, warned
-from gradus.runs.evaluate import parse_pair
 from gradus.runs.policies import installed_policies, teacher_name
-from gradus.runs.recipe import Recipe
-from gradus.runs.state import CHECKPOINTS
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.evaluation import parse_pair
+from gradus.runs.stages.state import CHECKPOINTS
 from gradus.training.engine.optimizers import check_optimizer
 
 _FEW_MEMBERS, _FEW_EPISODES = 4, 30

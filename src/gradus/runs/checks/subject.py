@@ -13,7 +13,7 @@ from gradus.policies.local.folders import adapter_base, check_model_source, find
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

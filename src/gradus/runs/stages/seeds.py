@@ -20,13 +20,13 @@ from gradus.core.verbosity import quiet
 from gradus.evidence.evaluation import compare_seeds
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import write_episodes
-from gradus.runs.evaluate import evaluate_policies, parse_pair
-from gradus.runs.evaluation_processes import known_elsewhere
-from gradus.runs.promises import check_promises
-from gradus.runs.recipe import Recipe
-from gradus.runs.run import SEEDS, do_stages, finish, require_folder
-from gradus.runs.seed_processes import free_cores, train_beside, train_here
-from gradus.runs.stages import (
+from gradus.runs.recipe.promises import check_promises
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
+from gradus.runs.stages.evaluation_processes import known_elsewhere
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder
+from gradus.runs.stages.seed_processes import free_cores, train_beside, train_here
+from gradus.runs.stages.stages import (
     GRADED,
     STAGES,
     RunContext,
@@ -35,7 +35,7 @@ from gradus.runs.stages import (
     run_policies,
     section_of,
 )
-from gradus.runs.state import CHECKPOINTS
+from gradus.runs.stages.state import CHECKPOINTS
 from gradus.training.config import GrpoConfig
 from gradus.training.run.trackers import check_trackers
 from gradus.training.sft_config import SftConfig

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -43,25 +42,6 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
 _RESOURCES = {
     f"{name}.{key}" for name, config in (("sft", SftConfig), ("grpo", GrpoConfig)) for key in config.resources
 }
-
-
-def default_folder(environment: str, *, quick: bool = False) -> Path:
-    """``runs/`` and a name for the environment, one for each file, set and game; ``-quick`` is added for a run at toy size.
-
-    >>> [default_folder(name).name for name in ("rhythm", "jsonl:data/rows.jsonl?answer=label", "/home/a/mine.py:spec")]
-    ['rhythm', 'rows', 'mine']
-    >>> [default_folder(name).name for name in ("mine.py:Doors", "reasoning-gym:gcd", "openenv:ws://host:8000")]
-    ['mine-Doors', 'reasoning-gym-gcd', 'openenv-ws-host-8000']
-    >>> default_folder("rhythm", quick=True).name
-    'rhythm-quick'
-    """
-    head, _, argument = environment.partition("?")[0].partition(":")
-    if head.endswith(".py"):
-        head, argument = Path(head).stem, "" if argument == "spec" else argument
-    elif head in ("jsonl", "csv"):
-        head, argument = Path(argument).stem, ""
-    name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
-    return Path("runs") / ((name or "run") + ("-quick" if quick else ""))
 
 
 class RunState:

@@ -19,11 +19,12 @@ from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes
-from gradus.runs.connections import served_sampler, track
 from gradus.runs.planning.model_probe import check_model
-from gradus.runs.recipe import Recipe
-from gradus.runs.sources import algorithm_sources, environment_sources, reward_sources
-from gradus.runs.training_processes import training_processes
+from gradus.runs.policies import base_model
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.connections import served_sampler, track
+from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
+from gradus.runs.stages.training_processes import training_processes
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.distributed.processes import barrier, world
@@ -182,9 +183,3 @@ def _seeded(config: C, recipe: Recipe) -> C:
 def begun(folder: Path) -> bool:
     """Whether training in this folder has started."""
     return (folder / "config.json").exists()
-
-
-def base_model(recipe: Recipe, folder: Path) -> str:
-    """The model before any training: the given one, or the nano model of this run folder."""
-    path = recipe.model.path
-    return str(folder / "model") if path is None else str(find_model(path) or path)

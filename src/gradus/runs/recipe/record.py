@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +17,9 @@ from gradus.environments.naming import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, ranges_of
-from gradus.runs.promises import Promise
-from gradus.runs.state import default_folder
-from gradus.runs.stepping import SteppingSection
-from gradus.runs.teach_summary import MOST_EPISODES, MOST_WORKERS
+from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
+from gradus.runs.recipe.promises import Promise
+from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import epochs_a_step
 from gradus.training.sft_config import SftConfig
@@ -296,6 +296,25 @@ class Recipe(_Section):
         if not self.stage and self.adaptive is None and not self.rewards:
             return None
         return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges_of(grader))
+
+
+def default_folder(environment: str, *, quick: bool = False) -> Path:
+    """``runs/`` and a name for the environment, one for each file, set and game; ``-quick`` is added for a run at toy size.
+
+    >>> [default_folder(name).name for name in ("rhythm", "jsonl:data/rows.jsonl?answer=label", "/home/a/mine.py:spec")]
+    ['rhythm', 'rows', 'mine']
+    >>> [default_folder(name).name for name in ("mine.py:Doors", "reasoning-gym:gcd", "openenv:ws://host:8000")]
+    ['mine-Doors', 'reasoning-gym-gcd', 'openenv-ws-host-8000']
+    >>> default_folder("rhythm", quick=True).name
+    'rhythm-quick'
+    """
+    head, _, argument = environment.partition("?")[0].partition(":")
+    if head.endswith(".py"):
+        head, argument = Path(head).stem, "" if argument == "spec" else argument
+    elif head in ("jsonl", "csv"):
+        head, argument = Path(argument).stem, ""
+    name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
+    return Path("runs") / ((name or "run") + ("-quick" if quick else ""))
 
 
 def own_grader(

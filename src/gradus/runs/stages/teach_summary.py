@@ -14,8 +14,6 @@ from gradus.stats import format_money, format_number
 if TYPE_CHECKING:
     from gradus.policies.remote.client import RemoteUsage
 
-MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
-
 
 @dataclass(frozen=True, kw_only=True)
 class TeachSummary:

@@ -24,7 +24,8 @@ from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.rollouts.storage import encode
 from gradus.rollouts.under_way import make_environment
-from gradus.runs.teach_summary import MOST_EPISODES, MOST_WORKERS, Tally, TeachSummary
+from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
+from gradus.runs.stages.teach_summary import Tally, TeachSummary
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost

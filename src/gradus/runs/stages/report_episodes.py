@@ -11,7 +11,7 @@ from gradus.evidence.reports import prepare_report
 from gradus.rollouts import roll_out
 
 if TYPE_CHECKING:
-    from gradus.runs.recipe import Recipe
+    from gradus.runs.recipe.record import Recipe
     from gradus.training.config import GrpoConfig
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side

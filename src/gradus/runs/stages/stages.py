@@ -20,23 +20,23 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes, write_episodes
-from gradus.runs.audit import audit_stage
-from gradus.runs.doctor import diagnose_run
-from gradus.runs.evaluate import evaluate_policies, parse_pair
-from gradus.runs.evaluation_processes import roll_out_beside, workers_worth
 from gradus.runs.planning.model_probe import check_model
-from gradus.runs.policies import make_policy, teacher_name
+from gradus.runs.policies import base_model, make_policy, teacher_name
 from gradus.runs.progress import progress_bar
-from gradus.runs.promises import check_promises
-from gradus.runs.recipe import Recipe
-from gradus.runs.report_episodes import write_report_episodes
-from gradus.runs.sources import algorithm_sources, environment_sources, reward_sources
-from gradus.runs.state import CHECKPOINTS, RunState
-from gradus.runs.stepping import LIMITS
-from gradus.runs.teach_summary import spent
-from gradus.runs.teaching import teach
-from gradus.runs.training_processes import training_processes
-from gradus.runs.training_stages import base_model, begun, grpo_stage, make_nano_model, read_lessons, sft_stage
+from gradus.runs.recipe.promises import check_promises
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.recipe.stepping import LIMITS
+from gradus.runs.stages.audits import audit_stage
+from gradus.runs.stages.doctor import diagnose_run
+from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
+from gradus.runs.stages.evaluation_processes import roll_out_beside, workers_worth
+from gradus.runs.stages.report_episodes import write_report_episodes
+from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
+from gradus.runs.stages.state import CHECKPOINTS, RunState
+from gradus.runs.stages.teach_summary import spent
+from gradus.runs.stages.teaching import teach
+from gradus.runs.stages.training import begun, grpo_stage, make_nano_model, read_lessons, sft_stage
+from gradus.runs.stages.training_processes import training_processes
 from gradus.stats import format_number
 from gradus.training.data.tasks import reserved_ids, training_tasks
 

@@ -18,9 +18,9 @@ from gradus.core.locks import FolderLock
 from gradus.core.terminal import Terminal
 from gradus.core.verbosity import quiet
 from gradus.policies.local.folders import check_model_source
-from gradus.runs.recipe import Recipe
-from gradus.runs.run_summary import show_costs, show_promises
-from gradus.runs.stages import RunContext, Stage
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.stages import RunContext, Stage
+from gradus.runs.stages.summary import show_costs, show_promises
 from gradus.training.run.trackers import check_trackers
 
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds

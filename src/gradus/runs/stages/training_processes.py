@@ -14,8 +14,8 @@ from typing import Literal
 import torch
 
 from gradus.core import GradusError
-from gradus.runs.evaluation_processes import known_elsewhere
-from gradus.runs.recipe import Recipe
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.local_processes import beside, together
 from gradus.training.distributed.processes import world
@@ -65,7 +65,7 @@ def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
 
 
 def _main() -> None:
-    from gradus.runs import training_stages as stages
+    from gradus.runs.stages import training as stages
 
     with beside(sys.argv[1:]) as told:
         recipe, folder = Recipe.model_validate(told["recipe"]), Path(told["folder"])

@@ -45,7 +45,7 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
     """The HTML report of an evaluation that belongs to no run."""
     from gradus.evidence.reports import environment_words, listed_episodes, shown_episodes, write_eval_report
-    from gradus.runs.report_episodes import shown_groups
+    from gradus.runs.stages.report_episodes import shown_groups
 
     shown = {
         **shown_episodes(spec, shown_groups(evaluation.episodes, 3)),

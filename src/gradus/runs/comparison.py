@@ -17,9 +17,9 @@ from gradus.evidence.reports import named, render_report
 from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.rollouts import read_episodes
+from gradus.runs.recipe.stepping import LIMITS
 from gradus.runs.shared_tasks import on_shared_conditions, tell_other_texts, with_tasks
-from gradus.runs.state import CHECKPOINTS
-from gradus.runs.stepping import LIMITS
+from gradus.runs.stages.state import CHECKPOINTS
 
 STUDENTS = ("grpo", "sft", "base")
 
@@ -96,7 +96,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
 
 def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
     """The environment of a run, with reward functions of one's own. How the run was trained does not matter here."""
-    from gradus.runs.recipe_files import load_recipe  # it brings torch
+    from gradus.runs.recipe.load import load_recipe  # it brings torch
 
     recipe = run / "recipe.toml"
     try:
@@ -192,7 +192,7 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     """Recipe keys whose values are not the same in all runs, each with one value per run: the default's if a recipe leaves it out, a dash if
     there is none.
     """
-    from gradus.runs.recipe import Recipe  # it brings torch
+    from gradus.runs.recipe.record import Recipe  # it brings torch
 
     defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))
     flat: list[dict[str, str]] = []

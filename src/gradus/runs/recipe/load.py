@@ -28,9 +28,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.runs.planning.defaults import by_size
 from gradus.runs.planning.hardware import PRESETS
 from gradus.runs.planning.shapes import read_shape
-from gradus.runs.recipe import Origin, Recipe
-from gradus.runs.recipe_tables import own_table, raw_recipe
-from gradus.runs.trl_names import trl_hint
+from gradus.runs.recipe.record import Origin, Recipe
+from gradus.runs.recipe.tables import own_table, raw_recipe
+from gradus.runs.recipe.trl_names import trl_hint
 from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS

@@ -23,9 +23,9 @@ from gradus.core.locks import FolderLock
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
 from gradus.runs.planning.hardware import usable_cores
-from gradus.runs.recipe import Recipe
-from gradus.runs.run import do_stages, store_costs
-from gradus.runs.stages import RunContext
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.runner import do_stages, store_costs
+from gradus.runs.stages.stages import RunContext
 
 _LOOK = 1.0  # seconds
 _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused
@@ -109,7 +109,7 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
     """A process with one thread that trains one seed. Its standard input stays open as long as this process lives."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-u", "-m", "gradus.runs.seed_processes"],
+        [sys.executable, "-P", "-u", "-m", "gradus.runs.stages.seed_processes"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

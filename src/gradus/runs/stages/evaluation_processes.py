@@ -21,12 +21,12 @@ from gradus.evidence.evaluation.evaluate import chosen_graders, condition_tasks,
 from gradus.rewards import tell_steps_taken
 from gradus.runs.planning.hardware import usable_cores
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe import Recipe
-from gradus.runs.state import CHECKPOINTS
-from gradus.runs.teaching import begin_worker
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.state import CHECKPOINTS
+from gradus.runs.stages.teaching import begin_worker
 
 if TYPE_CHECKING:
-    from gradus.runs.stages import RunContext
+    from gradus.runs.stages.stages import RunContext
 
 _WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
 
@@ -101,7 +101,7 @@ def _begin() -> None:
 
 def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:
     """One policy under one condition, in a process of its own."""
-    from gradus.runs.stages import run_policies
+    from gradus.runs.stages.stages import run_policies
 
     run, policies = _opened(recipe, folder)
     section = run.recipe.eval
@@ -121,6 +121,6 @@ def _opened(recipe: str, folder: str) -> tuple[RunContext, dict[str, Policy]]:
     """The run, and the policy that was rolled out last."""
     from rich.console import Console
 
-    from gradus.runs.stages import RunContext
+    from gradus.runs.stages.stages import RunContext
 
     return RunContext(Recipe.model_validate_json(recipe), Path(folder), redo=False, console=Console(quiet=True)), {}

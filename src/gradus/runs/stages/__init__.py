@@ -1,0 +1,1 @@
+"""The stages of a run: functions of a recipe and a folder, each done once."""
