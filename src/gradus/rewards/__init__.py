@@ -1,6 +1,6 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
-from gradus.rewards.answers import gold_answer, is_restated, read_answer, same_answer
+from gradus.rewards.answers import gold_answer, read_answer, same_answer
 from gradus.rewards.catalog import (
     BUILT_IN,
     RewardConfig,
@@ -25,7 +25,7 @@ from gradus.rewards.functions import (
     style,
 )
 from gradus.rewards.grading import grader_of, reweigh, tell_steps_taken
-from gradus.rewards.numbers import read_number
+from gradus.rewards.plain_numbers import read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, adapt
 from gradus.rewards.tryout import Tryout, read_completions, try_rewards
 
@@ -48,7 +48,6 @@ __all__ = [
     "gold_answer",
     "grader_of",
     "incremental_format",
-    "is_restated",
     "is_strict_format",
     "json_schema",
     "length",

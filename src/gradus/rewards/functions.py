@@ -16,7 +16,7 @@ from typing import Any
 from gradus.core import ConfigError
 from gradus.core.files import read_json
 from gradus.core.thoughts import without_thoughts
-from gradus.rewards.answers import gold_answer, is_restated, read_answer, same_answer, without_reasoning
+from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
 _TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
@@ -36,18 +36,15 @@ def correctness(
     prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
 ) -> list[float | None]:
     """1 if the marked answer states the gold value, else 0; None if the data set has no answer."""
-    rows = zip(prompts or [""] * len(completions), completions, answer, strict=True)
-    return [_correct(completion_text(text), gold, prompt) for prompt, text, gold in rows]
+    return [_correct(completion_text(text), gold) for text, gold in zip(completions, answer, strict=True)]
 
 
-def _correct(text: str, gold: Any, prompt: Any) -> float | None:
+def _correct(text: str, gold: Any) -> float | None:
     expected = "" if gold is None else gold_answer(str(gold))
     if not expected:
         return None
-    reading = read_answer(text)
-    if reading.text is None or not same_answer(reading.text, expected):
-        return 0.0
-    return float(not is_restated(reading.text, expected, completion_text(prompt)))
+    given = read_answer(text).text
+    return float(given is not None and same_answer(given, expected))
 
 
 @_named("format")

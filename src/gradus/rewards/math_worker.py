@@ -1,4 +1,4 @@
-"""Runs in a process of its own: whether two expressions are equal, by Math-Verify. The process has limits, so this has none."""
+"""Runs in a process of its own and says whether two expressions are equal, by Math-Verify. The process has limits, so this has none."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 
 
 def same(given: str, gold: str) -> bool:
-    """An answer in a sentence is read only as it stands, a bare expression between dollar signs."""
+    """Reads a bare expression between dollar signs first, then the answer as it stands."""
     expected = parse(_delimited(gold), parsing_timeout=None)  # pyright: ignore[reportArgumentType]
     for text in (_delimited(given), given):
         stated = parse(text, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
@@ -20,8 +20,7 @@ def same(given: str, gold: str) -> bool:
 
 
 def _delimited(text: str) -> str:
-    """As LaTeX: of a power, a sign needs braces."""
-    text = re.sub(r"(?<=[\w)])\*\*(?=[\w(-])", "^", re.sub("[−–]", "-", text))
+    """Returns LaTeX between dollar signs; the sign of a power needs braces there."""
     text = re.sub(r"\^(-\d+)", r"^{\1}", text)
     return text if "$" in text else f"${text}$"
 

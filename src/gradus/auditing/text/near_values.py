@@ -9,9 +9,11 @@ from random import Random
 from gradus.auditing.text.programs import are_programs
 from gradus.auditing.text.shapes import Others, is_label, is_sentence
 from gradus.auditing.text.tasks import TextTask
-from gradus.rewards.units import contradict, unit_of
 
 _DATE = re.compile(r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)")
+_UNITS = frozenset(
+    ("mm", "cm", "m", "km", "inches", "feet", "miles", "g", "kg", "pounds", "ml", "l", "seconds", "minutes", "hours", "days", "weeks", "years")
+)  # fmt: skip
 _MEASURED = re.compile(r"([-−]?\d[\d.,]*)\s*([A-Za-z]+)")
 _DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
 _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backwards|revers")
@@ -92,7 +94,7 @@ def another_unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...]
         return None
     number, unit = match.groups()
     units = {found[2] for gold in others.counts if (found := _MEASURED.fullmatch(gold.strip()))}
-    there = sorted(each for each in units if contradict(unit_of("", f" {each}"), unit_of("", f" {unit}")))
+    there = sorted(each for each in units & _UNITS if unit in _UNITS and each != unit)
     alike = [each for each in there if each[0] == unit[0]] or there
     return (f"{number} {rng.choice(alike) if alike else 'kg' if unit != 'kg' else 'cm'}",)
 

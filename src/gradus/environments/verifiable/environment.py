@@ -10,7 +10,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
 from gradus.core.files import storable
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
-from gradus.rewards import gold_answer, is_restated, is_strict_format, read_answer, same_answer
+from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
 _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("reasoning", "answer")}
 
@@ -34,9 +34,7 @@ Judge = Callable[[Item, str], Verdict]
 def judge_marked(item: Item, text: str) -> Verdict:
     """1 if the marked answer states the gold value, else 0."""
     reading = read_answer(text)
-    gold = gold_answer(item.answer)
-    right = reading.text is not None and same_answer(reading.text, gold)
-    right = right and not is_restated(reading.text or "", gold, item.question)
+    right = reading.text is not None and same_answer(reading.text, gold_answer(item.answer))
     return Verdict(score=float(right), given=reading.text, problem=reading.problem)
 
 

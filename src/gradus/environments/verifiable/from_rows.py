@@ -32,7 +32,6 @@ from gradus.rewards import (
     find_reward,
     gold_answer,
     grader_of,
-    is_restated,
     read_answer,
     reward_pairs,
     same_answer,
@@ -183,8 +182,7 @@ def judge_value(item: Item, text: str) -> Verdict:
     problem = None if given else "the answer is empty"
     if not item.answer:
         return Verdict(score=None, given=given, problem=problem)
-    gold = gold_answer(item.answer)
-    right = given is not None and same_answer(given, gold) and not is_restated(given, gold, item.question)
+    right = given is not None and same_answer(given, gold_answer(item.answer))
     return Verdict(score=float(right), given=given, problem=problem)
 
 
