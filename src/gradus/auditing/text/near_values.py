@@ -11,9 +11,12 @@ from gradus.auditing.text.shapes import Others, is_label, is_sentence
 from gradus.auditing.text.tasks import TextTask
 
 _DATE = re.compile(r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)")
-_UNITS = frozenset(
-    ("mm", "cm", "m", "km", "inches", "feet", "miles", "g", "kg", "pounds", "ml", "l", "seconds", "minutes", "hours", "days", "weeks", "years")
-)  # fmt: skip
+_UNITS = {  # names of one unit stand together
+    name: names[0]
+    for names in map(str.split, ("m meters min minutes", "mm millimeters", "cm centimeters", "km kilometers", "g grams", "kg kilograms", "lb lbs pounds",
+                                 "s seconds", "h hours", "d days", "weeks", "years", "inches", "feet", "miles", "ml", "l liters", "dollars", "cents"))
+    for name in names
+}  # fmt: skip
 _MEASURED = re.compile(r"([-−]?\d[\d.,]*)\s*([A-Za-z]+)")
 _DIGIT_IN_WORD = re.compile(r"(?<=[A-Za-z])\d|\d(?=[A-Za-z])")
 _REARRANGED = re.compile(r"(?i)anagram|permut|arrang|scrambl|order|letters|backwards|revers")
@@ -94,7 +97,7 @@ def another_unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...]
         return None
     number, unit = match.groups()
     units = {found[2] for gold in others.counts if (found := _MEASURED.fullmatch(gold.strip()))}
-    there = sorted(each for each in units & _UNITS if unit in _UNITS and each != unit)
+    there = sorted(each for each in units if {each, unit} <= _UNITS.keys() and _UNITS[each] != _UNITS[unit])
     alike = [each for each in there if each[0] == unit[0]] or there
     return (f"{number} {rng.choice(alike) if alike else 'kg' if unit != 'kg' else 'cm'}",)
 
