@@ -269,8 +269,6 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
 def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
     """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high."""
     counts = {
-        "bca_low": None,
-        "bca_high": None,
         "wins": 1,
         "ties": 0,
         "win_low": None,

@@ -58,8 +58,6 @@ class Mean(TypedDict):
 class PairedMean(Mean):
     """A mean difference over pairs on the same seeds, with what stats.Paired holds."""
 
-    bca_low: float | None
-    bca_high: float | None
     wins: int
     ties: int
     win_low: float | None
@@ -68,6 +66,7 @@ class PairedMean(Mean):
     p: float | None
     p_holm: NotRequired[float | None]
     episodes_needed: NotRequired[int | None]
+    clusters_needed: NotRequired[int | None]  # if episodes come in clusters: only more clusters add power
 
 
 class Usage(TypedDict):

@@ -1,25 +1,22 @@
-"""Intervals, paired comparison, bootstrap, power and rank correlation. One definition each; numpy and scipy only.
+"""Intervals, paired comparison, power and rank correlation. One definition each; numpy and scipy only.
 
 Undefined is None, never 0: an interval needs two values (or two clusters), a correlation needs two that differ.
 """
 
 from gradus.stats.binary import sign_test, tango_interval
-from gradus.stats.bootstrap import bca_bounds, bca_interval
 from gradus.stats.crossed import crossed_difference, crossed_interval
 from gradus.stats.formatting import format_interval, format_money, format_number, format_p, format_signed
 from gradus.stats.intervals import Interval, Proportion, mean_interval, wilson
 from gradus.stats.multiple import holm
 from gradus.stats.paired import Paired, paired_difference
 from gradus.stats.passes import pass_at_k
-from gradus.stats.power import episodes_needed, paired_power
+from gradus.stats.power import episodes_needed, paired_power, sign_test_pairs, sign_test_power, units_needed
 from gradus.stats.ranks import spearman, spearman_within
 
 __all__ = [
     "Interval",
     "Paired",
     "Proportion",
-    "bca_bounds",
-    "bca_interval",
     "crossed_difference",
     "crossed_interval",
     "episodes_needed",
@@ -34,8 +31,11 @@ __all__ = [
     "paired_power",
     "pass_at_k",
     "sign_test",
+    "sign_test_pairs",
+    "sign_test_power",
     "spearman",
     "spearman_within",
     "tango_interval",
+    "units_needed",
     "wilson",
 ]

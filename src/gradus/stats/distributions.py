@@ -17,6 +17,16 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
     return float(_functions.bdtr(k, n, p))
 
 
+def binomial_cdfs(k: Array, n: Array, p: float) -> Array:
+    """P(X <= k) for ``n`` trials that succeed with chance ``p`` each, element by element."""
+    return np.asarray(_functions.bdtr(k, n.astype(np.int64), p), dtype=np.float64)
+
+
+def binomial_place(chance: float, n: Array) -> Array:
+    """The real k with P(X <= k) = ``chance`` for ``n`` fair trials, element by element; NaN where no k is that unlikely."""
+    return np.asarray(_functions.bdtrik(chance, n, 0.5), dtype=np.float64)
+
+
 def normal_cdf(x: Array) -> Array:
     """P(Z <= x), element by element."""
     return np.asarray(_functions.ndtr(x), dtype=np.float64)

@@ -16,7 +16,6 @@ from gradus.stats.binary import (
     tango_interval,
     without_rounding,
 )
-from gradus.stats.bootstrap import RESAMPLES, bca_interval
 from gradus.stats.clusters import Labels, cluster_index, standard_error
 from gradus.stats.distributions import normal_quantile, student_cdf, student_quantile
 from gradus.stats.intervals import wilson
@@ -29,8 +28,7 @@ class Paired:
     """The differences a - b over ``n`` pairs.
 
     ``low``, ``high``: bounds of the mean difference, Student's t, or Tango's score interval if all outcomes are 0 or 1. They
-    are None if all differences (or clusters' means) are one number: a sample without spread says nothing of its spread. ``bca_low``,
-    ``bca_high``: the bootstrap's. ``wins`` pairs have a > b and ``ties`` have a = b, to rounding; ``win_low``, ``win_high`` are Wilson's
+    are None if all differences (or clusters' means) are one number: a sample without spread says nothing of its spread. ``wins`` pairs have a > b and ``ties`` have a = b, to rounding; ``win_low``, ``win_high`` are Wilson's
     bounds of the win rate wins / n, None under clusters, where pairs are not independent. ``error`` is the standard error of
     the mean difference. ``p`` is two-sided: of the t test, or of the exact sign test (McNemar's, for outcomes that are 0 or 1)
     where t does not hold.
@@ -39,16 +37,15 @@ class Paired:
     mean: float | None
     low: float | None
     high: float | None
-    bca_low: float | None
-    bca_high: float | None
     wins: int
     ties: int
     win_low: float | None
     win_high: float | None
     n: int
+    units: int  # independent ones: clusters, or pairs without clusters
     error: float | None
     p: float | None
-    exact: bool = False  # whether p is that of the sign test
+    exact: bool = False  # p is that of the sign test
 
     @property
     def t(self) -> float | None:
@@ -84,8 +81,6 @@ def paired_difference(
     clusters: Labels | None = None,
     *,
     level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> Paired:
     """a - b, pair by pair; a pair where either is None is left out.
 
@@ -104,8 +99,6 @@ def paired_difference(
     wins, ties = int(np.sum(difference > 0)), int(np.sum(difference == 0))
     one = len(pairs) < 2  # of one pair no interval is known
     rate = wilson(wins, len(pairs), level=level) if clusters is None and not one else None
-    labels = [int(i) for i in kept]
-    bca = bca_interval([float(d) for d in difference], clusters=labels, level=level, resamples=resamples, seed=seed)
     low, high, error, p = _student(difference, kept, level)
     exact = False
     if clusters is None and not one and is_binary(*columns):
@@ -115,16 +108,15 @@ def paired_difference(
         signs = int(kept.max()) + 1 if abs(difference.mean()) > ROUNDING * scale else 0  # clusters, each with one sign
         exact, p, low, high, error = True, sign_test(signs, 0), None, None, None
     return Paired(
-        mean=bca.mean,
+        mean=float(difference.mean()) if pairs else None,
         low=low,
         high=high,
-        bca_low=bca.low,
-        bca_high=bca.high,
         wins=wins,
         ties=ties,
         win_low=rate.low if rate else None,
         win_high=rate.high if rate else None,
         n=len(pairs),
+        units=int(kept.max()) + 1 if pairs else 0,
         error=error,
         p=p,
         exact=exact,

@@ -1,10 +1,19 @@
-"""How many paired episodes a difference needs."""
+"""Computes how many independent pairs show a difference: those of the test by which a difference is claimed."""
 
 from __future__ import annotations
 
 from math import ceil, isfinite, sqrt
 
-from gradus.stats.distributions import noncentral_t_cdf, normal_quantile, student_quantile
+import numpy as np
+
+from gradus.stats.distributions import (
+    binomial_cdfs,
+    binomial_place,
+    noncentral_t_cdf,
+    normal_quantile,
+    student_quantile,
+)
+from gradus.stats.paired import Paired
 
 _MOST = 1e15  # the square of what is larger may be beyond a float
 _LARGE = 3000  # beyond, t and normal agree to far below one episode in a thousand
@@ -49,5 +58,53 @@ def episodes_needed(effect: float, sd: float, *, power: float = 0.8, alpha: floa
     while paired_power(effect, sd, n, alpha=alpha) < power:
         n += 1
     while n > 2 and paired_power(effect, sd, n - 1, alpha=alpha) >= power:
+        n -= 1
+    return n
+
+
+def units_needed(paired: Paired, effect: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """The fewest independent units (clusters, or tasks without clusters) that show ``effect`` with the given power.
+
+    The spread is that of ``paired``. The test is the one that ``paired`` was judged by: t over units, or the exact sign test if all
+    outcomes are 0 or 1. None if the sample does not tell its spread, or if more than 1e15 units are needed.
+    """
+    if not paired.error:
+        return None
+    if paired.exact:
+        return sign_test_pairs(effect, 1 - paired.ties / paired.n, power=power, alpha=alpha)
+    return episodes_needed(effect, paired.error * sqrt(paired.units), power=power, alpha=alpha)
+
+
+def sign_test_power(effect: float, discordant: float, n: int, *, alpha: float = 0.05) -> float:
+    """The chance that the exact sign test over ``n`` pairs of outcomes 0 or 1 finds the difference ``effect`` of two shares.
+
+    ``discordant``: the share of pairs that differ, at least ``effect``. The number of such pairs is binomial, and the test conditions on it.
+    """
+    share = max(discordant, abs(effect))
+    wins = (share + abs(effect)) / (2 * share)
+    counts = np.arange(n + 1, dtype=np.float64)
+    chances = np.diff(binomial_cdfs(counts, np.full(n + 1, float(n)), share), prepend=0.0)
+    most = np.floor(binomial_place(alpha / 2, counts) + 1e-9)  # losses with which the test still rejects
+    possible = 0.5**counts <= alpha / 2
+    rejects = binomial_cdfs(np.maximum(most, 0), counts, wins) + binomial_cdfs(np.maximum(most, 0), counts, 1 - wins)
+    return float(np.sum(chances[possible] * rejects[possible]))
+
+
+def sign_test_pairs(effect: float, discordant: float, *, power: float = 0.8, alpha: float = 0.05) -> int | None:
+    """The fewest pairs of outcomes 0 or 1 whose exact sign test finds ``effect``; None beyond 1e15.
+
+    Beyond 3,000 pairs the normal approximation with its correction for continuity. Source: Connor, Biometrics 43, 1987.
+    """
+    delta, share = abs(effect), max(discordant, abs(effect))
+    z_alpha, z_power = float(normal_quantile(1 - alpha / 2)), float(normal_quantile(power))
+    root = (z_alpha * sqrt(share) + z_power * sqrt(max(0.0, share - delta**2))) / delta
+    if root > sqrt(_MOST):
+        return None
+    n = max(2, ceil(root**2 + 1 / delta))
+    if n > _LARGE:
+        return n
+    while sign_test_power(effect, share, n, alpha=alpha) < power:
+        n += 1
+    while n > 2 and sign_test_power(effect, share, n - 1, alpha=alpha) >= power:
         n -= 1
     return n

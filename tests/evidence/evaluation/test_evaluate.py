@@ -55,7 +55,7 @@ def test_pairs_are_differences_on_the_same_seeds(small):
     assert [e.task for e in a] == [e.task for e in b]
     expected = paired_difference([e.reward.value for e in a], [e.reward.value for e in b])
     evaluation = document["pairs"]["teacher - feeder"]["reward"]
-    for key in ("mean", "low", "high", "bca_low", "bca_high", "p"):
+    for key in ("mean", "low", "high", "p"):
         assert evaluation[key] == pytest.approx(getattr(expected, key), abs=1e-6)
     assert (evaluation["wins"], evaluation["episodes"]) == (expected.wins, 30)
     assert evaluation["episodes_needed"] >= 2
@@ -278,6 +278,28 @@ def test_a_sample_without_a_true_reward_passes_by_no_other_figure():
     (condition,) = document["conditions"].values()
     assert condition["policies"]["gold"]["reward"]["mean"] == 1.0
     assert condition["policies"]["gold"]["pass@3"]["mean"] == 0.0
+
+
+def test_episodes_needed_are_of_more_clusters_and_pay_for_several_conditions():
+    """Three hidden persons with ten episodes each: more episodes of the same three do not show a small difference."""
+    spec = replace(
+        SPEC, conditions={"main": replace(SPEC.conditions["main"], cluster=lambda episode: str(episode.task.seed % 3))}
+    )
+    policies = _policies("random", "feeder")
+    (pair,) = (
+        evaluate(spec, policies, conditions=["main"], episodes=30, power=0.01)
+        .to_json()["conditions"]["main"]["pairs"]
+        .values()
+    )
+    assert pair["reward"]["episodes_needed"] == 10 * pair["reward"]["clusters_needed"]
+    assert pair["reward"]["clusters_needed"] > 3
+    one, many = (
+        evaluate(SPEC, policies, conditions=names, episodes=20, power=0.05).to_json()["conditions"]["main"]["pairs"][
+            "feeder - random"
+        ]
+        for names in (["main"], list(SPEC.conditions))
+    )
+    assert len(SPEC.conditions) == 1 or many["reward"]["episodes_needed"] > one["reward"]["episodes_needed"]
 
 
 def test_episodes_that_are_needed_count_the_samples_of_a_task():

@@ -168,7 +168,8 @@ def compare(
     by_grader: dict[str, dict[str, Any]] = {}
     for index, grader in enumerate(chosen):
         current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
-        by_grader[grader.name] = _conditions(spec, grader, current, compared, power, pass_k)
+        tests = len(rollouts) * (len(compared) if correct_pairs else 1)
+        by_grader[grader.name] = _conditions(spec, grader, current, compared, (power, tests), pass_k)
         holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
     document = results_document(spec, by_grader, checkpoint, seeds)
     if power is not None:
@@ -201,7 +202,9 @@ def _conditions(
     grader: Grader,
     rollouts: Rollouts,
     pairs: Sequence[Pair],
-    power: float | None,
+    asked: tuple[
+        float | None, int
+    ],  # the difference whose power is asked for, and how many tests are corrected together
     pass_k: Sequence[int],
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
@@ -218,7 +221,7 @@ def _conditions(
             "clustered": cluster is not None,
             "policies": {name: policy_record(each) for name, each in figures.items()},
             "pairs": {
-                f"{a} - {b}": pair_record(figures[a], figures[b], power)
+                f"{a} - {b}": pair_record(figures[a], figures[b], *asked)
                 for a, b in pairs
                 if a in figures and b in figures
             },

@@ -17,7 +17,7 @@ from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import Mean, PairedMean, check_metrics
 from gradus.core.printable import beginning
 from gradus.rollouts.grading import ask_environment
-from gradus.stats import Paired, episodes_needed, holm, mean_interval, paired_difference, pass_at_k
+from gradus.stats import Paired, holm, mean_interval, paired_difference, pass_at_k, units_needed
 
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
@@ -241,8 +241,11 @@ def _actions(turn: Turn) -> list[str]:
     return [turn.action[span.start : span.end] if span else turn.action.strip()]
 
 
-def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
-    """Returns the document's record of a - b, over the seeds where both have the figure."""
+def pair_record(a: Figures, b: Figures, power: float | None, tests: int = 1) -> dict[str, Any]:
+    """Returns the document's record of a - b, over the seeds where both have the figure.
+
+    ``power``: the difference for which it says how many episodes are needed, if ``tests`` comparisons are corrected together.
+    """
     place = {seed: index for index, seed in enumerate(b.seeds)}
     shared = [(i, place[seed]) for i, seed in enumerate(a.seeds) if seed in place]
     clusters = [a.clusters[i] or (b.clusters[j] if b.clusters else "") for i, j in shared] if a.clusters else None
@@ -257,9 +260,14 @@ def pair_record(a: Figures, b: Figures, power: float | None) -> dict[str, Any]:
         paired = difference(a.plain.get(name), b.plain.get(name))
         record[name] = stored_pair(paired)
         if name == "reward" and power is not None:
-            needed = episodes_needed(power, paired.sd) if paired.sd is not None else None
-            samples = max(1, round(len(a.episodes) / len(a.seeds)))  # of a task: differences are taken over its mean
-            record[name]["episodes_needed"] = None if needed is None else samples * needed
+            # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
+            needed = units_needed(paired, power, alpha=0.05 / tests)
+            each = max(
+                1, round(len(a.episodes) / max(1, paired.units))
+            )  # episodes of a unit: of a cluster, or samples of a task
+            record[name]["episodes_needed"] = None if needed is None else each * needed
+            if clusters is not None:
+                record[name]["clusters_needed"] = needed
     record["components"] = {
         name: stored_pair(difference(a.components.get(name), b.components.get(name)))
         for name in dict.fromkeys([*a.components, *b.components])
@@ -295,8 +303,6 @@ def stored_pair(paired: Paired) -> PairedMean:
         "mean": rounded(paired.mean),
         "low": rounded(paired.low),
         "high": rounded(paired.high),
-        "bca_low": rounded(paired.bca_low),
-        "bca_high": rounded(paired.bca_high),
         "wins": paired.wins,
         "ties": paired.ties,
         "win_low": rounded(paired.win_low),

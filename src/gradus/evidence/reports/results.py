@@ -60,6 +60,7 @@ class Difference:
     p: float | None = None  # of the reward, Holm-adjusted over conditions if that was stored
     win_rate: tuple[float, float] | None = None
     episodes_needed: int | None = None
+    clusters_needed: int | None = None
 
     def reversed(self) -> Difference:
         """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
@@ -168,6 +169,7 @@ def differences(conditions: Json, condition: str) -> list[Difference]:
                 p=p,
                 win_rate=None if low is None or high is None else (low, high),
                 episodes_needed=reward.get("episodes_needed"),
+                clusters_needed=reward.get("clusters_needed"),
             )
         )
     return pairs

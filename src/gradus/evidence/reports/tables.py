@@ -173,6 +173,10 @@ def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
                 if pair.episodes_needed is None
                 else f"{pair.episodes_needed:,} episodes"
             )
+            if pair.clusters_needed is not None:
+                needed = (
+                    f"{pair.clusters_needed:,} clusters with {needed} (more episodes of the same clusters do not help)"
+                )
             lines.append(
                 Text(
                     f"{condition}, {pair.first} − {pair.second}: {needed} to show a difference of {power['difference']:g} with {power['power']:.0%} power"
