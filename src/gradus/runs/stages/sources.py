@@ -40,21 +40,11 @@ def environment_sources(name: str, spec: EnvironmentSpec) -> dict[str, str]:
 
 
 def _spec_digest(spec: EnvironmentSpec) -> str | None:
-    """A digest of what decides about episodes and rewards in an environment; how it is shown does not."""
-    graders = [each.compute for each in spec.graders.values() if not functions_of(each)]  # those are reward_sources
-    code = [
-        spec.make,
-        *graders,
-        spec.train_task,
-        spec.content,
-        spec.true_reward,
-        spec.metrics,
-        spec.language.vocabulary,
-    ]
-    conditions = [(name, str(each.seeds), _as_text(dict(each.options))) for name, each in spec.conditions.items()]
-    told = [spec.max_turns, spec.teacher, conditions]
-    own = code_digest([*code, *spec.policies.values()])
-    return None if own is None else sha256(f"{own} {told}".encode(errors="backslashreplace")).hexdigest()
+    """A digest of the code that decides about episodes and rewards. Functions of a grader count as rewards, how it is shown does not."""
+    graders = [each.compute for each in spec.graders.values() if not functions_of(each)]
+    code = [spec.make, *graders, spec.train_task, spec.content, spec.true_reward, *spec.policies.values()]
+    own = code_digest([each for each in code if each is not None])
+    return None if own is None else sha256(f"{own} {spec.max_turns} {spec.teacher}".encode()).hexdigest()
 
 
 def reward_sources(rewards: Sequence[RewardConfig], grader: Grader) -> dict[str, str]:
