@@ -33,7 +33,8 @@ from gradus.runs.planning.forecast import GIB, as_rows, check_fits, fit_to_memor
 from gradus.runs.planning.hardware import PRESETS, Hardware, this_machine
 from gradus.runs.planning.memory import cache_bytes, memory_forecast, rows_at_once
 from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
-from gradus.runs.recipe.load import load_recipe, parse_changes
+from gradus.runs.recipe.layers import parse_changes
+from gradus.runs.recipe.load import load_recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples

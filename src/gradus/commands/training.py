@@ -125,7 +125,7 @@ def train(
 
     See examples/own_rewards.py.
     """
-    from gradus.runs.recipe.load import parse_changes
+    from gradus.runs.recipe.layers import parse_changes
 
     known_options(options, [*parameters(train), *parameters(run)], "gradus.train")
     warm = model is None if warm_start is None else warm_start
@@ -230,7 +230,8 @@ def make_recipe(
     ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
     config and tokenizer of a model that is named.
     """
-    from gradus.runs.recipe.load import load_recipe, parse_changes
+    from gradus.runs.recipe.layers import parse_changes
+    from gradus.runs.recipe.load import load_recipe
 
     if whole := [name for name in WHOLE_RUN if name in options]:
         raise ConfigError(f"{whole[0]} is an argument of gradus.run, which does all stages; leave it out")

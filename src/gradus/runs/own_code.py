@@ -33,7 +33,8 @@ def _text(value: Any, *, outside: bool = True) -> str | None:
     if isinstance(value, partial):
         text = _text(value.func)
         return None if text is None else f"{text} {value.args!r} {value.keywords!r}"
-    value = inspect.unwrap(value.__self__ if inspect.ismethod(value) else value)
+    value = value.__self__ if inspect.ismethod(value) else value
+    value = inspect.unwrap(value) if callable(value) else value
     kind = value if inspect.isfunction(value) or isinstance(value, type) else type(value)
     held = inspect.getclosurevars(value).nonlocals if inspect.isfunction(value) else {}
     if kind is not value:

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError
 from gradus.runs.checks.model import too_long
 from gradus.runs.checks.subject import Subject
-from gradus.runs.planning.defaults import by_size
 from gradus.runs.planning.forecast import GIB, Plan, fit_to_memory, make_plan
 from gradus.runs.planning.hardware import PRESETS, this_machine
 from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.runs.recipe.record import Recipe
+from gradus.runs.recipe.starter import by_size
 from gradus.training.config import GrpoConfig
 from gradus.training.trainer_config import TrainerConfig
 

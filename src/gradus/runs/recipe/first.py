@@ -18,8 +18,7 @@ from gradus.environments.verifiable.columns import ANSWERS, gold_column
 from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
 from gradus.environments.verifiable.items import is_chat, plain
 from gradus.policies.local.folders import find_model
-from gradus.runs.recipe.row_sizes import with_room_for_rows
-from gradus.runs.recipe.starter import starter, with_paths
+from gradus.runs.recipe.starter import starter, with_paths, with_room_for_rows
 
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
 _ANSWERS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -127,9 +127,9 @@ class EvalSection(_Section):
 
 @dataclass(frozen=True)
 class Origin:
-    """What loading a recipe found out and its settings do not say."""
+    """Where a recipe's settings come from."""
 
-    edited: frozenset[str] = frozenset()  # dotted keys that were set on the command line
+    layers: Mapping[str, str] = field(default_factory=dict)  # a key, as in grpo.lr -> the layer that set it
     chosen: str = ""  # see Recipe.chosen
     shipped: str | None = None  # its name, if it comes with Gradus and was asked for by that name alone
 
@@ -229,9 +229,8 @@ class Recipe(_Section):
         return default_folder(self._origin.shipped or self.environment, quick=self.quick)
 
     def grpo_sources(self) -> dict[str, str]:
-        """GRPO's settings that were given -> where they came from."""
-        edited = {key.split(".")[1] for key in self._origin.edited if key.startswith("grpo.")}
-        return {name: "command line" if name in edited else "recipe" for name in self.grpo.model_fields_set}
+        """GRPO's settings that were given -> the layer that they come from."""
+        return {name: self._origin.layers.get(f"grpo.{name}", "recipe") for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
         """The environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""

@@ -13,8 +13,7 @@ from typing import Any
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
-from gradus.runs.recipe.row_sizes import with_room_for_rows
-from gradus.runs.recipe.starter import beside, starter, within_conditions
+from gradus.runs.recipe.starter import beside, starter, with_room_for_rows, within_conditions
 
 
 def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
