@@ -226,6 +226,23 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     assert "episode reward 9.10 to 9.90" in headline
 
 
+@pytest.mark.parametrize(
+    ("greedy", "said"),
+    [
+        ((0.017, -0.005, 0.040), "(greedy): +0.017 [-0.005, +0.040], not proven."),
+        ((0.12, 0.02, 0.22), "(greedy): +0.120 [+0.020, +0.220]."),
+        ((-0.12, -0.21, -0.03), "(greedy): -0.120 [-0.210, -0.030], which is worse."),
+    ],
+)
+def test_the_headline_says_if_likeliest_answers_gained_too(greedy: Any, said: str) -> None:
+    results = document((0.20, 0.15, 0.25), (1.0, 0.5, 1.5))
+    figures = dict(zip(("mean", "low", "high"), greedy, strict=True)) | {"wins": 7, "episodes": 10}
+    results["conditions"]["home"]["pairs"]["grpo-greedy - sft-greedy"] = {"reward": figures}
+    headline = verdict_on(results).headline
+    assert headline.startswith("GRPO made the student better")
+    assert headline.replace("\N{MINUS SIGN}", "-").endswith(said), headline
+
+
 def test_a_true_reward_that_is_the_reward_is_said_once() -> None:
     """The claim was "in return (...), and in return (...)"."""
     figures = (0.1, 0.05, 0.15)

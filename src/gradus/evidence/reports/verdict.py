@@ -179,7 +179,17 @@ def _student_headline(results: Json, condition: str) -> str | None:
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
     if _is_little(reward) and headline != OPEN:
         headline += f", as far as {_seen(reward, one_seed=len(results.get('seeds') or ()) < 2)} tell"
-    return f"{headline}: {amount}."
+    return f"{headline}: {amount}.{_greedy_sentence(results, condition, before)}"
+
+
+def _greedy_sentence(results: Json, condition: str, before: str | None) -> str:
+    """A sentence on the likeliest answers, which people use: a sampled gain may only sharpen what greedy answers had before."""
+    pair = _against(results, condition, f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
+    reward = pair.figures.get("reward") if pair else None
+    if pair is None or reward is None:
+        return ""
+    proven = {"shown": "", "refuted": ", which is worse", "open": ", not proven"}[state_of(reward)]
+    return f" Likeliest answers (greedy): {_change(results, condition, pair, 'reward')}{proven}."
 
 
 def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
