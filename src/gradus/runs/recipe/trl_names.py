@@ -1,4 +1,4 @@
-"""What settings of TRL's GRPOConfig are called here, for those who type TRL's name. docs/trl_names.md says how they differ."""
+"""Maps settings of TRL's GRPOConfig to recipe keys. docs/trl_names.md says how they differ."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ TRL_NAMES: dict[str, str] = {
     "log_completions": "grpo.store_every",
     "loss_type": "grpo.algorithm",
     "lr_scheduler_type": "grpo.schedule",
-    "mask_truncated_completions": "grpo.overlong_buffer",
     "max_completion_length": "grpo.sampling.max_new_tokens",
     "max_grad_norm": "grpo.grad_clip",
     "max_steps": "grpo.max_steps",
     "max_tool_calling_iterations": "grpo.max_turns",
     "multi_objective_aggregation": "grpo.algorithm",
     "num_generations": "grpo.group_size",
-    "num_generations_eval": "grpo.validation_tasks",
+    "num_generations_eval": "eval.samples",
     "num_iterations": "grpo.epochs",
     "num_train_epochs": "grpo.max_steps",
     "optim": "grpo.optimizer",
@@ -52,7 +51,7 @@ TRL_NAMES: dict[str, str] = {
 
 
 def trl_hint(name: str, *, sft: Collection[str] = ()) -> str:
-    """What to say to somebody who gives TRL's ``name``, or nothing. ``sft``: the keys of SFT, if it is a setting of SFT.
+    """Returns the hint for TRL's ``name``, or an empty text. ``sft``: the keys of SFT, if it is a setting of SFT.
 
     >>> trl_hint("beta")
     ", TRL's beta is grpo.kl_coef here"
