@@ -10,6 +10,7 @@ Source of the convention: TRL 1.16, GRPOTrainer, "Using a custom reward function
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import math
 from collections import Counter
@@ -17,10 +18,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.records import LARGEST_REWARD
+from gradus.core.waiting import wait_for
 from gradus.rewards.limits import OutOfTime, limited
 
 Messages = list[dict[str, Any]]
@@ -30,7 +32,7 @@ _IN_TIME = 256  # completions that the limit on a call's time is meant for
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What reward functions are asked about. ``columns`` are the data set's, ``answer`` among them.
+    """One answer that reward functions score. ``columns`` are the data set's, ``answer`` among them.
 
     ``messages``: the completion as a conversation, if it has several turns. ``chat``: the row that it belongs to is a chat.
     """
@@ -46,9 +48,9 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCompletion:
-    """``components`` are unweighted, None if a function does not apply or failed; ``terms`` weighted, only those that apply.
+    """The rewards of one completion. ``value`` is the sum of ``terms``, or None, and then ``error`` says why.
 
-    ``value`` is the sum of the terms; None if a function failed or none applied, and ``error`` says which and why.
+    ``components`` are unweighted, None if a function does not apply or failed; ``terms`` weighted, only those that apply.
     """
 
     value: float | None
@@ -59,27 +61,32 @@ class ScoredCompletion:
 
 @dataclass(frozen=True)
 class _Outcome:
+    """One function's reward of one completion, None if it does not apply or failed. ``returned``: the type of an exception in its place."""
+
     value: float | None = None
     error: str | None = None
-    returned: str | None = None  # the type of an exception that came in place of a number
+    returned: str | None = None
 
 
 @dataclass(frozen=True)
 class _Logged:
-    """What one call of a function gave to log_extra and log_metric."""
+    """Values that one call of a function gave to log_extra and log_metric."""
 
     extras: dict[str, list[Any]] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
 
 
-# What a function raises that was written for the other form of prompts and completions.
+# Errors of functions that were written for the other form of prompts and completions.
 _READS_MESSAGES = ("string indices must be", "string index out of range", "'str' object has no attribute 'get'")
 _READS_TEXT = ("'list' object has no attribute", "expected string or bytes-like object, got 'list'")
 
 
 @dataclass
 class TrainerState:
-    """What reward functions see of the training, as in TRL. ``epochs_a_step``: which share of the rows a step asks; None if rows have no end or are not known."""
+    """The training as reward functions see it, as in TRL.
+
+    ``epochs_a_step``: the share of the rows that a step asks; None if rows have no end or are not known.
+    """
 
     global_step: int = 0
     max_steps: int = 1  # functions divide by it
@@ -87,7 +94,7 @@ class TrainerState:
 
     @property
     def epoch(self) -> float | None:
-        """The passes over the rows that were made; None if nothing can be said, as transformers has it."""
+        """Passes over the rows so far; None if they cannot be counted, as in transformers."""
         if not self.global_step:
             return 0.0
         return None if self.epochs_a_step is None else self.global_step * self.epochs_a_step
@@ -101,9 +108,11 @@ class Rewards:
     """Reward functions and their weights. Calling it scores completions.
 
     ``messages``: prompts and completions reach the functions as chat messages (TRL's conversational format), else as strings.
-    A function that raises on a batch is asked again one completion at a time; those that raise again, or return an exception, are errors
-    of that completion, counted in ``errors`` under ``name: ExceptionType``. A wrong number of rewards is an error of all its completions. ``time_limit``: seconds that a call of a function may take for
-    every 256 completions or part of them; a batch that took longer is an error of all its completions. Raises ConfigError for names that meet twice.
+    ``time_limit``: seconds that a call may take for every 256 completions or part of them.
+
+    A function that raises on a batch is asked again one completion at a time. A completion that raises again, or gets an
+    exception as its reward, has an error, counted in ``errors`` under ``name: ExceptionType``. A batch that took too long, or
+    returned a wrong number of rewards, is an error of all its completions. Raises ConfigError for names that meet twice.
     """
 
     def __init__(
@@ -130,21 +139,19 @@ class Rewards:
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
-        self.extras: dict[
-            str, list[Any]
-        ] = {}  # what functions gave to log_extra in the last call, None for a row that failed
-        self.metrics: dict[str, list[float]] = {}  # and to log_metric
+        self.extras: dict[str, list[Any]] = {}  # log_extra's columns in the last call, None for a row that failed
+        self.metrics: dict[str, list[float]] = {}  # log_metric's values in the last call
         self.trainer_state = TrainerState()
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
-        """What no success and full success earn, of components whose functions say so by ``component_range``."""
+        """Rewards of no success and of full success, for components whose functions declare a ``component_range``."""
         said = {name: getattr(function, "component_range", None) for name, function in self.functions.items()}
         return {name: (float(each[0]), float(each[1])) for name, each in said.items() if each is not None}
 
     @property
     def remote(self) -> bool:
-        """Whether one of the functions asks a server."""
+        """True if one of the functions asks a server."""
         return any(getattr(function, "remote", False) for function in self.functions.values())
 
     def __call__(self, completions: Sequence[Completion]) -> list[ScoredCompletion]:
@@ -164,63 +171,42 @@ class Rewards:
         if not terms:
             return ScoredCompletion(value=None, components=components, terms={}, error="no reward function applies")
         if not sum(map(abs, terms.values())) <= LARGEST_REWARD:
-            return self._too_large(components, terms)
+            largest = max(terms, key=lambda name: abs(terms[name]))
+            self.errors[f"{largest}: OverflowError"] += 1
+            said = f"reward {largest!r} times its weight is {terms[largest]:.3g}; expected at most {LARGEST_REWARD:g} together"
+            return ScoredCompletion(value=None, components=components, terms={}, error=said)
         return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
 
-    def _too_large(self, components: Mapping[str, float | None], terms: Mapping[str, float]) -> ScoredCompletion:
-        largest = max(terms, key=lambda name: abs(terms[name]))
-        self.errors[f"{largest}: OverflowError"] += 1
-        said = (
-            f"reward {largest!r} times its weight is {terms[largest]:.3g}; expected at most {LARGEST_REWARD:g} together"
-        )
-        return ScoredCompletion(value=None, components=components, terms={}, error=said)
-
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
-        places = range(len(rows))
-        outcomes = {
-            name: self._ask(name, rows, places) for name, function in self.functions.items() if not is_async(function)
-        }
-        waiting = [name for name in self.functions if name not in outcomes]
+        """Asks all functions, those that are asynchronous beside each other."""
+        ask = partial(self._ask, rows=rows, places=range(len(rows)))
+        waiting = [name for name, function in self.functions.items() if is_async(function)]
+        outcomes = {name: ask(name) for name in self.functions if name not in waiting}
         if waiting:
-
-            async def together() -> list[list[_Outcome]]:
-                return list(await asyncio.gather(*(self._ask_async(name, rows, places) for name in waiting)))
-
-            outcomes.update(zip(waiting, _run(together), strict=True))
+            with ThreadPoolExecutor(len(waiting)) as threads:
+                outcomes.update(zip(waiting, threads.map(ask, waiting), strict=True))
         return {name: outcomes[name] for name in self.functions}
 
     def _ask(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
-        """What a function says of the rows at ``places``."""
+        """Asks a function about the rows at ``places``."""
         function, logged = self.functions[name], _Logged()
         try:
             seconds = self._seconds(places)
             answer = limited(function, seconds)(**self._arguments(function, rows[places.start : places.stop], logged))
             if inspect.isawaitable(answer):
-                answer = _run(partial(_in_time, answer, seconds))
+                answer = wait_for(_in_time(answer, seconds))
             return self._accepted(name, answer, logged, len(rows), places)
         except (Exception, SystemExit) as error:
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
-    async def _ask_async(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
-        function, logged = self.functions[name], _Logged()
-        try:
-            answer = function(**self._arguments(function, rows[places.start : places.stop], logged))
-            if inspect.isawaitable(answer):
-                answer = await _in_time(answer, self._seconds(places))
-            return self._accepted(name, answer, logged, len(rows), places)
-        except (Exception, SystemExit) as error:
-            if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
-                return [self._failed(name, error) for _ in places]
-        return [(await self._ask_async(name, rows, range(place, place + 1)))[0] for place in places]
-
     def _seconds(self, places: range) -> float:
-        """The time for a call about these rows: a whole file is one call, and a step of training is one."""
+        """Seconds that a call about these rows may take: a file is one call, and a step of training is one."""
         return self.time_limit * math.ceil(len(places) / _IN_TIME)
 
     def _accepted(self, name: str, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
-        """A call's outcomes; what it logged is kept only if they are valid, its extras at the places of its rows."""
+        """Returns a call's outcomes and keeps what it logged, its extras at the places of its rows. Raises if they are not valid."""
         outcomes = _checked(answer, len(places))
         self.errors.update(f"{name}: {each.returned}" for each in outcomes if each.returned)
         for metric, values in logged.metrics.items():
@@ -264,12 +250,8 @@ class Rewards:
 
 
 def copied_cell(cell: Any) -> Any:
-    """A cell of a row for one call: what is done to its lists, dicts and sets must not reach the row."""
-    if type(cell) is dict:
-        return {key: copied_cell(each) for key, each in cast(dict[Any, Any], cell).items()}
-    if type(cell) is list:
-        return [copied_cell(each) for each in cast(list[Any], cell)]
-    return set(cast(set[Any], cell)) if type(cell) is set else cell
+    """Copies a cell of a row for one call: a function that changes a list, dict or set must not change the row."""
+    return copy.deepcopy(cell) if isinstance(cell, list | dict | set) else cell
 
 
 def _log_extra(logged: _Logged, rows: int, column: str, values: Sequence[Any]) -> None:
@@ -280,18 +262,18 @@ def _log_extra(logged: _Logged, rows: int, column: str, values: Sequence[Any]) -
 
 
 def reward_name(function: RewardFunction) -> str:
-    """The component's name: the attribute ``component_name`` if there is one, else the function's own."""
+    """Returns the component's name: the attribute ``component_name`` if there is one, else the function's own."""
     plain = _unwrapped(function)
     return getattr(function, "component_name", None) or getattr(plain, "__name__", None) or type(plain).__name__
 
 
 def is_async(function: RewardFunction) -> bool:
-    """Whether a function is a coroutine function, also behind ``functools.partial`` or as an object's ``__call__``."""
+    """True for a coroutine function, also behind ``functools.partial`` or as an object's ``__call__``."""
     return inspect.iscoroutinefunction(_unwrapped(function))
 
 
 def completion_text(completion: str | Messages) -> str:
-    """The text of a completion in either format; of chat messages, what was said, without the system's and the tools' messages."""
+    """Returns the text of a completion in either format, without the messages of the system and of tools."""
     if isinstance(completion, str):
         return completion
     said = [message for message in completion if message.get("role") not in ("system", "tool")]
@@ -320,7 +302,7 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:
-    """What a function returned, as one finite number or None a row. Raises ValueError otherwise."""
+    """Returns one finite number or None for each row. Raises ValueError for anything else."""
     if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # keys or characters are no rewards
         raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
@@ -339,7 +321,7 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
 
 
 async def _in_time(answer: Awaitable[Any], seconds: float) -> Any:
-    """What ``answer`` gives. Raises OutOfTime if it takes too long; a TimeoutError of its own is an error like others."""
+    """Awaits ``answer``. Raises OutOfTime if it takes too long; a TimeoutError of its own is an error like others."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -348,13 +330,3 @@ async def _in_time(answer: Awaitable[Any], seconds: float) -> Any:
         if limit.expired():
             raise OutOfTime(f"took more than {seconds:g} s") from None
         raise
-
-
-def _run(work: Callable[[], Any]) -> Any:
-    """Run a coroutine to its end, also where an event loop is already running (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work())
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(work())).result()
