@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gradus.core import ConfigError
-from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig, adapt, grader_of, load_rewards
-from gradus.rewards.grading import ranges_of
+from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig, adapt, load_rewards
 
 WEIGHTS = {"correct": 2.0, "format": 0.5}
 STAGES = [
@@ -80,7 +79,7 @@ def test_reward_functions_say_their_range() -> None:
     rewards = load_rewards(
         [{"function": "length", "settings": {"limit": 3}}, "repetition", "incremental_format", styled, judged]
     )
-    assert ranges_of(grader_of(rewards, name="g")) == {
+    assert rewards.ranges == {
         "length": (-1.0, 0.0), "repetition": (-1.0, 0.0), "incremental_format": (0.0, 1.0), "style": (-1.0, 0.0),
         "judge": (1.0, 10.0),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""From composed rewards to a core Grader, and a grader under other weights."""
+"""Makes a core Grader of composed rewards, and weighs a grader anew."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.rewards.compose import Completion, RewardFunction, Rewards, ScoredCompletion
+from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
-OWN_GRADER = "rewards"  # what every composition of reward functions is called
-WEIGHED = "-weighed"  # what the name of a grader with other weights ends with
+OWN_GRADER = "rewards"  # the name of every composition of reward functions
+WEIGHED = "-weighed"  # the end of the name of a grader with other weights
 
 
 def grader_of(
@@ -23,7 +23,7 @@ def grader_of(
     range: tuple[float, float] | None = None,
     per_turn: bool = True,
 ) -> Grader:
-    """A grader that gives what ``rewards`` say of each episode; pass ``per_turn=False`` if episodes have several turns.
+    """Makes a grader that scores episodes by ``rewards``; pass ``per_turn=False`` if episodes have several turns.
 
     The prompt is the first observation. The completion is the answer, or all answers of several turns, one after another; as
     chat messages it is the rest of the conversation. The reward stands at the last turn. The columns come from
@@ -42,7 +42,7 @@ def grader_of(
 
 
 class _RewardGrader:
-    """The function of a grader of rewards; it keeps hold of them, so that they can be told the step."""
+    """The function of a grader of rewards; it holds them, so that they can be told the step."""
 
     def __init__(self, name: str, rewards: Rewards) -> None:
         self.name, self.rewards = name, rewards
@@ -63,32 +63,19 @@ class _RewardGrader:
         ]
 
 
+def rewards_of(grader: Grader) -> Rewards | None:
+    """Returns the reward functions that a grader is made of; None if it is made otherwise."""
+    return grader.compute.rewards if isinstance(grader.compute, _RewardGrader) else None
+
+
 def tell_steps_taken(grader: Grader, steps: int) -> None:
-    """Let reward functions see how many optimizer steps were taken, as TRL does, in ``trainer_state.global_step``.
-
-    Nothing happens if the grader is not made of reward functions.
-    """
-    if isinstance(grader.compute, _RewardGrader):
-        grader.compute.rewards.trainer_state.global_step = steps
-
-
-def logged_by(grader: Grader) -> Mapping[str, Sequence[float]]:
-    """What the grader's reward functions gave to ``log_metric`` in the last call, by name; nothing if it is not made of them."""
-    return grader.compute.rewards.metrics if isinstance(grader.compute, _RewardGrader) else {}
-
-
-def functions_of(grader: Grader) -> Mapping[str, RewardFunction]:
-    """The grader's reward functions by name; nothing if it is not made of them."""
-    return grader.compute.rewards.functions if isinstance(grader.compute, _RewardGrader) else {}
-
-
-def ranges_of(grader: Grader) -> Mapping[str, tuple[float, float]]:
-    """What no success and full success of a component earn, as far as the grader's reward functions say it."""
-    return grader.compute.rewards.ranges if isinstance(grader.compute, _RewardGrader) else {}
+    """Tells reward functions how many optimizer steps were taken, as TRL does, in ``trainer_state.global_step``."""
+    if (rewards := rewards_of(grader)) is not None:
+        rewards.trainer_state.global_step = steps
 
 
 def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
-    """``grader`` under other weights; a component that is not named keeps its own, one with weight 0 counts for nothing.
+    """Weighs ``grader`` anew. A component that is not named keeps its weight; weight 0 switches one off.
 
     Terms are scaled where they stand. A component whose weight was 0 left no term to scale; it can be switched on if
     rewards stand at the last turn: its term is weight times value. Raises ConfigError for a component it does not have.
@@ -135,7 +122,7 @@ def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, f
 
 
 def completion_of(episode: Episode) -> Completion:
-    """What reward functions are asked about an episode, which has a turn at least."""
+    """Returns an episode, which has a turn at least, as one completion."""
     first, *later = episode.turns
     columns = episode.outcome.get("columns")
     messages = [_spoken(first)]
@@ -154,7 +141,7 @@ def completion_of(episode: Episode) -> Completion:
 
 
 def _seen(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
-    """An observation as chat messages; a tool's has its name, as in TRL."""
+    """Returns an observation as chat messages; a tool's has its name, as in TRL."""
     if not messages:
         return [{"role": "user", "content": text}]
     return [
@@ -164,7 +151,7 @@ def _seen(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
 
 
 def _spoken(turn: Turn) -> dict[str, Any]:
-    """An answer as a chat message, its calls apart from its text."""
+    """Returns an answer as a chat message, its calls apart from its text."""
     calls = [
         {"type": "function", "function": {"name": each.name, "arguments": dict(each.arguments)}}
         for each in turn.calls

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from gradus.auditing.text.elsewhere import score_elsewhere
@@ -25,7 +24,7 @@ from gradus.core import (
 )
 from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
-from gradus.rewards.grading import logged_by
+from gradus.rewards.grading import rewards_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +110,7 @@ def subject_of(
     def elsewhere(rows: Sequence[tuple[TextTask, str]]) -> tuple[Values, Values] | None:
         return score_elsewhere(grader, [_unjudged(environment, place[task.key], answer) for task, answer in rows])
 
+    rewards = rewards_of(grader)
     return TextSubject(
         name=spec.name,
         grader=grader.name,
@@ -121,7 +121,7 @@ def subject_of(
         note=note,
         judge_all=judge_all if grader.remote else None,
         judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
-        logged=partial(logged_by, grader) if grader.remote else None,
+        logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
     )
 

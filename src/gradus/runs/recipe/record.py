@@ -16,7 +16,7 @@ from gradus.core import EnvironmentSpec, Grader
 from gradus.environments.naming import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
-from gradus.rewards.grading import OWN_GRADER, WEIGHED, ranges_of
+from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
 from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
 from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.stepping import SteppingSection
@@ -294,7 +294,9 @@ class Recipe(_Section):
         """
         if not self.stage and self.adaptive is None and not self.rewards:
             return None
-        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges_of(grader))
+        rewards = rewards_of(grader)
+        ranges = rewards.ranges if rewards else None
+        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges)
 
 
 def default_folder(environment: str, *, quick: bool = False) -> Path:

@@ -19,7 +19,7 @@ from gradus.core.files import without_address
 from gradus.environments.verifiable import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
-from gradus.rewards.grading import functions_of
+from gradus.rewards.grading import rewards_of
 from gradus.runs.own_code import code_digest
 
 _GIVEN = "python:"  # how a reward function begins that no file holds
@@ -41,7 +41,7 @@ def environment_sources(name: str, spec: EnvironmentSpec) -> dict[str, str]:
 
 def _spec_digest(spec: EnvironmentSpec) -> str | None:
     """A digest of the code that decides about episodes and rewards. Functions of a grader count as rewards, how it is shown does not."""
-    graders = [each.compute for each in spec.graders.values() if not functions_of(each)]
+    graders = [each.compute for each in spec.graders.values() if rewards_of(each) is None]
     code = [spec.make, *graders, spec.train_task, spec.content, spec.true_reward, *spec.policies.values()]
     own = code_digest([each for each in code if each is not None])
     return None if own is None else sha256(f"{own} {spec.max_turns} {spec.teacher}".encode()).hexdigest()
@@ -49,7 +49,8 @@ def _spec_digest(spec: EnvironmentSpec) -> str | None:
 
 def reward_sources(rewards: Sequence[RewardConfig], grader: Grader) -> dict[str, str]:
     """The code of the reward functions that are no built-ins -> its digest. ``grader``: whose functions count if a recipe names none."""
-    given = {} if rewards else functions_of(grader)
+    composed = None if rewards else rewards_of(grader)
+    given = composed.functions if composed else {}
     sources = {f"code of {name}": code_digest([function]) for name, function in given.items()}
     for name in (each.function for each in rewards):
         if name.startswith(_GIVEN):
