@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from gradus.core.sandbox import run_python
+from gradus.sandbox.command import run_python
 
 RUNS = 31
 

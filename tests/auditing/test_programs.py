@@ -23,9 +23,9 @@ from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.shapes import Others
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
-from gradus.core.confinement import has_landlock, is_confined
-from gradus.core.sandbox import run_python, sandbox_works
 from gradus.rewards.code import find_code
+from gradus.sandbox.command import run_python, sandbox_works
+from gradus.sandbox.confinement import has_landlock, is_confined
 
 TASKS = [
     TextTask(

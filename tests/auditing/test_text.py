@@ -34,9 +34,9 @@ from gradus.auditing.text.shapes import Others, states
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core import PolicyError
 from gradus.core.naming import import_object
-from gradus.core.sandbox import sandbox_works
 from gradus.environments.verifiable import one_turn
 from gradus.rewards import diversity
+from gradus.sandbox.command import sandbox_works
 from gradus.stats import Interval
 
 

@@ -1,7 +1,6 @@
-"""Objects of a session have names; threads and runs do not take each other's."""
+"""Objects of a session have names; a run does not take what was named later."""
 
 import json
-import threading
 from dataclasses import replace
 
 import pytest
@@ -18,27 +17,6 @@ from gradus.runs.stages.stages import RunContext, section_of
 
 def rows(word):
     return [{"question": f"{word} {n}?", "answer": word} for n in range(60)]
-
-
-def test_two_threads_train_on_rows_and_rewards_of_their_own():
-    both_named, found = threading.Barrier(2), {}
-
-    def work(word, value):
-        def score(completions, **_):
-            return [value] * len(completions)
-
-        recipe = make_recipe(rows(word), rewards=[score], settings={"grpo.max_steps": 1})
-        both_named.wait()
-        spec = recipe.spec()
-        (episode,) = gradus.roll_out(spec, "gold", episodes=1).episodes
-        found[word] = (episode.turns[0].observation.split()[0], episode.reward.value, recipe.environment)
-
-    threads = [threading.Thread(target=work, args=each) for each in (("apple", 1.0), ("berry", 2.0))]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert found == {"apple": ("apple", 1.0, "rows"), "berry": ("berry", 2.0, "rows")}
 
 
 def brief(completions, **_):

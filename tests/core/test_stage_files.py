@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.checksums import write_checksums
-from gradus.core.files import clear_half_written
+from gradus.core.files import clear_half_written, write_checksums
+from gradus.core.printing import STRICT_VARIABLE, go_around
 from gradus.core.stage_files import changed_since
-from gradus.core.strictness import VARIABLE, go_around
 from gradus.evidence.reports import write_report
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.doctor import diagnosis_of
@@ -131,7 +130,7 @@ def test_a_report_names_what_changed_and_strict_refuses(
     assert "grpo/splits.json is not what the run wrote there" in capsys.readouterr().err
     assert "grpo/splits.json is not what the run wrote there" in page
     (run / "report.html").unlink()
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
     with pytest.raises(StorageError, match="is not what"):
         write_report(run)
     assert not (run / "report.html").exists()

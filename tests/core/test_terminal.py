@@ -9,7 +9,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from gradus.core.printable import printable
+from gradus.core.printing import printable
 from gradus.core.terminal import Terminal
 from gradus.training.run.live_screen import spark
 

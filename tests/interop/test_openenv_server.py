@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation, TemporaryFault
-from gradus.core.addresses import LOOPBACK
+from gradus.core.servers import LOOPBACK
 from gradus.environments.tools import tool_environment
 from gradus.environments.verifiable import one_turn
 from gradus.interop.openenv.schema import schemas

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure
-from gradus.core.secret_scan import FORMS, find_secrets, refuse_secrets
 from gradus.interop.openenv.package import write_package
 from gradus.interop.push import plan_push
+from gradus.interop.secret_scan import FORMS, find_secrets, refuse_secrets
 from gradus.rollouts import roll_out, write_episodes
 
 # Put together here, so that no file of the project holds anything that looks like a key.

@@ -11,10 +11,10 @@ pytest.importorskip("reasoning_gym", reason="needs the extra suites (pip install
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
-from gradus.core.worker import Worker
 from gradus.interop.suites import reasoning_gym
 from gradus.interop.suites.naming import list_suite
 from gradus.rollouts import roll_out
+from gradus.sandbox.worker import Worker
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 import gradus.interop.suites.textarena as suite
 from gradus.core import ConfigError
-from gradus.core.worker import WorkerError
+from gradus.sandbox.worker import WorkerError
 
 WORKER = Path(suite.__file__).parent / "workers" / "textarena_worker.py"
 

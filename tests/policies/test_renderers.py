@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gradus.core import ConfigError, Renderer
-from gradus.core.thoughts import without_thoughts
+from gradus.core.calls import without_thoughts
 from gradus.policies.local.renderers import ChatRenderer
 
 # Written for these tests, in the shape of the templates that the named families publish.

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gradus.core.sandbox import sandbox_works
 from gradus.environments.tools import ToolEnvironment, python_tool
 from gradus.rewards import Completion, load_rewards
 from gradus.rewards.code import _same_value, find_code
+from gradus.sandbox.command import sandbox_works
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 

@@ -18,8 +18,7 @@ from rich.console import Console
 
 import gradus
 from gradus.core import ConfigError, GradusError, StorageError
-from gradus.core.locks import FolderLock
-from gradus.core.strictness import VARIABLE
+from gradus.core.printing import STRICT_VARIABLE
 from gradus.environments.registry import load as load_environment
 from gradus.evidence.reports import write_report
 from gradus.evidence.reports.run_files import seed_folders
@@ -33,6 +32,7 @@ from gradus.runs.stages.runner import run_recipe
 from gradus.runs.stages.seed_processes import free_cores, train_beside
 from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe, shared_settings
 from gradus.runs.stages.stages import RunContext
+from gradus.sandbox.locks import FolderLock
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
 SMALL = {
@@ -129,7 +129,7 @@ def test_the_doctor_looks_at_every_seed(folder: Path, tmp_path: Path, monkeypatc
     assert [each[:12] for each in evidence] == ["seed 1, step"]
     write_report(copy)
     assert "seed-1/grpo/metrics.jsonl is not what the run wrote" in (copy / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
     with pytest.raises(StorageError, match="seed-1/grpo/metrics"):
         diagnosis_of(copy)
 

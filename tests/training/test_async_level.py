@@ -185,7 +185,7 @@ def test_a_run_resumed_between_two_pushes_samples_with_the_weights_of_the_first(
 
 
 def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:
-    from gradus.core.checksums import write_checksums
+    from gradus.core.files import write_checksums
 
     def press(record: Any) -> None:
         signal.raise_signal(signal.SIGINT)

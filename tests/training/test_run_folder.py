@@ -33,7 +33,7 @@ from gradus.core import (
     TurnTokens,
 )
 from gradus.core.files import replaceable, write_folder, write_text
-from gradus.core.strictness import VARIABLE
+from gradus.core.printing import STRICT_VARIABLE
 from gradus.interop.openenv.package import write_package
 from gradus.training.engine.logp_diff import LogpDiff, check_logp_diff, logp_diff_figures, measure_logp_diff
 from gradus.training.engine.loss_step import TrainingError
@@ -176,10 +176,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         assert path is not None
         assert path.name == "step-000001"
         assert f"step-000002 is damaged: {name}" in capsys.readouterr().err
-        monkeypatch.setenv(VARIABLE, "1")
+        monkeypatch.setenv(STRICT_VARIABLE, "1")
         with pytest.raises(StorageError, match="step-000002 is damaged"):
             latest_checkpoint(tmp_path)
-        monkeypatch.delenv(VARIABLE)
+        monkeypatch.delenv(STRICT_VARIABLE)
         (newest / name).write_bytes(whole)
     assert load_checkpoint(newest, model, optimizer).step == 2
     (newest / "state.json").rename(tmp_path / "aside")

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Observation, Task, child_seed
-from gradus.core.files import without_address
+from gradus.core.values import without_address
 from gradus.core.waiting import blocking
 
 Draw = Callable[[int], str]

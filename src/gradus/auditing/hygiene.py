@@ -11,9 +11,10 @@ from typing import Any
 from gradus.auditing.determinism import Elsewhere, not_deterministic
 from gradus.auditing.leaks import given_away, leaks
 from gradus.auditing.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Grader, StopReason, Task, clock
+from gradus.core import EnvironmentSpec, Grader, StopReason, Task
 from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
+from gradus.sandbox import clock
 
 _TRAIN_SEEDS = 20_000
 _TASKS = 4

@@ -16,10 +16,9 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from gradus.core import ConfigError, GradusError, strictness
-from gradus.core.collector import collect_rarely
-from gradus.core.printable import STAND_IN, printable
-from gradus.core.verbosity import QUIET, VARIABLE, VERBOSE
+from gradus.core import ConfigError, GradusError
+from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STAND_IN, STRICT_VARIABLE, VERBOSE, printable
+from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
 CODES = (
@@ -85,9 +84,9 @@ def _root(
 ) -> None:
     """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
     if quiet or verbose:
-        os.environ[VARIABLE] = QUIET if quiet else VERBOSE
+        os.environ[OUTPUT_VARIABLE] = QUIET if quiet else VERBOSE
     if strict:
-        os.environ[strictness.VARIABLE] = "1"
+        os.environ[STRICT_VARIABLE] = "1"
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ def command(
 ) -> None:
     """Chat with a checkpoint; an empty line ends it."""
     from gradus import commands
-    from gradus.core.files import whole_characters
-    from gradus.core.printable import printable
+    from gradus.core.printing import printable
+    from gradus.core.values import whole_characters
 
     greeting = ["an empty line ends it, /new begins anew"]
 

@@ -9,7 +9,7 @@ import typer
 
 from gradus.commands.options import MAX_NEW_TOKENS, TEMPERATURE
 from gradus.commands.output import refuse
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 
 
 def command(

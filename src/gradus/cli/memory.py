@@ -13,7 +13,7 @@ import typer
 from gradus.commands.options import JSON, TEMPERATURE, Command
 from gradus.commands.output import next_command, note, print_json, problem
 from gradus.core import EnvironmentFault
-from gradus.core.printable import printable
+from gradus.core.printing import printable
 
 if TYPE_CHECKING:
     from gradus.commands.memory import CallResult, DurableMemory

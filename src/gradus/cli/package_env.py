@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 
 
 def command(

@@ -9,7 +9,7 @@ import typer
 from gradus.cli.show import ENV
 from gradus.commands.options import JSON, REWARDS
 from gradus.commands.output import next_command, note, same, show
-from gradus.core.strictness import go_around
+from gradus.core.printing import go_around
 
 
 def command(

@@ -8,7 +8,7 @@ import typer
 
 from gradus.commands.options import JSON
 from gradus.commands.output import next_command, same, show
-from gradus.core.strictness import go_around
+from gradus.core.printing import go_around
 
 ENV = typer.Option(
     None, "--env", help="The environment of the episodes, if it is your own code: FILE.py:NAME or module:attribute."

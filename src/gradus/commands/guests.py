@@ -31,7 +31,7 @@ from gradus.commands.given import checked_sampling, path_text
 from gradus.commands.options import JSON, MAX_NEW_TOKENS, TEMPERATURE, Command
 from gradus.commands.output import json_text, next_command, note, print_json, problem, refuse, same
 from gradus.core import EnvironmentSpec, Policy
-from gradus.core.printable import printable
+from gradus.core.printing import printable
 
 __all__ = [
     "JSON",

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import typer
 
-from gradus.core.printable import printable
-from gradus.core.verbosity import quiet
+from gradus.core.printing import printable, quiet
 
 FOR_MACHINES: ContextVar[bool] = ContextVar(
     "FOR_MACHINES", default=False

@@ -16,7 +16,7 @@ from gradus.commands.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.naming import did_you_mean
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
     from gradus.runs.recipe.record import Recipe

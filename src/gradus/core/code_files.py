@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gradus.core.checksums import digest
+from gradus.core.files import digest
 
 
 def file_sources(module: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -11,20 +12,21 @@ import shutil
 import stat
 import tomllib
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.core.checksums import write_checksums
 from gradus.core.errors import ConfigError, StorageError
-from gradus.core.members import pack_lines, unreadable
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
 _PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
            *(f"{stage}{place}" for stage in ("sft", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9_]{8}\.part|\.(model|best|final|step-\d+)\.(tmp|old)")
+_LEVEL = 3  # of gzip: episodes come down to an eighth; level 6 takes three times as long for a tenth
+_SUMS = "SHA256SUMS"  # as `sha256sum --check` reads it
+_CARD = "README.md"  # for people, who may change it; an upload has another one
 
 
 @contextmanager
@@ -156,8 +158,8 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines, which bring their own line ends, as :func:`replacing` does; a name that ends in .gz is compressed."""
     with replacing(path) as aside:
         if path.suffix.lower() == ".gz":
-            with aside.open("wb") as packed:
-                packed.writelines(pack_lines(lines))
+            with aside.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed:
+                packed.writelines(line.encode("utf-8") for line in lines)
         else:
             with aside.open("w", encoding="utf-8") as file:
                 file.writelines(lines)
@@ -206,6 +208,46 @@ def read_text(path: Path) -> str:
         raise unreadable(path, error) from error
 
 
+def pack(text: str) -> bytes:
+    """Compress ``text`` with gzip; the same text gives the same bytes, and packed texts can stand one after another."""
+    return gzip.compress(text.encode("utf-8"), _LEVEL, mtime=0)
+
+
+def stored_file(path: Path | str) -> Path:
+    """Return ``path``, or the same name with or without .gz if only that is there."""
+    path = Path(path)
+    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
+    return other if other.exists() and not path.exists() else path
+
+
+def read_lines(path: Path, problems: list[str]) -> Iterator[str]:
+    """Yield the lines of a text file, which may be gzipped (.gz), with their ends.
+
+    A gzipped file that was cut off ends there, with a sentence in ``problems``. Raises StorageError if the file is damaged, cannot be
+    read or is not UTF-8.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            for line in file:
+                yield line.decode("utf-8")
+    except EOFError:
+        problems.append(f"{path.name} is cut off (the writer was stopped?); the last lines are missing")
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise StorageError(f"{path} is damaged ({error}); restore it, or have it written again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: Exception) -> StorageError:
+    """Say why the text of a file could not be read."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return StorageError(f"no file {path}")
+    if isinstance(error, IsADirectoryError):
+        return StorageError(f"{path} is a folder; name a file in it")
+    way_out = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
+    return StorageError(f"could not read {path} as UTF-8 text: {error}{way_out}")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file. Raises StorageError if it is not there or not TOML."""
     text = read_text(path)
@@ -242,103 +284,31 @@ def parse_json_lines(text: str, source: str) -> JsonLines:
     return JsonLines(source=source, records=records, problems=problems, cut=False)
 
 
-def whole_characters(text: str) -> str:
-    """A text with ``?`` for each half of a character, which JSON can spell and no file takes.
-
-    >>> whole_characters("a\\ud800b")
-    'a?b'
-    """
-    return text.encode("utf-8", "replace").decode("utf-8")
+def write_checksums(folder: Path) -> None:
+    """Write the checksums of all files in ``folder`` beside them, but for its card."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (_SUMS, _CARD))
+    lines = [f"{digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    (folder / _SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def without_address(text: str) -> str:
-    """A text without places in memory, which differ in every run.
-
-    >>> without_address("<object object at 0x7f00beef>")
-    '<object object>'
-    """
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
-
-
-def ordered(members: Iterable[Any]) -> list[Any]:
-    """The members of a set in an order that is the same in every process: by type, numbers by size, others by their text.
-
-    >>> ordered({"b", "a", 10, 9})
-    [9, 10, 'a', 'b']
-    """
-
-    def place(member: Any) -> tuple[str, float, str]:
-        return type(member).__name__, member if isinstance(member, int | float) else 0, same_text(member)
-
-    return sorted(members, key=place)
-
-
-def same_text(value: Any) -> str:
-    """``repr`` of a value as every process would give it: sets in order, and no places in memory.
-
-    >>> same_text([{"b", "a"}, {1: frozenset({2})}])
-    "[{'a', 'b'}, {1: frozenset({2})}]"
-    """
-    kind: type = type(cast(object, value))
-    if kind is dict:
-        pairs = (f"{same_text(key)}: {same_text(each)}" for key, each in cast(Mapping[Any, Any], value).items())
-        return f"{{{', '.join(pairs)}}}"
-    if kind not in (list, tuple, set, frozenset) or not value:
-        return without_address(repr(value))
-    parts = [same_text(each) for each in (ordered(value) if kind in (set, frozenset) else value)]
-    if kind is tuple:
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    inside = ", ".join(parts)
-    return f"[{inside}]" if kind is list else f"{{{inside}}}" if kind is set else f"frozenset({{{inside}}})"
-
-
-def is_storable(value: Any) -> bool:
-    """Whether a file of episodes can hold a value as it is.
-
-    >>> is_storable({"x": [1, None]}), is_storable({1, 2}), is_storable(float("nan")), is_storable("\\ud800")
-    (True, False, False, False)
-    """
+def check_checksums(folder: Path) -> None:
+    """Compare the files in ``folder`` with their checksums, if it has any. Raises StorageError that names what differs."""
+    if not (folder / _SUMS).is_file():
+        return
     try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        lines = (folder / _SUMS).read_text(encoding="utf-8").splitlines()
+        stored = [line.split("  ", 1) for line in lines]
+        damaged = [name for known, name in stored if name != _CARD and digest(folder / name) != known]
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{folder} is damaged: it cannot be compared with its {_SUMS} ({error})") from error
+    if damaged:
+        raise StorageError(
+            f"{folder} is damaged: {', '.join(damaged)} is not what was written (see {_SUMS} there). Restore it, or "
+            f"delete {folder / _SUMS} if you changed it yourself"
+        )
 
 
-def storable(value: Any) -> Any:
-    """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text, and NaN None.
-
-    >>> import datetime
-    >>> storable({"x": {10, 9}}), storable([datetime.date(2026, 1, 31), float("nan")])
-    ({'x': [9, 10]}, ['2026-01-31', None])
-    """
-
-    def replaced(odd: Any, place: str) -> Any:
-        return None if isinstance(odd, float) else whole_characters(without_address(str(odd)))
-
-    try:
-        return made_storable(value, replaced)
-    except RecursionError:  # it holds itself
-        return replaced(value, "")
-
-
-def made_storable(value: Any, odd: Callable[[Any, str], Any], place: str = "") -> Any:
-    """The value if it is storable, else one with text for keys, and lists for sets and for what numpy and torch have.
-
-    What nothing else stands for is replaced by what ``odd`` gives for it and its place. Raises RecursionError for a value that holds itself.
-    """
-    if is_storable(value):
-        return value
-    if isinstance(value, Mapping):
-        made: dict[str, Any] = {}
-        for key, each in cast(Mapping[Any, Any], value).items():
-            name = key if isinstance(key, str) else str(key.item() if hasattr(key, "item") else key)
-            name = name if is_storable(name) else odd(name, f"a key of {place}")
-            made[name] = made_storable(each, odd, f"{place}[{key!r}]")
-        return made
-    if isinstance(value, list | tuple):
-        parts = enumerate(cast(Sequence[Any], value))
-        return [made_storable(each, odd, f"{place}[{number}]") for number, each in parts]
-    if isinstance(value, set | frozenset):  # their order differs from one process to the next
-        return made_storable(ordered(cast(Iterable[Any], value)), odd, place)
-    return made_storable(value.tolist(), odd, place) if hasattr(value, "tolist") else odd(value, place)
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gradus.core.checksums import check_checksums, digest
 from gradus.core.documents import Stages, read_document
 from gradus.core.errors import StorageError
+from gradus.core.files import check_checksums, digest
 
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit.json",),

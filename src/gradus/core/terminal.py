@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gradus.core.printable import STAND_IN, printable
+from gradus.core.printing import STAND_IN, printable
 
 
 class Terminal(Console):

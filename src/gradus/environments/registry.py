@@ -15,7 +15,6 @@ from typing import TypeGuard
 
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.naming import did_you_mean, import_file, import_object
-from gradus.core.session import SessionNames
 from gradus.policies.scripted import policy_factory
 
 Loader = Callable[[str | None], EnvironmentSpec]
@@ -44,13 +43,13 @@ _NEED_A_NAME = {  # what stands after the colon says which environment it is
 }
 
 _OWN = frozenset(_LOADERS)
-_GIVEN: SessionNames[Loader] = SessionNames()
+_GIVEN: dict[str, Loader] = {}
 
 
 def register(name: str, loader: str | Loader) -> None:
     """Add an environment: a function, or ``module:function`` to import when it is first asked for.
 
-    Raises ConfigError for a name of Gradus's own. Functions of one name that threads register stay apart.
+    Raises ConfigError for a name of Gradus's own. A function takes the place of an earlier one of the same name.
     """
     if name in _OWN:
         raise ConfigError(

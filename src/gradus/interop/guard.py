@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gradus.core.addresses import LOOPBACK
+from gradus.core.servers import LOOPBACK
 
 _OPEN = frozenset({"/health"})  # what answers without a token
 

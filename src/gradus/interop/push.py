@@ -15,7 +15,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
 from gradus.core.errors import first_line
 from gradus.core.files import read_text
-from gradus.core.secret_scan import refuse_secrets
+from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
 from gradus.policies.local.model_card import front_matter, model_card, what_to_ask
 from gradus.policies.local.renderers import ChatRenderer

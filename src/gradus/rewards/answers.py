@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from pathlib import Path
 
-from gradus.core.thoughts import without_thoughts
-from gradus.core.worker import Worker, WorkerLimit
+from gradus.core.calls import without_thoughts
 from gradus.rewards.plain_numbers import LEAD, Number, plain_text, read_number
+from gradus.sandbox.worker import Worker, WorkerLimit
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL | re.IGNORECASE)
 _ANSWER = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean, import_object
-from gradus.core.session import SessionNames
 from gradus.rewards import functions
 from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
@@ -30,7 +29,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "code_tests": code_tests,
     "judge": judge,
 }
-_GIVEN: SessionNames[RewardFunction] = SessionNames()
+_GIVEN: dict[str, RewardFunction] = {}
 _FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code_tests", "judge"}
 
 

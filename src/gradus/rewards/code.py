@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError, GradingError
-from gradus.core.sandbox import run_python
 from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
+from gradus.sandbox.command import run_python
 
 # A fence may stand behind words, and its end before a tag: models write both.
 _OPENS = re.compile(

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.calls import without_thoughts
 from gradus.core.files import read_json
-from gradus.core.thoughts import without_thoughts
 from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 

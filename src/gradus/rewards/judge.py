@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, GradingError
-from gradus.core.chat_options import ChatOptions
 from gradus.core.files import read_json_lines
+from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text
 
 BROKE = "US dollars is used up"  # ends the error of an answer for which there was no money left

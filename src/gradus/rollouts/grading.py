@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, RewardTerm, StopReason
 from gradus.core.documents import check_metrics
-from gradus.core.files import storable, whole_characters
 from gradus.core.records import LARGEST_REWARD
+from gradus.core.values import storable, whole_characters
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.core import EnvironmentFault, Message, Observation
-from gradus.core.files import is_storable, made_storable
 from gradus.core.records import LARGEST_REWARD
+from gradus.core.values import is_storable, made_storable
 from gradus.rollouts.storage import encode
 
 

@@ -22,9 +22,8 @@ from gradus.core import (
     Task,
 )
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.starts import unequal_starts
 from gradus.rollouts.stepping import Stepper
-from gradus.rollouts.under_way import UnderWay, make_environment
+from gradus.rollouts.under_way import UnderWay, make_environment, unequal_starts
 
 MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
 Progress = Callable[[int, int], None]

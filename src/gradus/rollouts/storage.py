@@ -33,8 +33,7 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.core.files import write_lines
-from gradus.core.members import lines_of, pack, stored_file, whole_end
+from gradus.core.files import pack, read_lines, stored_file, write_lines
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -181,7 +180,7 @@ class EpisodeWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists():
-                _cut_torn_line(self.path)
+                _mend(self.path)
             self._file: IO[bytes] = self.path.open("ab", buffering=0)
             fresh = self.path.stat().st_size == 0
         except OSError as error:
@@ -221,12 +220,17 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
     )
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Drop what a killed writer left after the last whole line or member, so that appending does not glue two lines together."""
-    end = whole_end(path) if path.suffix.lower() == ".gz" else path.read_bytes().rfind(b"\n") + 1
-    if end < path.stat().st_size:
-        with path.open("r+b") as file:
-            file.truncate(end)
+def _mend(path: Path) -> None:
+    """Drop what a killed writer left after the last whole line, so that appending does not glue two lines together."""
+    problems: list[str] = []
+    if path.suffix.lower() != ".gz":
+        whole = path.read_bytes().rfind(b"\n") + 1
+        if whole < path.stat().st_size:
+            os.truncate(path, whole)
+        return
+    lines = [line for line in read_lines(path, problems) if line.endswith("\n")]
+    if problems:
+        write_lines(path, lines)
 
 
 def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment: str, note: str | None = None) -> None:
@@ -248,7 +252,7 @@ def read_episodes(
     if not path.exists():
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
     problems: list[str] = []
-    lines = lines_of(path, problems)
+    lines = read_lines(path, problems)
     header = _read_header(path, lines, problems)
     episodes: list[Episode] = []
     with _uncollected():
@@ -279,7 +283,7 @@ def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
     Raises StorageError if it is not there, cannot be read, or lies behind damage, which shifts the numbers.
     """
     path, problems = stored_file(path), list[str]()
-    lines = lines_of(path, problems)
+    lines = read_lines(path, problems)
     header = _read_header(path, lines, problems)
     line = next((line for place, line in enumerate(filter(str.strip, lines)) if place == number), None)
     if problems:

@@ -11,9 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from gradus.core.printable import printable
+from gradus.core.printing import printable, quiet
 from gradus.core.terminal import Terminal
-from gradus.core.verbosity import quiet
 from gradus.training.run.live_screen import clock_text
 
 EVERY = 30.0  # seconds between two lines where there is no terminal

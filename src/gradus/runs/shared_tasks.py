@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import Results, TaskCounts
-from gradus.core.strictness import go_around
+from gradus.core.printing import go_around
 from gradus.evidence.evaluation.summary import moved_tasks
 
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes

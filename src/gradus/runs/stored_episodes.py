@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, Episode, StorageError
-from gradus.core.members import lines_of, stored_file
+from gradus.core.files import read_lines, stored_file
 from gradus.core.seeds import child_rng
 from gradus.evidence.reports.run_files import shown_folder
 
@@ -62,7 +62,7 @@ def episodes_with(path: Path, words: str) -> list[int]:
     """
     words, problems = words.lower(), list[str]()
     escaped = json.dumps(words, ensure_ascii=False)[1:-1]
-    lines = filter(str.strip, lines_of(stored_file(path), problems))
+    lines = filter(str.strip, read_lines(stored_file(path), problems))
     next(lines, None)  # the header
     numbers = [
         number

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, GradusError, Group
-from gradus.core.addresses import LOOPBACK
 from gradus.core.documents import read_document
+from gradus.core.servers import LOOPBACK
 from gradus.evidence.health import diagnose, report
 from gradus.evidence.reports import page_context, render_report, shown_episodes
 from gradus.evidence.reports.episode_data import Pieces

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import gradus.commands
 from gradus.core import ConfigError, StorageError
-from gradus.core.strictness import VARIABLE
+from gradus.core.printing import STRICT_VARIABLE
 from gradus.evidence.reports import show_results
 from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import score_charts
@@ -182,7 +182,7 @@ def test_a_run_that_does_not_say_how_it_was_graded_is_named(
     (runs["high"] / "recipe.toml").unlink(missing_ok=True)
     compare_runs(runs)
     assert "high has no recipe.toml, so how its rewards were weighed is not known" in capsys.readouterr().err
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
     with pytest.raises(StorageError, match="high has no recipe"):
         compare_runs(runs)
 
@@ -276,10 +276,10 @@ def test_tasks_are_paired_by_what_they_ask_if_data_moved(
     _moved(runs["high"], _next_row)
     assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"] == before
     assert "8 tasks are paired by what they ask" in capsys.readouterr().err
-    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
     with pytest.raises(StorageError, match="other tasks under 7 of the seeds of in-distribution"):
         compare_runs(runs)
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(STRICT_VARIABLE)
     _moved(runs["high"], lambda each: replace(each, task=replace(each.task, id=f"other {each.task.id}")))
     with pytest.raises(ConfigError, match="no task of one"):
         compare_runs(runs)

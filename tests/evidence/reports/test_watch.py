@@ -16,7 +16,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from gradus.core import ConfigError
-from gradus.core.members import pack
+from gradus.core.files import pack
 from gradus.rollouts import write_episodes
 from gradus.runs.watch import live_record, progress_of, watch_app
 

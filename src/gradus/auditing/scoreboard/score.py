@@ -10,7 +10,7 @@ from gradus.auditing.result import verdict_of
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import TextSubject
-from gradus.core import clock
+from gradus.sandbox import clock
 from gradus.stats import wilson
 
 

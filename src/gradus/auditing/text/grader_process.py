@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradus.auditing.text.tasks import TextSubject, TextTask
-from gradus.core import clock
-from gradus.core.confinement import confine
+from gradus.sandbox import clock
+from gradus.sandbox.confinement import confine
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0

@@ -1,6 +1,6 @@
 """Answers that are programs, for graders that run them: none does the task, each reaches for what decides the reward.
 
-They are asked if the gold answers are Python programs, and only if they are shut in: see :mod:`gradus.core.sandbox`.
+They are asked if the gold answers are Python programs, and only if they are shut in: see :mod:`gradus.sandbox.command`.
 """
 
 from __future__ import annotations

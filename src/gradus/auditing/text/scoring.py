@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from gradus.auditing.text.grader_process import GraderProcess, Score, what_was_raised
 from gradus.auditing.text.tasks import CALLS_SECONDS, TextSubject, TextTask
-from gradus.core import Reward, clock
-from gradus.core.sandbox import sandbox_works
+from gradus.core import Reward
 from gradus.rewards.judge import BROKE
+from gradus.sandbox import clock
+from gradus.sandbox.command import sandbox_works
 
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
 _SETTLED = 200  # calls until a process has loaded what it needs

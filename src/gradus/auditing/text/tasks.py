@@ -20,11 +20,11 @@ from gradus.core import (
     StopReason,
     Task,
     Turn,
-    clock,
 )
 from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
 from gradus.rewards.grading import rewards_of
+from gradus.sandbox import clock
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,8 @@ from math import fsum
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
-from gradus.core.calls import call_spans, none_carried_out, read_message
-from gradus.core.files import ordered, same_text, without_address
-from gradus.core.thoughts import without_thoughts
+from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
+from gradus.core.values import ordered, same_text, without_address
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.schemas import Tool, as_tool, check_arguments

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradus.core import EnvironmentFault
-from gradus.core.sandbox import run_python
 from gradus.environments.tools.schemas import Tool, as_tool
+from gradus.sandbox.command import run_python
 
 _SHOWN = 4000  # characters of output that a model reads
 

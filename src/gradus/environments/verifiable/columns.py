@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 from gradus.environments.verifiable.items import cell_text, plain
 
 # Names that mean the right answer and nothing else.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
-from gradus.core.files import storable
+from gradus.core.values import storable
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 

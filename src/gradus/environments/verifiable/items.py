@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 from gradus.environments.verifiable.telling import told
 
 SYSTEM_PROMPT = (

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
-from gradus.core.verbosity import quiet
+from gradus.core.printing import quiet
 
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds before the first line

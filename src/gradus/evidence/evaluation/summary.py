@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import Mean, PairedMean, check_metrics
-from gradus.core.printable import beginning
+from gradus.core.printing import beginning
 from gradus.rollouts.grading import ask_environment
 from gradus.stats import Paired, holm, mean_interval, paired_difference, pass_at_k, units_needed
 

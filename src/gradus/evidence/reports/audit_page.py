@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core.printable import beginning
+from gradus.core.printing import beginning
 from gradus.evidence.reports.html import render_template
 from gradus.version import __version__
 

@@ -27,7 +27,7 @@ from gradus.core import (
     StopReason,
     Task,
 )
-from gradus.core.addresses import is_loopback
+from gradus.core.servers import is_loopback
 from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient, Server, properties
 from gradus.interop.openenv.wire import WireError
 from gradus.policies.scripted import constant_policy

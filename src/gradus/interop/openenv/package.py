@@ -21,12 +21,12 @@ from urllib.parse import unquote_plus
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, child_seed
 from gradus.core.files import replaceable
-from gradus.core.secret_scan import refuse_secrets
 from gradus.interop.openenv.package_files import package_files
 from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError
+from gradus.interop.secret_scan import refuse_secrets
 
 _EPISODES = 20  # rolled out to see how large rewards get
 _OPENENV = "openenv>=0.2.2"

@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import EnvironmentFault, Message, Observation
-from gradus.core.addresses import is_loopback
 from gradus.core.calls import call_spans, none_carried_out
+from gradus.core.servers import is_loopback
 from gradus.interop.openenv.tool_answers import action_of, placed, reads_calls, written_answer
 from gradus.interop.openenv.wire import (
     FIELDS,

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from gradus.core import Environment, EnvironmentSpec, Observation, Task
-from gradus.core.files import whole_characters
+from gradus.core.values import whole_characters
 from gradus.core.waiting import blocking
 from gradus.interop.openenv.tool_answers import answer_of
 from gradus.interop.openenv.wire import (

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gradus.core import ConfigError, ContextLengthError, child_seed
-from gradus.core.addresses import LOOPBACK
+from gradus.core.servers import LOOPBACK
 from gradus.interop.guard import Guard
 from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
 from gradus.interop.serving.conversation import conversation_ids, renderer_of

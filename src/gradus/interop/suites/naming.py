@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError
-from gradus.core.worker import Worker, WorkerError
+from gradus.sandbox.worker import Worker, WorkerError
 
 SuiteNames = Mapping[str, str]  # name -> a line about it
 

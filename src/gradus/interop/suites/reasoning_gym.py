@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
-from gradus.core.worker import Worker, WorkerError, WorkerLimit
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
 from gradus.interop.suites.naming import SuiteNames, read_options, started
 from gradus.rewards import read_answer
+from gradus.sandbox.worker import Worker, WorkerError, WorkerLimit
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000

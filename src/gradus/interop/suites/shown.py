@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core.files import ordered
+from gradus.core.values import ordered
 
 
 def as_text(seen: Any) -> str:

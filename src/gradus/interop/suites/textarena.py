@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
-from gradus.core.worker import Worker, WorkerError
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.policies.scripted import Script
+from gradus.sandbox.worker import Worker, WorkerError
 
 _SYSTEM = "You play a game. Answer with one move in square brackets."
 _TURNS = 40

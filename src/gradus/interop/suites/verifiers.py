@@ -20,13 +20,13 @@ from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.code_files import file_sources
-from gradus.core.worker import Worker, WorkerError
 from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.interop.suites.naming import SuiteNames, option_value, started
 from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
+from gradus.sandbox.worker import Worker, WorkerError
 
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
 _TASKS = 2000  # of an endless taskset

@@ -28,11 +28,11 @@ from gradus.core import (
     child_rng,
 )
 from gradus.core.calls import call_spans, none_carried_out, read_message, write_calls
-from gradus.core.worker import Worker, WorkerError
 from gradus.environments.tools import Tool, call_vocabulary, check_arguments
 from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks, content_of
 from gradus.policies.scripted import Script, constant_policy, policy_factory
 from gradus.rollouts import roll_out
+from gradus.sandbox.worker import Worker, WorkerError
 
 _EXAMPLES = 24  # episodes that the vocabulary is made of
 _keys = count()

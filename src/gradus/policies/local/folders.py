@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gradus.core import ConfigError
-from gradus.core.checksums import check_checksums
 from gradus.core.documents import read_document
+from gradus.core.files import check_checksums
 from gradus.policies.nano.model import NANO_TEMPLATE
 
 _MOST_LAYERS = 10_000

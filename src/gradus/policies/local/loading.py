@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 
 from gradus.core import ConfigError
-from gradus.core.checksums import check_checksums
 from gradus.core.errors import first_line
+from gradus.core.files import check_checksums
 from gradus.policies.local.bfloat16_support import Autocast, autocasts
 from gradus.policies.local.float32_linear import use_faster_products
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source

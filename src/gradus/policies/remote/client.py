@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import Usage, child_rng
-from gradus.core.chat_options import ChatOptions
-from gradus.core.files import whole_characters
+from gradus.core.servers import ChatOptions
+from gradus.core.values import whole_characters
 from gradus.policies.remote.refusals import CallError, Unanswered, brief, status_problem
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from gradus.core import (
     child_seed,
 )
 from gradus.core.calls import read_message, write_calls
-from gradus.core.chat_options import ChatOptions
+from gradus.core.servers import ChatOptions
 from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
 from gradus.policies.remote.refusals import CallError
 

@@ -29,7 +29,7 @@ from gradus.core import (
     Usage,
     child_seed,
 )
-from gradus.core.addresses import is_loopback
+from gradus.core.servers import is_loopback
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 

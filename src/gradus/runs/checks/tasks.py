@@ -10,8 +10,7 @@ from gradus.core.waiting import blocking
 from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
-from gradus.rollouts.starts import start_of, unequal_starts
-from gradus.rollouts.under_way import make_environment
+from gradus.rollouts.under_way import make_environment, start_of, unequal_starts
 from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
 from gradus.stats import format_number
 

@@ -14,13 +14,13 @@ from rich.text import Text
 from gradus.core import ConfigError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.files import write_json, write_text
-from gradus.core.locks import FolderLock
+from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
-from gradus.core.verbosity import quiet
 from gradus.policies.local.folders import check_model_source
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.stages import RunContext, Stage
 from gradus.runs.stages.summary import show_costs, show_promises
+from gradus.sandbox.locks import FolderLock
 from gradus.training.run.trackers import check_trackers
 
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds

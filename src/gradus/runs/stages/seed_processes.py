@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.text import Text
 
 from gradus.core import ConfigError, GradusError
-from gradus.core.collector import collect_rarely
-from gradus.core.locks import FolderLock
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
 from gradus.runs.planning.hardware import usable_cores
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.runner import do_stages, store_costs
 from gradus.runs.stages.stages import RunContext
+from gradus.sandbox.locks import FolderLock
+from gradus.sandbox.processes import collect_rarely
 
 _LOOK = 1.0  # seconds
 _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused

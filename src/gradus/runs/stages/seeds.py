@@ -13,10 +13,9 @@ from typing import Any
 from gradus.core import ConfigError, Episode
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
-from gradus.core.locks import FolderLock
+from gradus.core.printing import quiet
 from gradus.core.stage_files import remove_evaluation
 from gradus.core.terminal import Terminal
-from gradus.core.verbosity import quiet
 from gradus.evidence.evaluation import compare_seeds
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import write_episodes
@@ -36,6 +35,7 @@ from gradus.runs.stages.stages import (
     section_of,
 )
 from gradus.runs.stages.state import CHECKPOINTS
+from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
 from gradus.training.run.trackers import check_trackers
 from gradus.training.sft_config import SftConfig

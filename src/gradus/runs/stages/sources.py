@@ -15,7 +15,7 @@ from gradus import environments
 from gradus.algorithms import find_algorithm, is_registered_here
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.code_files import file_sources
-from gradus.core.files import without_address
+from gradus.core.values import without_address
 from gradus.environments.verifiable import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN

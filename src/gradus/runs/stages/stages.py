@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, Policy
-from gradus.core.files import write_json
-from gradus.core.members import stored_file
+from gradus.core.files import stored_file, write_json
 from gradus.core.metrics import read_metrics
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model

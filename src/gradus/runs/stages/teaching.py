@@ -16,8 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from gradus.core import ConfigError, Environment, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason, Task
-from gradus.core.collector import collect_rarely
-from gradus.core.strictness import go_around
+from gradus.core.printing import go_around
 from gradus.core.waiting import blocking
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
@@ -26,6 +25,7 @@ from gradus.rollouts.storage import encode
 from gradus.rollouts.under_way import make_environment
 from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
 from gradus.runs.stages.teach_summary import Tally, TeachSummary
+from gradus.sandbox.processes import collect_rarely
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost

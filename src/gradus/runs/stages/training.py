@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
-from gradus.core.checksums import digest
-from gradus.core.files import read_json, write_json
+from gradus.core.files import digest, read_json, write_json
+from gradus.core.printing import go_around
 from gradus.core.stage_files import changed_since
-from gradus.core.strictness import go_around
 from gradus.core.waiting import blocking
 from gradus.evidence.health import Monitor
 from gradus.policies.local.folders import find_model

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason, Turn
-from gradus.core.thoughts import without_thoughts
+from gradus.core.calls import without_thoughts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
 

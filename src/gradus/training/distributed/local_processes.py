@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from gradus.core import GradusError
-from gradus.core.collector import collect_rarely
 from gradus.core.files import read_json, write_json
+from gradus.sandbox.processes import collect_rarely
 from gradus.training.distributed.processes import SLOWEST, World, entered
 
 _TOLD = "told.json"

@@ -20,9 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gradus.core import StorageError
-from gradus.core.checksums import check_checksums
-from gradus.core.files import replacing, write_folder
-from gradus.core.strictness import go_around
+from gradus.core.files import check_checksums, replacing, write_folder
+from gradus.core.printing import go_around
 from gradus.policies.local.export import generation_config
 from gradus.policies.local.loading import LoadedModel, quiet_transformers
 from gradus.policies.local.settings import free_sampling, write_settings

@@ -27,9 +27,9 @@ from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_json_lines, write_text
-from gradus.core.locks import FolderLock
 from gradus.core.metrics import whole_records
 from gradus.policies.local.folders import model_kind
+from gradus.sandbox.locks import FolderLock
 
 CONFIG = "config.json"
 SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json

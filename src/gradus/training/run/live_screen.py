@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
-from gradus.core.verbosity import quiet, verbose
 from gradus.stats import format_number
 
 FIGURES = {  # of GRPO: label -> metric

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gradus.core import EnvironmentFault
-from gradus.core.chat_options import ChatOptions
+from gradus.core.servers import ChatOptions
 from gradus_worlds.memory.readers.reading import Chat
 
 KEPT = 65_536  # answers; temperature 0 gives the same one again, and many memories show a reader the same notes

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.core.checksums import digest
-from gradus.core.files import write_text
-from gradus.core.locks import FolderLock
+from gradus.core.files import digest, write_text
+from gradus.sandbox.locks import FolderLock
 from gradus_worlds.memory.store.entries import Operation
 from gradus_worlds.memory.store.memory import Memory, schema_from
 from gradus_worlds.memory.store.schema import NINE_BANKS, Schema

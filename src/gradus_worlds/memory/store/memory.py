@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError
-from gradus.core.files import whole_characters, write_text
-from gradus.core.printable import beginning
+from gradus.core.files import write_text
+from gradus.core.printing import beginning
+from gradus.core.values import whole_characters
 from gradus_worlds.memory.store.entries import Entry, Operation, RefusedCall
 from gradus_worlds.memory.store.ranking import Matches, rank_banks, rank_entries
 from gradus_worlds.memory.store.schema import NINE_BANKS, SCHEMAS, Schema

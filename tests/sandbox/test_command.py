@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gradus.core import sandbox
-from gradus.core.confinement import confine, has_landlock
-from gradus.core.sandbox import run_python, run_sandboxed, sandbox_works
+from gradus.sandbox import command
+from gradus.sandbox.command import run_python, run_sandboxed, sandbox_works
+from gradus.sandbox.confinement import confine, has_landlock
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 
@@ -43,8 +43,8 @@ def test_a_python_below_the_folder_that_programs_work_in_is_found(monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as home:
         (Path(home) / "lib").mkdir()
         (Path(home) / "lib" / "module.py").write_text("seven = 7\n")
-        known = sandbox._python_folders()
-        monkeypatch.setattr(sandbox, "_python_folders", lambda: [*known, f"{home}/lib"])
+        known = command._python_folders()
+        monkeypatch.setattr(command, "_python_folders", lambda: [*known, f"{home}/lib"])
         code = (
             f"import sys; sys.path.append({home!r} + '/lib'); import module; print(module.seven)\n"
             f"try: open({home!r} + '/lib/out', 'w')\nexcept OSError as error: print('refused', error.errno)\n"
@@ -59,7 +59,7 @@ def test_an_interpreter_that_cannot_start_inside_is_told_and_no_wrong_answer(tmp
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr(sandbox, "_python_folders", list)
+    monkeypatch.setattr(command, "_python_folders", list)
     with pytest.raises(OSError, match=r"does not start in the sandbox, so nothing was run: .*No such file"):
         run_python("print(1)")
 
@@ -186,7 +186,7 @@ def test_signals_and_unknown_programs_are_told():
 
 
 def test_without_a_sandbox_it_is_refused_unless_told():
-    ask = "from gradus.core.sandbox import run_python\nprint(run_python('print(6 * 7)', unsafe={}).stdout)"
+    ask = "from gradus.sandbox.command import run_python\nprint(run_python('print(6 * 7)', unsafe={}).stdout)"
     shell = 'echo 0 > /proc/sys/user/max_mnt_namespaces && exec "$0" -c "$1"'
 
     def where_no_namespace_is(code: str) -> subprocess.CompletedProcess[str]:

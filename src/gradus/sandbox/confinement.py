@@ -1,7 +1,7 @@
 """Shutting a process in: no network, no other processes, files that it cannot write, limits on memory and processes.
 
 Linux namespaces by unshare(2), a read-only view of all mounts by mount_setattr(2), no capabilities: no program is needed for it, and no
-right beyond an ordinary user's. Inside, where no further namespaces can be made, a command is kept to its folder by Landlock. As a script this file becomes the command that ``gradus.core.sandbox`` asks for.
+right beyond an ordinary user's. Inside, where no further namespaces can be made, a command is kept to its folder by Landlock. As a script this file becomes the command that ``gradus.sandbox.command`` asks for.
 
 Every sandboxed command waits for this file's imports, so they are few: json, typing and dataclasses would take longer than all the rest.
 """
@@ -299,7 +299,7 @@ def _checked(result: int, what: str) -> int:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Become the command that ``gradus.core.sandbox`` asks for; if it cannot be confined, say why."""
+    """Become the command that ``gradus.sandbox.command`` asks for; if it cannot be confined, say why."""
     folder, memory, report = request["folder"], request["memory"], request["report"]
     os.set_inheritable(report, False)  # the command must not say how it ended
     try:

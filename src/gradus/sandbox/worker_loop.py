@@ -1,4 +1,4 @@
-"""The other end of ``gradus.core.worker``: run as a script by any Python from 3.9 on, with the standard library alone.
+"""The other end of ``gradus.sandbox.worker``: run as a script by any Python from 3.9 on, with the standard library alone.
 
 ``python worker_loop.py SCRIPT MEMORY_BYTES`` runs SCRIPT, which leaves a dict ``HANDLERS`` of functions, then answers one JSON
 request a line: ``{"method", "params", "cpu_seconds"}`` with ``{"result"}`` or ``{"error": {"type", "message"}}``.

@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from gradus.core import clock
 from gradus.core.errors import GradusError
+from gradus.sandbox import clock
 
 _LOOP = Path(__file__).with_name("worker_loop.py")
 _START = 120  # seconds that imports may take

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from gradus.core import confinement
-from gradus.core.confinement import SCRATCH, confine, is_confined
+from gradus.sandbox import confinement
+from gradus.sandbox.confinement import SCRATCH, confine, is_confined
 
 _OUTPUT = 1 << 20  # bytes
 _PROCESSES = 64

@@ -12,7 +12,7 @@ import pytest
 from gradus.auditing.text.probe import _effort
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
-from gradus.core import clock
+from gradus.sandbox import clock
 
 pytestmark = pytest.mark.skipif(
     not (hasattr(os, "sched_setaffinity") and Path("/proc/self/schedstat").exists()), reason="the kernel does not tell"

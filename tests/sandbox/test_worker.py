@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradus.core.worker import Worker, WorkerError, WorkerLimit
+from gradus.sandbox.worker import Worker, WorkerError, WorkerLimit
 
 SCRIPT = """
 import time
@@ -61,7 +61,7 @@ def test_a_worker_that_does_not_start_is_no_limit_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
 ) -> None:
     """A limit counts as a wrong answer where answers are compared: all answers were wrong."""
-    monkeypatch.setattr("gradus.core.worker._START", 2 if "sleep" in script else 60)
+    monkeypatch.setattr("gradus.sandbox.worker._START", 2 if "sleep" in script else 60)
     (tmp_path / "script.py").write_text(script)
     worker = Worker(tmp_path / "script.py", cpu_seconds=1)
     with pytest.raises(WorkerError, match=says) as raised:

@@ -1,4 +1,4 @@
-"""The options of a chat completion in the form that a server takes: models differ in what they accept, and say so when they refuse."""
+"""What every client of an HTTP server needs: this machine's own addresses, and the options that a chat model takes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import re
 import sys
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _MAY_BE_LEFT_OUT = ("temperature", "seed")
 _UNSUPPORTED = (
     r"(?:unsupported|unrecogni[sz]ed|not support|not allowed|not permitted|forbidden|deprecated|only the default)"
 )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a URL is of this machine: a proxy would be in the way there.
+
+    >>> is_loopback("ws://[::1]:8000/ws"), is_loopback("https://localhost.example.org")
+    (True, False)
+    """
+    return urlsplit(address).hostname in LOOPBACK
 
 
 class ChatOptions:

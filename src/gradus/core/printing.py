@@ -1,0 +1,68 @@
+"""Text made safe for a terminal, and the three global options ``--quiet``, ``--verbose`` and ``--strict``.
+
+The options are variables of the environment, so that processes that this one starts know them too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import sys
+
+from gradus.core.errors import StorageError
+
+OUTPUT_VARIABLE, STRICT_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT"
+QUIET, VERBOSE = "quiet", "verbose"
+STAND_IN = "gradus-stand-in"  # an error handler: replaces characters that the encoding of an output does not have
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
+_PICTURES = 0x2400  # where Unicode has a picture of each control character
+_BARS = dict(zip("▁▂▃▄▅▆▇█", "_.-:=+*#", strict=True))  # of small curves, low to high
+_ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"', **_BARS}
+
+
+def quiet() -> bool:
+    """Say whether only results, alerts and errors are printed (``--quiet``)."""
+    return os.environ.get(OUTPUT_VARIABLE) == QUIET
+
+
+def verbose() -> bool:
+    """Say whether every step is printed with all its figures (``--verbose``)."""
+    return os.environ.get(OUTPUT_VARIABLE) == VERBOSE
+
+
+def go_around(damage: str, instead: str) -> None:
+    """Warn of ``damage`` and name what is done ``instead``. Raises StorageError if ``--strict`` was given."""
+    if os.environ.get(STRICT_VARIABLE):
+        raise StorageError(f"{damage}; without --strict: {instead}")
+    print(f"warning: {damage}; {instead}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """Replace control characters by pictures of them. An escape sequence could clear the screen or hide text.
+
+    >>> printable("a\\x1b[2Jb")
+    'a␛[2Jb'
+    """
+    return _CONTROLS.sub(_picture, text)
+
+
+def beginning(text: str, most: int) -> str:
+    """Return ``text``, or its first ``most`` characters and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(_PICTURES + code) if code < 0x20 else "␡" if code == 0x7F else "\ufffd"
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    """Replace a minus sign by a hyphen, and so on; a character without a likeness in ASCII by a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_ALIKE.get(each, "?") for each in missing), error.end
+
+
+codecs.register_error(STAND_IN, _stand_in)
