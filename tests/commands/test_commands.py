@@ -413,8 +413,8 @@ def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):
 
 def test_a_judge_that_gives_no_score_is_a_failure_of_rewards_try(rows):
     Path("silent.py").write_text(
-        "from gradus.rewards.judge import judge\n"
-        "silent = judge(model='m', rubric='r', base_url='http://127.0.0.1:9/v1', retries=0, recheck=0.0)\n"
+        "from gradus.rewards.judge import Judge\n"
+        "silent = Judge(model='m', rubric='r', base_url='http://127.0.0.1:9/v1', retries=0, recheck=0.0)\n"
     )
     said = gradus("rewards", "try", "-c", "x", "-c", "y", "--reward", "silent.py:silent", expect=1)
     assert "failed: judge: GradingError on 2 of 2 completions" in said

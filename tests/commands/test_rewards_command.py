@@ -104,7 +104,7 @@ def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
 
 def test_the_list_names_every_built_in() -> None:
     result = run("list")
-    for name in ("correctness", "incremental_format", "json_schema", "debug"):
+    for name in ("correctness", "incremental_format", "json_schema"):
         assert name in result.stdout
 
 

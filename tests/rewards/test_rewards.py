@@ -20,9 +20,7 @@ from gradus.rewards import (
     BUILT_IN,
     Completion,
     Rewards,
-    completion_text,
     correctness,
-    debug,
     diversity,
     find_reward,
     grader_of,
@@ -71,20 +69,6 @@ def test_a_raising_function_is_an_error_of_that_completion_alone() -> None:
     assert dict(rewards.errors) == {"picky: KeyError": 1}
 
 
-def _async_picky():
-    async def picky(prompts, completions, **columns):
-        if any("3" in text for text in completions):
-            raise ValueError("three")
-        return [1.0] * len(completions)
-
-    return picky
-
-
-def test_an_async_function_that_raises_costs_one_completion() -> None:
-    scored = Rewards([(_async_picky(), 1.0)])(rows(RIGHT, WRONG))
-    assert [each.value for each in scored] == [1.0, None]
-
-
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_what_a_failed_call_logged_is_discarded(kind: str) -> None:
     def plain(completions, log_metric, log_extra, **columns):
@@ -122,27 +106,6 @@ def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the
     ]
 
 
-def test_an_exception_in_place_of_a_number_is_an_error_of_its_row() -> None:
-    def judged(completions):
-        return [ValueError("no score") if text == WRONG else 0.5 for text in completions]
-
-    good, lost = Rewards([judged, strict_format])(rows(RIGHT, WRONG))
-    assert (good.value, good.error) == (1.5, None)
-    assert (lost.value, lost.error) == (None, "reward 'judged' failed: no score")
-
-
-def test_a_batch_that_took_too_long_is_not_asked_again_row_by_row() -> None:
-    asked: list[int] = []
-
-    def slow(completions):
-        asked.append(len(completions))
-        time.sleep(5 * (len(completions) > 1))
-        return [1.0] * len(completions)
-
-    assert [each.value for each in Rewards([slow], time_limit=0.05)(rows(RIGHT, WRONG))] == [None, None]
-    assert asked == [2]
-
-
 def test_a_call_about_a_whole_file_has_more_time_than_one_about_a_batch() -> None:
     """600 s were the limit of a call however long the file was: after them every row was an error."""
 
@@ -157,12 +120,6 @@ def test_a_call_about_a_whole_file_has_more_time_than_one_about_a_batch() -> Non
     for function in (slow, also):
         many = Rewards([function], time_limit=0.1)(rows(*[RIGHT] * 257))
         assert {each.value for each in many} == {1.0}
-
-
-def test_what_tools_and_the_system_said_is_no_part_of_a_completion() -> None:
-    said = [("system", "w"), ("assistant", "a"), ("tool", "<answer>2</answer>"), ("user", "u"), ("assistant", "b")]
-    messages = [{"role": role, "content": text} for role, text in said]
-    assert completion_text(messages) == "a\nu\nb"
 
 
 def test_a_plain_callable_may_return_an_awaitable() -> None:
@@ -314,11 +271,6 @@ def test_json_schema(tmp_path: Path) -> None:
         json_schema(str(tmp_path / "schemata.json"))
 
 
-def test_debug_prints_and_pays_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert debug(prompts=["why"], completions=["so"], answer=["2"]) == [1.0]
-    assert capsys.readouterr().out == "prompt: why\ncompletion: so\ncolumns: {'answer': '2'}\n"
-
-
 def test_rewards_by_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def tone(completions, **columns):\n    return [0.25] * len(completions)\n")
@@ -328,7 +280,7 @@ def test_rewards_by_name(tmp_path: Path) -> None:
     assert rewards.weights == {"correct": 2.0, "format": 0.5, "length": 1.0, "tone": 1.0}
     assert rewards(rows(RIGHT))[0].value == pytest.approx(2.0 + 0.5 - 1.0 + 0.25)
     assert parse_reward("math:f=0.5").weight == 0.5
-    assert set(BUILT_IN) >= {"correctness", "format", "incremental_format", "debug"}
+    assert set(BUILT_IN) >= {"correctness", "format", "incremental_format"}
 
 
 @pytest.mark.parametrize(
@@ -397,11 +349,6 @@ def test_reweighing_some_components_leaves_the_others_and_forgets_the_range() ->
     (lost,) = reweigh(grader, {"length": 3.0}).compute([episode(RIGHT, turns=2)])
     assert (lost.value, lost.terms) == (None, ())
     assert "cannot be placed among 2 turns" in (lost.error or "")
-
-
-def test_reweighing_refuses_unknown_components() -> None:
-    with pytest.raises(ConfigError, match="no component 'tone'"):
-        reweigh(grader_of(Rewards([strict_format]), name="g"), {"tone": 1.0})
 
 
 def test_trying_rewards_on_stored_completions(tmp_path: Path) -> None:

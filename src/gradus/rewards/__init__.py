@@ -13,7 +13,6 @@ from gradus.rewards.catalog import (
 from gradus.rewards.compose import Completion, RewardFunction, Rewards, completion_text, reward_name
 from gradus.rewards.functions import (
     correctness,
-    debug,
     diversity,
     incremental_format,
     is_strict_format,
@@ -42,7 +41,6 @@ __all__ = [
     "adapt",
     "completion_text",
     "correctness",
-    "debug",
     "diversity",
     "find_reward",
     "gold_answer",

@@ -1,4 +1,4 @@
-"""Naming rewards in a recipe: ``"correctness"``, ``"my_module:function"``, or a record with a weight and settings."""
+"""Finds rewards that a recipe names: ``"correctness"``, ``"my_module:function"``, or a record with a weight and settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradus.core.naming import did_you_mean, import_object
 from gradus.rewards import functions
 from gradus.rewards.code import code_tests
 from gradus.rewards.compose import RewardFunction, Rewards, reward_name
-from gradus.rewards.judge import judge
+from gradus.rewards.judge import Judge
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "correctness": functions.correctness,
@@ -25,9 +25,8 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "diversity": functions.diversity,
     "style": functions.style,
     "json_schema": functions.json_schema,
-    "debug": functions.debug,
     "code_tests": code_tests,
-    "judge": judge,
+    "judge": Judge,
 }
 _GIVEN: dict[str, RewardFunction] = {}
 _FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code_tests", "judge"}
@@ -57,16 +56,19 @@ class RewardConfig(BaseModel):
         return given
 
 
-def parse_reward(text: str) -> RewardConfig:
-    """``NAME[=WEIGHT]`` as typed at a command line, for example ``correctness=2`` or ``my_rewards:tone=0.5``."""
+def parse_reward(entry: Any) -> RewardConfig:
+    """Reads one reward: ``NAME[=WEIGHT]``, a pair of name and weight, a table, or a RewardConfig. Raises ConfigError for others."""
     try:
-        return RewardConfig.model_validate(text)
-    except ValueError as error:
-        raise ConfigError(f"a reward is NAME or NAME=WEIGHT, got {text!r}") from error
+        return RewardConfig.model_validate(entry)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            f"a reward is NAME, NAME=WEIGHT or a table with function and weight, got {entry!r}: {said}"
+        ) from error
 
 
 def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
-    """Functions or names with their weights, None where there is none. Raises ConfigError for what is no list of them.
+    """Returns functions or names with their weights, None if no weight is given. Raises ConfigError for anything else.
 
     ``rewards``: functions, names, and pairs of one and its weight; a mapping from these to weights; or one name.
     """
@@ -88,18 +90,16 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     return pairs
 
 
-def load_rewards(
-    entries: Sequence[RewardConfig | Mapping[str, Any] | Sequence[Any] | str], *, messages: bool = False
-) -> Rewards:
-    """Rewards from a recipe: each entry a RewardConfig or mapping, a pair ``[name, weight]``, or ``"name=weight"``."""
-    configs = [_config(entry) for entry in entries]
+def load_rewards(entries: Sequence[Any], *, messages: bool = False) -> Rewards:
+    """Makes Rewards of a recipe's entries, see :func:`parse_reward`."""
+    configs = [parse_reward(entry) for entry in entries]
     return Rewards(
         [(find_reward(config.function, config.settings), config.weight) for config in configs], messages=messages
     )
 
 
 def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardFunction:
-    """A built-in by name, or ``module:function`` or ``file.py:function`` for one's own."""
+    """Returns a built-in by name, or ``module:function`` or ``file.py:function`` for one's own."""
     settings = settings or {}
     if name in BUILT_IN:
         if name not in _FACTORIES:
@@ -130,7 +130,7 @@ def _made(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> R
 
 
 def register_reward(function: RewardFunction) -> str:
-    """The name of a function for a recipe: ``module:function`` if it can be imported, else one that holds in this process."""
+    """Names a function for a recipe: ``module:function`` if it can be imported, else a name that holds in this process."""
     for name, known in BUILT_IN.items():
         if known is function:
             return name
@@ -140,12 +140,3 @@ def register_reward(function: RewardFunction) -> str:
     name = f"python:{reward_name(function)}"
     _GIVEN[name] = function
     return name
-
-
-def _config(entry: RewardConfig | Mapping[str, Any] | Sequence[Any] | str) -> RewardConfig:
-    try:
-        return RewardConfig.model_validate(entry)
-    except ValidationError as error:
-        raise ConfigError(
-            f"{entry!r} is no reward: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
-        ) from error

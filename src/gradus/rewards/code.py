@@ -1,10 +1,11 @@
-"""A reward for programs: it runs the code of an answer in the sandbox and compares what comes of it, outside."""
+"""A reward for programs: runs the code of an answer in the sandbox and compares its results outside."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,12 +16,9 @@ from gradus.rewards.answers import without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 from gradus.sandbox.command import run_python
 
-# A fence may stand behind words, and its end before a tag: models write both.
-_OPENS = re.compile(
-    r"(?P<indent>[ \t]*+)"
-    r"(?:(?P<fence>`{3,}+)[ \t]*+(?P<info>[^`]*+)|.*?(?<!`)(?P<late>`{3,}+)[ \t]*+(?P<word>\S*+)[ \t]*+)"
-)
-_ENDS = re.compile(r"\s*(?P<fence>`{3,}+)(?!\w).*|(?P<code>.*?)(?<!`)(?P<late>`{3,}+)\s*(?:<.*)?")
+_FENCE = re.compile(
+    r"(?:[^`]|`(?!``))*+`{3,}+(?P<info>[^`]*)"
+)  # words may stand before it: models write <answer>```python
 _PYTHON = re.compile(r"\W*(?:python|py)[\d.]*\b", re.IGNORECASE)
 _STATEMENT = re.compile(
     r"^[^\S\n]*+(?:def|class|import|from|for|while|if|with|try|async)\b|\w\s*=[^=]|\w\(", re.MULTILINE
@@ -49,7 +47,7 @@ for _call in _calls:
 
 
 def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) -> RewardFunction:
-    """The share of a row's ``tests`` that the answer's code passes.
+    """Rewards the share of a row's ``tests`` that the answer's code passes.
 
     A test is ``{"call": "add(1, 2)", "expected": 3}``, or ``{"stdin": "1 2", "stdout": "3"}`` for a whole program. The code runs in the
     sandbox, ``seconds`` a program; what it gives is compared outside, where it cannot reach. ``unsafe``: run it without a sandbox.
@@ -68,8 +66,9 @@ def code_tests(seconds: float = 10.0, unsafe: bool = False, workers: int = 2) ->
 
 
 def find_code(text: str) -> str:
-    """The last block marked as Python outside the reasoning, else the last unmarked one with a statement; without any what stands in the last
-    ``<answer>`` tags, or the whole text.
+    """Returns the last block marked as Python outside the reasoning, else the last unmarked one with a statement.
+
+    Without a block, returns the text in the last ``<answer>`` tags, or all of it.
 
     >>> find_code("Like this: ```python\\nprint(1)\\n```\\nIt prints:\\n```\\n1\\n```")
     'print(1)\\n'
@@ -85,29 +84,24 @@ def find_code(text: str) -> str:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Fenced blocks that are closed: what stands behind the opening fence, and the lines without the fence's indent."""
+    """Reads fenced blocks that are closed: the words behind the opening fence, and the lines without their common indent."""
     blocks: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
+    info: str | None = None
     lines: list[str] = []
     for line in text.split("\n"):
-        if opened is None:
-            opened, lines = _OPENS.fullmatch(line), []
-            continue
-        fence = opened["fence"] or opened["late"]
-        indent = re.match(rf"[ \t]{{0,{len(opened['indent'])}}}", line)
-        line = line[indent.end() if indent else 0 :]
-        ends = _ENDS.fullmatch(line)
-        if ends is None or len(ends["fence"] or ends["late"]) < len(fence):
+        if info is None:
+            opened = _FENCE.fullmatch(line)
+            info, lines = (opened["info"].strip(), []) if opened else (None, [])
+        elif line.lstrip().startswith("```"):
+            blocks.append((info, textwrap.dedent("".join(f"{each}\n" for each in lines))))
+            info = None
+        else:
             lines.append(line)
-            continue
-        lines += [ends["code"]] if ends["code"] else []
-        blocks.append(((opened["info"] or opened["word"] or "").strip(), "".join(f"{each}\n" for each in lines)))
-        opened = None
     return blocks
 
 
 def _score(text: str, tests: Any, *, seconds: float, unsafe: bool) -> float | Exception | None:
-    """None for a row without tests; an exception if no sandbox can be made or a test is none."""
+    """Returns None for a row without tests; an exception if there is no sandbox or a test cannot be read."""
     given = json.loads(tests) if isinstance(tests, str) else tests
     if not given:
         return None
@@ -134,13 +128,13 @@ def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Callable[..., An
 
 
 def _same_lines(result: Any, expected: str) -> bool:
-    """Whether a program ended well and wrote what it should, white space at the ends of lines aside."""
+    """True if a program ended well and wrote the expected lines, white space at their ends aside."""
     said = [line.rstrip() for line in result.stdout.rstrip().split("\n")]
     return result.code == 0 and said == [line.rstrip() for line in expected.rstrip().split("\n")]
 
 
 def _same_value(line: str, expected: Any) -> bool:
-    """Whether a line holds the expected value; a tuple is a list here, numbers may differ in the ninth digit."""
+    """True if a line holds the expected value; a tuple is a list here, numbers may differ in the ninth digit."""
     try:
         value = json.loads(line)["value"]
         return bool(_equal(value, json.loads(json.dumps(expected))))

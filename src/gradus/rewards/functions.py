@@ -54,7 +54,7 @@ def strict_format(prompts: Sequence[Any], completions: Sequence[Any], **columns:
 
 
 def is_strict_format(text: str) -> bool:
-    """Whether ``text``, without thoughts, is exactly ``<reasoning>...</reasoning> <answer>...</answer>``, every tag once.
+    """True if ``text``, without thoughts, is exactly ``<reasoning>...</reasoning> <answer>...</answer>``, every tag once.
 
     >>> is_strict_format("<reasoning> 1 + 1 = 2 </reasoning> <answer> 2 </answer>")
     True
@@ -79,7 +79,7 @@ def _incremental(text: str) -> float:
 
 
 def reads_marks(function: RewardFunction) -> bool:
-    """Whether a built-in pays for tags alone, or for what stands in them, so that prompts have to ask for them."""
+    """True for a built-in that reads tags, so that prompts have to ask for them."""
     return function in (correctness, strict_format, incremental_format)
 
 
@@ -192,14 +192,3 @@ def _is_valid(text: str, validator: Any) -> bool:
         return bool(validator.is_valid(json.loads(fenced[1].strip() if fenced else body)))
     except (ValueError, RecursionError):  # also nested too deep
         return False
-
-
-@_named("debug")
-def debug(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-    """Print the first prompt, completion and columns of each call, and give 1 to all."""
-    told = {key: value[0] for key, value in columns.items() if isinstance(value, list) and value}
-    print(
-        f"prompt: {completion_text(prompts[0])}\ncompletion: {completion_text(completions[0])}\ncolumns: {told}",
-        flush=True,
-    )
-    return [1.0] * len(completions)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -38,34 +38,58 @@ _JSON = json.JSONDecoder(strict=False)
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What the judge said once. ``value`` is None if it gave none, and ``error`` says why; ``cost`` in US dollars."""
+    """One reply of the judge. ``value`` is None if it gave no score, and ``error`` says why; ``cost`` in US dollars."""
 
     value: float | None
     error: str | None = None
     cost: float = 0.0
 
 
+@dataclass(kw_only=True, eq=False)
 class Judge:
-    """A reward function that asks a model; :func:`judge` makes one from a recipe's settings, which it explains."""
+    """A reward function that asks a language model for a score by a rubric. Its fields are the settings in a recipe."""
+
+    model: str = ""
+    rubric: str = ""
+    range: Sequence[float] = (0.0, 1.0)  # the least and the highest score
+    samples: int = 1  # how often each answer is judged; the mean counts
+    recheck: float = (
+        0.1  # share of answers that are judged once more, to measure how far the judge disagrees with itself
+    )
+    budget: float | None = None  # US dollars after which nothing more is asked
+    price: Sequence[float] | None = None  # US dollars of a million prompt tokens, and of a million completion tokens
+    cache: str | None = None  # a file that keeps scores
+    base_url: str | None = None  # the server, OPENAI_BASE_URL if None; the key is OPENAI_API_KEY
+    max_tokens: int = 300  # longest reply
+    concurrency: int = 16  # requests at once
+    timeout: float = 60.0  # seconds of one request
+    retries: int = 4  # after faults of the server
 
     component_name = "judge"
     remote = True  # an audit gives it time and a network
 
-    def __init__(self, model: str, rubric: str, settings: Mapping[str, Any]) -> None:
-        self.model, self.rubric = model, rubric
-        self.low, self.high = self.component_range = settings["range"]
-        self.samples, self.recheck = settings["samples"], settings["recheck"]
-        self.budget, self.price = settings["budget"], settings["price"]
+    def __post_init__(self) -> None:
+        if not self.model or not self.rubric:
+            raise ConfigError("judge needs settings.model and settings.rubric")
+        self.low, self.high = self.component_range = float(self.range[0]), float(self.range[1])
+        if not self.low < self.high:
+            raise ConfigError(f"judge: range is the least and the highest score, got {list(self.range)}")
+        if self.samples < 1 or not 0 <= self.recheck <= 1:
+            raise ConfigError(
+                f"judge: samples must be at least 1 and recheck within [0, 1], got {self.samples} and {self.recheck}"
+            )
+        if self.budget is not None and self.price is None:
+            raise ConfigError(
+                "judge: a budget needs price = [dollars per million prompt tokens, and completion tokens]"
+            )
         self.spent = 0.0  # US dollars, by this process
-        self.asked = 0
-        self._promised = 0.0  # what calls under way may cost at most
-        self._settings = settings
-        self._takes = ChatOptions(model)
+        self._promised = 0.0  # the most that requests under way may cost
+        self._takes = ChatOptions(self.model)
         self._kept: dict[str, float] = {}
-        self._file = Path(settings["cache"]).expanduser() if settings["cache"] else None
+        self._file = Path(self.cache).expanduser() if self.cache else None
         if (
             self._file is not None and self._file.exists()
-        ):  # lines that killed processes left unfinished are asked again
+        ):  # lines that a killed process left unfinished are asked again
             rows = read_json_lines(self._file).records
             self._kept = {row["key"]: row["score"] for row in rows if {"key", "score"} <= set(row)}
 
@@ -80,12 +104,11 @@ class Judge:
             (completion_text(prompt), completion_text(completion), None if gold is None else str(gold))
             for prompt, completion, gold in zip(prompts, completions, golds, strict=True)
         ]
-        key = os.environ.get(self._settings["key_variable"]) or "none"
-        settings = self._settings
-        slots = asyncio.Semaphore(settings["concurrency"])
-        limits = {"timeout": settings["timeout"], "max_retries": settings["retries"]}
+        slots = asyncio.Semaphore(self.concurrency)
+        key = os.environ.get("OPENAI_API_KEY") or "none"
         http = openai.DefaultAsyncHttpxClient(verify=_certificates())
-        async with openai.AsyncOpenAI(base_url=settings["base_url"], api_key=key, http_client=http, **limits) as client:
+        server = {"base_url": self.base_url, "api_key": key, "http_client": http}
+        async with openai.AsyncOpenAI(**server, timeout=self.timeout, max_retries=self.retries) as client:
             distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which are no keys
             wanted = [(key, row, sample) for key, row in distinct.items() for sample in range(self._times(row))]
             scores = await asyncio.gather(*(self._score(client, slots, row, sample) for _, row, sample in wanted))
@@ -100,12 +123,12 @@ class Judge:
         return [self._settled(said[self._key(row, 0)]) for row in rows]
 
     def _times(self, row: tuple[str, str, Any]) -> int:
-        """How often a row is asked: ``samples`` times, once more if it belongs to the share that is rechecked."""
+        """Counts the requests for a row: ``samples``, and one more in the share that is rechecked."""
         drawn = int(self._key(row, -1)[:8], 16) / 2**32
         return self.samples + (drawn < self.recheck)
 
     def _settled(self, scores: Sequence[Score]) -> float | GradingError:
-        """The mean of the first ``samples``; a recheck measures and decides nothing."""
+        """Returns the mean of the first ``samples``; a recheck is only measured."""
         counted = scores[: self.samples]
         error = next((score.error for score in counted if score.value is None), None)
         return GradingError(error) if error else fsum(_values(counted)) / len(counted)
@@ -116,7 +139,7 @@ class Judge:
             return Score(value=self._kept[key])
         async with slots:
             messages = self._messages(row)
-            ceiling = self._cost(sum(len(each["content"].encode()) for each in messages), self._settings["max_tokens"])
+            ceiling = self._cost(sum(len(each["content"].encode()) for each in messages), self.max_tokens)
             if self.budget is not None and self.spent + self._promised + ceiling > self.budget:
                 return Score(value=None, error=f"the budget of {self.budget:g} {BROKE}")
             self._promised += ceiling
@@ -130,10 +153,9 @@ class Judge:
         return score
 
     async def _asked(self, client: Any, messages: list[dict[str, str]], sample: int, ceiling: float) -> Score:
-        """One request. What the library's own retries do not mend is a missing score."""
+        """Makes one request. A fault that stays after the client's own retries is a missing score."""
         import openai
 
-        self.asked += 1
         try:
             reply = await self._create(client, messages, sample)
         except (openai.OpenAIError, ValueError) as error:
@@ -149,7 +171,7 @@ class Judge:
     async def _create(self, client: Any, messages: list[dict[str, str]], sample: int) -> Any:
         import openai
 
-        given = {"seed": sample, **{key: self._settings[key] for key in ("temperature", "max_tokens")}}
+        given = {"seed": sample, "temperature": 0.0, "max_tokens": self.max_tokens}
         while True:
             options = self._takes.accepted(given)
             try:
@@ -159,30 +181,29 @@ class Judge:
                     raise
 
     def _missing(self, text: str, cut: bool) -> str:
-        """Why there is no score; the thoughts of a model that thinks count as tokens too."""
+        """Says why there is no score; the thoughts of a model count as tokens too."""
         if cut:
-            return f"the judge's reply reached max_tokens = {self._settings['max_tokens']} before a score; raise it"
+            return f"the judge's reply reached max_tokens = {self.max_tokens} before a score; raise it"
         return f"expected a score from {self.low:g} to {self.high:g}, got {text[:80]!r}"
 
     def _read(self, text: str) -> float | None:
-        """The score of the last object that has one; None if there is none within the range."""
+        """Returns the score of the last object that has one; None unless it lies within the range."""
         value = next(reversed(_scores(text)), nan)
         return float(value) if self.low <= value <= self.high and isfinite(value) else None
 
     def _messages(self, row: tuple[str, str, Any]) -> list[dict[str, str]]:
-        """The mark around the answer is made of its content, so that no answer can know and close it."""
+        """Writes the question. The mark around the answer is made of its content, so that no answer can know and close it."""
         prompt, answer, gold = row
         mark = f"answer-{self._key(row, -2)[:12]}"
         system = _PROMPT.format(mark=mark, rubric=self.rubric, low=self.low, high=self.high)
-        known = f"\n\nThe right answer: {gold}" if gold is not None and self._settings["show_answer"] else ""
+        known = f"\n\nThe right answer: {gold}" if gold is not None else ""
         return [
             {"role": "system", "content": system},
             {"role": "user", "content": f"Question:\n{prompt}{known}\n\n{mark}\n{answer}\n{mark}"},
         ]
 
     def _key(self, row: tuple[str, str, Any], sample: int) -> str:
-        kept = ("base_url", "temperature", "max_tokens", "show_answer")
-        asked = [self.model, self.rubric, self.low, self.high, [self._settings[name] for name in kept], row, sample]
+        asked = [self.model, self.rubric, self.low, self.high, self.base_url, self.max_tokens, row, sample]
         return blake2b(json.dumps(asked, default=str).encode(), digest_size=16).hexdigest()
 
     def _keep(self, key: str, score: float) -> None:
@@ -196,47 +217,8 @@ class Judge:
         return 0.0 if self.price is None else (self.price[0] * prompt + self.price[1] * completion) / 1e6
 
 
-def judge(
-    model: str = "",
-    rubric: str = "",
-    range: Sequence[float] = (0.0, 1.0),
-    samples: int = 1,
-    recheck: float = 0.1,
-    budget: float | None = None,
-    price: Sequence[float] | None = None,
-    cache: str | None = None,
-    base_url: str | None = None,
-    key_variable: str = "OPENAI_API_KEY",
-    temperature: float = 0.0,
-    max_tokens: int = 300,
-    concurrency: int = 16,
-    timeout: float = 60.0,
-    retries: int = 4,
-    show_answer: bool = True,
-) -> Judge:
-    """What a language model says of the answer, by a rubric.
-
-    ``model`` and ``rubric``: who judges, and by what. ``range``: the least and the highest score. ``samples``: how often each answer is
-    judged; the mean counts. ``recheck``: the share of answers that are judged once more, to measure how far the judge disagrees with
-    itself. ``budget``: US dollars after which nothing more is asked, with ``price`` of a million prompt and completion tokens.
-    ``cache``: a file that keeps scores. ``base_url``: the server, OPENAI_BASE_URL by default. ``show_answer``: tell the judge the
-    right answer, if the data set has one.
-    """
-    if not model or not rubric:
-        raise ConfigError("judge needs settings.model and settings.rubric")
-    low, high = (float(each) for each in range)
-    if not low < high:
-        raise ConfigError(f"judge: range is the least and the highest score, got {list(range)}")
-    if samples < 1 or not 0 <= recheck <= 1:
-        raise ConfigError(f"judge: samples must be at least 1 and recheck within [0, 1], got {samples} and {recheck}")
-    if budget is not None and price is None:
-        raise ConfigError("judge: a budget needs price = [dollars per million prompt tokens, and completion tokens]")
-    settings = {key: value for key, value in locals().items() if key not in ("model", "rubric", "low", "high")}
-    return Judge(model, rubric, {**settings, "range": (low, high)})
-
-
 def _scores(text: str) -> list[float]:
-    """The numbers that JSON objects in a text call ``score``, in order."""
+    """Reads the numbers that JSON objects in a text call ``score``, in order."""
     text = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)  # LaTeX in a reason is seldom escaped
     found: list[float] = []
     start = text.find("{")
@@ -251,7 +233,7 @@ def _scores(text: str) -> list[float]:
 
 
 def _scores_of(value: Any) -> list[float]:
-    """The score of an object, else those of the objects in it."""
+    """Returns the score of an object, else those of the objects in it."""
     if isinstance(value, dict):
         score = value.get("score")
         if isinstance(score, int | float) and not isinstance(score, bool):

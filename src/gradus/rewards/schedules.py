@@ -1,4 +1,4 @@
-"""Which weights hold when: stages that follow each other, and weights that adapt to success.
+"""Weights by step: stages that follow each other, and weights that adapt to success.
 
 Both are state machines over the step number: no clock, no randomness, and a state of plain JSON values, so that a run which
 is killed and resumed has exactly the weights of the unbroken one.
@@ -61,7 +61,7 @@ class AdaptiveConfig(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """What holds for one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
+    """Settings of one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
 
     stage: str | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class StepPlan:
 
 
 def adapt(weight: float, success: float | None, start: float, config: AdaptiveConfig) -> float:
-    """The weight after a step with this success rate; unchanged if success is not known, or the first weight is not above 0.
+    """Returns the weight after a step with this success rate; unchanged if success is not known, or the first weight is not above 0.
 
     >>> adapt(1.0, 0.1, 1.0, AdaptiveConfig()), adapt(1.0, 0.9, 1.0, AdaptiveConfig()), adapt(1.0, 0.5, 1.0, AdaptiveConfig())
     (1.2, 0.8, 1.0)
@@ -82,7 +82,7 @@ def adapt(weight: float, success: float | None, start: float, config: AdaptiveCo
 
 
 class RewardSchedule:
-    """Stages and adaptive weights together. ``plan(step)`` says what holds, ``observe(step, components)`` what came of it.
+    """Stages and adaptive weights together. ``plan(step)`` says the weights, ``observe(step, components)`` takes its result.
 
     ``weights`` are the grader's own. ``ranges``: what no success and full success of a component earn, 0 and 1 for the others. Weights of a
     component whose mean is out of its range do not adapt, nor do negative ones. Steps count from 1, as in the metrics. Call ``observe`` once after every step, in order;
@@ -112,7 +112,7 @@ class RewardSchedule:
         return None if None in lengths else sum(length or 0 for length in lengths) or None
 
     def plan(self, step: int) -> StepPlan:
-        """What holds for ``step``, which must be the one after the last observed."""
+        """Returns the settings of ``step``, which must be the one after the last observed."""
         if step != self._step + 1:
             raise ConfigError(
                 f"the schedule stands before step {self._step + 1}, got step {step}; restore its state first"
@@ -128,12 +128,12 @@ class RewardSchedule:
         )
 
     def grader(self, grader: Grader, step: int) -> Grader:
-        """``grader`` under the weights that hold for ``step``; its reward functions are told the step."""
+        """Weighs ``grader`` for ``step``; its reward functions are told the step."""
         tell_steps_taken(grader, step - 1)
         return reweigh(grader, self.plan(step).weights)
 
     def observe(self, step: int, components: Mapping[str, float | None]) -> None:
-        """Take note of a step's mean component values (unweighted) and move on."""
+        """Takes a step's mean component values (unweighted) and moves on."""
         self.plan(step)
         self._step = step
         if self._stage(step + 1)[1]:
@@ -149,11 +149,11 @@ class RewardSchedule:
             }
 
     def state(self) -> dict[str, Any]:
-        """JSON values that ``restore`` understands; the settings are among them, so that no other schedule takes them."""
+        """Returns JSON values for ``restore``; the settings are among them, so that another schedule refuses them."""
         return {"step": self._step, "weights": dict(self._weights), "settings": self._settings()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where ``state`` was taken. Raises ConfigError if it belongs to another schedule."""
+        """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
         if set(state["weights"]) != set(self._base):
             raise ConfigError(
                 f"the stored schedule weighs {', '.join(sorted(state['weights']))}, this one {', '.join(sorted(self._base))}"
@@ -175,7 +175,7 @@ class RewardSchedule:
         }
 
     def _stage(self, step: int) -> tuple[StageConfig | None, bool]:
-        """The stage that ``step`` belongs to and whether it opens it; beyond the end the last one goes on."""
+        """Returns the stage of ``step``, and True at its first step; beyond the end the last one goes on."""
         before = 0
         for stage in self._stages:
             if stage.steps is None or step <= before + stage.steps:
@@ -190,7 +190,7 @@ class RewardSchedule:
         return {name: float(stage.weights.get(name, 0.0)) for name in self._base}
 
     def _success(self, name: str, mean: float | None) -> float | None:
-        """A component's mean as a share of its range; None if it is out of it, so that the range is another."""
+        """Returns a component's mean as a share of its range; None outside of it, because then the range is wrong."""
         low, high = self._ranges.get(name, (0.0, 1.0))
         if mean is None or not low < high:
             return None

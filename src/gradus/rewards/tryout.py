@@ -1,4 +1,4 @@
-"""Trying reward functions on completions before anything is trained on them."""
+"""Tries reward functions on completions before anything is trained on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradus.rewards.grading import completion_of
 
 @dataclass(frozen=True, kw_only=True)
 class Tryout:
-    """Scores of all completions, in order, and what went wrong on the way."""
+    """Scores of all completions, in order, and the errors on the way."""
 
     completions: Sequence[Completion]
     scored: Sequence[ScoredCompletion]
@@ -26,7 +26,7 @@ class Tryout:
 
     @property
     def mean(self) -> float | None:
-        """Mean value over what could be scored."""
+        """Mean value over the completions that have one."""
         values = [each.value for each in self.scored if each.value is not None]
         return fsum(values) / len(values) if values else None
 
@@ -39,7 +39,7 @@ class Tryout:
         return {name: fsum(values) / len(values) if values else None for name, values in by_name.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One JSON record a completion: what was read as the answer, each component, the value, the error."""
+        """One JSON record a completion: the answer that was read, each component, the value, the error."""
         return [
             {
                 "completion": completion.completion,
@@ -53,7 +53,7 @@ class Tryout:
 
 
 def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
-    """Score completions and gather the errors."""
+    """Scores completions and gathers the errors."""
     rewards.errors.clear()
     scored = rewards(completions)
     return Tryout(completions=completions, scored=scored, errors=dict(rewards.errors))
@@ -62,10 +62,9 @@ def try_rewards(rewards: Rewards, completions: Sequence[Completion]) -> Tryout:
 def read_completions(
     path: str | Path, *, decode: Callable[[Mapping[str, Any]], Episode] | None = None
 ) -> list[Completion]:
-    """Completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored episodes.
+    """Reads completions from JSONL: ``{"prompt", "completion", ...columns}`` a line, or stored episodes if ``decode`` reads them.
 
-    ``decode`` makes the episode of a stored record, which is then scored as in training; without it only the texts of its first
-    turn are read. ``-`` is standard input. Raises StorageError that names the file and the line.
+    ``-`` is standard input. Raises StorageError that names the file and the line.
     """
     stdin = str(path) == "-"
     lines = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
@@ -74,32 +73,28 @@ def read_completions(
         del records[0]  # the header of an episode file
     if not records:
         raise StorageError(f"{path} holds no completions; expected one JSON object with a completion a line")
-    return [_completion(record, f"completion {number} of {path}", decode) for number, record in enumerate(records, 1)]
+    return [
+        _stored(record, f"completion {number} of {path}", decode)
+        if record.get("turns") and decode
+        else _completion(record, f"completion {number} of {path}")
+        for number, record in enumerate(records, 1)
+    ]
 
 
-def _completion(
-    record: Mapping[str, Any], where: str, decode: Callable[[Mapping[str, Any]], Episode] | None
-) -> Completion:
-    if record.get("turns") and decode is not None:
-        try:
-            completion = completion_of(decode(record))
-            return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
-        except (ValueError, TypeError, KeyError) as error:
-            raise StorageError(f"{where} is no episode that can be read ({type(error).__name__}: {error})") from error
-    if record.get("turns"):
-        turn, outcome = record["turns"][0], record.get("outcome") or {}
-        return Completion(
-            prompt=turn["observation"],
-            completion=turn["action"],
-            system_prompt=record.get("system_prompt") or "",
-            columns=outcome.get("columns") or outcome,
-        )
+def _stored(record: Mapping[str, Any], where: str, decode: Callable[[Mapping[str, Any]], Episode]) -> Completion:
+    try:
+        completion = completion_of(decode(record))
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(f"{where} is no episode that can be read ({type(error).__name__}: {error})") from error
+    return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
+
+
+def _completion(record: Mapping[str, Any], where: str) -> Completion:
     answered: Any = record.get("completion")
     asked: Any = record.get("prompt") or record.get("question") or ""
     text = completion_text(answered) if _is_chat(answered) else answered
     if not isinstance(text, str):
         raise StorageError(f"{where} has no text under 'completion'; it has {', '.join(record) or 'nothing'}")
-    columns = {key: value for key, value in record.items() if key not in ("prompt", "completion", "system_prompt")}
     system = ""
     if chat := _is_chat(asked):
         system = next((str(each["content"]) for each in asked if each["role"] == "system"), "")
@@ -108,7 +103,7 @@ def _completion(
         prompt=asked,
         completion=text,
         system_prompt=record.get("system_prompt") or system,
-        columns=columns,
+        columns={key: cell for key, cell in record.items() if key not in ("prompt", "completion", "system_prompt")},
         chat=chat or _is_chat(answered),
     )
 
