@@ -29,12 +29,8 @@ from gradus.core import (
 )
 from gradus.environments.tools import by_call, tool_environment
 
-sys.path.insert(0, str(Path(__file__).parent))  # the tests of this folder import openenv_twins
-collect_ignore = [
-    "stock_client.py",
-    "two_processes.py",
-    "openenv_validate_stock.py",
-]  # scripts that other interpreters and launchers run
+sys.path.insert(0, str(Path(__file__).parent))  # the tests of this folder import verifiers_stand_in
+collect_ignore = ["stock_client.py", "two_processes.py"]  # scripts that other interpreters and launchers run
 STEPS = 6
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -104,57 +104,9 @@ BROKEN = ToolCall(name="", fault="malformed", error="no JSON")
 LOOK = ToolCall(name="count", arguments={"item": "figs"}, start=3, end=40)
 
 
-class Clumsy:
-    """Answers as a model's policy does, with a message: two calls of which one cannot be read, a call, and the number."""
-
-    name = "clumsy"
-    ANSWERS = (
-        Message(role="assistant", content="hm", calls=(LOOK, BROKEN)),
-        Message(role="assistant", content="hm", calls=(LOOK,)),
-    )
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Clumsy:
-        self.said = dict.fromkeys(range(len(episodes)), 0)
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        answers = [self._answer(self.said[each.row], each.observation.text) for each in requests]
-        self.said |= {each.row: self.said[each.row] + 1 for each in requests}
-        return answers
-
-    def _answer(self, number: int, seen: str) -> Action:
-        if number < len(self.ANSWERS):
-            return Action(text="hm <call of the model's own form></call>", message=self.ANSWERS[number])
-        return Action(text=seen, message=Message(role="assistant", content=seen))
-
-    def close(self) -> None:
-        pass
-
-
-def test_unreadable_calls_are_graded_and_counted_over_the_wire_as_in_process(
+def test_a_server_is_sent_lines_of_json_and_nothing_that_cannot_be_read(
     pantry: EnvironmentSpec, serve: Callable[..., Any]
 ) -> None:
-    """They were free and no turns of the server's, and the episodes with most of them had no reward."""
-    tasks = [Task(environment="pantry", seed=seed) for seed in range(2)]
-    for turns in (2, 4):  # cut by the limit, and ended with the number
-        spec = replace(pantry, max_turns=turns)
-        with serve(server_config(create_app(spec))) as address:
-            remote = roll_out(load(f"ws://{address}"), Clumsy(), tasks).episodes
-        local = roll_out(spec, Clumsy(), tasks).episodes
-        for far, near in zip(remote, local, strict=True):
-            assert [(t.action, t.valid, t.error, t.shown, t.calls, t.spans) for t in far.turns] == [
-                (t.action, t.valid, t.error, t.shown, t.calls, t.spans) for t in near.turns
-            ]
-            assert [[span.name for span in turn.spans] for turn in far.turns][:2] == [["call_1"], ["call_1"]]
-            assert far.reward is not None
-            assert near.reward is not None
-            assert far.reward.value == near.reward.value == pytest.approx(-0.3 if turns == 2 else 0.7)
-
-
-def test_a_server_that_is_not_ours_is_sent_lines_of_json_and_nothing_that_cannot_be_read(
-    pantry: EnvironmentSpec, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradus.interop.openenv.remote_session.reads_calls", lambda field, first: False)
     with serve(server_config(create_app(pantry))) as address:
         environment = load(f"ws://{address}").make()
         environment.reset(seed=3)

@@ -511,15 +511,3 @@ def test_an_episode_whose_start_cannot_be_told_has_not_begun(adder: EnvironmentS
     with pytest.raises(WireError, match="no episode is running"):
         session.step({"text": "a"})
     session.close()
-
-
-@pytest.mark.parametrize(
-    "calls", ["count", [3], [{"name": 3}], [{"name": "count", "arguments": []}], [{"name": "", "fault": "refused"}]]
-)
-def test_calls_that_are_none_are_refused_and_the_episode_goes_on(pantry: EnvironmentSpec, calls: Any) -> None:
-    session = Session(pantry, SessionSlots(1))
-    session.reset({"seed": 3})
-    with pytest.raises(WireError, match="VALIDATION_ERROR"):
-        session.step({"text": "", "calls": calls})
-    assert session.step({"text": "", "calls": [{"name": "count", "arguments": {"item": "figs"}}]}).text == "3"
-    session.close()

@@ -1,7 +1,4 @@
-"""Both directions against the real packages, openenv-core 0.3.0 and openenv 0.10.0, each in its own virtual environment.
-
-The environments are made once and kept in the temporary directory.
-"""
+"""Both directions against the real package openenv, in a virtual environment of its own, which is kept in the temporary directory."""
 
 from __future__ import annotations
 
@@ -29,22 +26,20 @@ from gradus.rollouts import roll_out
 
 pytestmark = pytest.mark.slow
 
-VERSIONS = ("openenv-core==0.3.0", "openenv==0.10.0")
+STOCK = "openenv==0.10.0"
 CLIENT = Path(__file__).parent / "stock_client.py"
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
-def stock(request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(scope="module")
+def stock() -> Path:
     """The ``bin`` folder of a virtual environment that holds one stock OpenEnv."""
-    folder = Path(tempfile.gettempdir()) / f"gradus-{request.param.replace('==', '-')}"
+    folder = Path(tempfile.gettempdir()) / f"gradus-{STOCK.replace('==', '-')}"
     done = folder / "done"
     if not done.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        installed = subprocess.run(
-            [folder / "bin/pip", "install", "--quiet", request.param], capture_output=True, text=True
-        )
+        installed = subprocess.run([folder / "bin/pip", "install", "--quiet", STOCK], capture_output=True, text=True)
         if installed.returncode != 0:
-            pytest.skip(f"needs {request.param} from a package registry: {installed.stderr[-300:]}")
+            pytest.skip(f"needs {STOCK} from a package registry: {installed.stderr[-300:]}")
         done.touch()
     return folder / "bin"
 

@@ -22,8 +22,6 @@ def command(
     typer.echo(f"wrote {len(written.files)} files to {written.folder}")
     if not written.locked:
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
-    if not written.oracle:
-        typer.echo("no oracle was written: no policy of it earns the full reward on every task", err=True)
     if not quiet():
         server, package = (shlex.quote(str(path)) for path in (written.folder / "server" / "app.py", written.folder))
         typer.echo(f"try it: python {server}    check it: openenv validate {package}")

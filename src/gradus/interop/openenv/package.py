@@ -1,244 +1,193 @@
-"""Writes an environment as an OpenEnv package: what ``openenv validate`` accepts and ``openenv push`` uploads.
+"""Writes an environment as an OpenEnv package: ``openenv validate`` accepts it and ``openenv push`` uploads it.
 
-The package carries the parts of Gradus that the server really loads, found by starting it once, so that it needs neither
-this repository nor torch where it runs.
+The package is a thin server. It requires ``gradus-rl``, whose base installation has no torch, and carries no code of Gradus.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import packages_distributions, requires
 from math import ceil, floor
 from pathlib import Path
-from urllib.parse import unquote_plus
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, child_seed
+from gradus.core import ConfigError, EnvironmentSpec, Episode
 from gradus.core.files import replaceable
-from gradus.interop.openenv.package_files import package_files
-from gradus.interop.openenv.package_trajectories import trajectories
 from gradus.interop.openenv.schema import schemas
-from gradus.interop.openenv.sessions import Session, SessionSlots
-from gradus.interop.openenv.wire import WireError
 from gradus.interop.secret_scan import refuse_secrets
+from gradus.rollouts import roll_out
+from gradus.version import __version__
 
 _EPISODES = 20  # rolled out to see how large rewards get
-_OPENENV = "openenv>=0.2.2"
-_BRIDGES = "gradus.interop"
-_BESIDE = {  # run in a process of their own, whose modules the probe does not see
-    "gradus.rewards.answers": "math-verify",
-    "gradus.interop.suites.reasoning_gym": "reasoning-gym",
-    "gradus.interop.suites.textarena": "textarena",
-}
-_FILE_OPTIONS = ("test", "system")  # options of a data set that name files
+_ELSEWHERE = ("openenv", "verifiers")  # their code or server would be missing where the package runs
+_EXTRAS = {"gymnasium": "gymnasium", "reasoning-gym": "suites", "textarena": "suites"}
+_TYPES = {"string": "str", "number": "float", "integer": "int", "boolean": "bool", "array": "list", "object": "dict"}
+_LONGEST_NAME = 60
+_NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may be lost on the way into a wheel
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageResult:
-    """What was written. ``locked`` False: uv was not there, and the lock file only has the header that uv completes.
-
-    ``oracle`` False: no policy of the environment is known to earn the full reward on every task.
-    """
+    """What was written. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
 
     folder: Path
     files: Sequence[str]
     locked: bool
-    oracle: bool
 
 
 def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
-    """Write the package of environment ``name`` into a folder that is empty or does not exist yet."""
+    """Write the package of environment ``name`` into a folder that is empty or does not exist yet.
+
+    Raises ConfigError if the environment's code is not part of Gradus, its last step brings no reward, or its file holds a key.
+    """
     folder = replaceable(Path(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
     head, _, argument = name.partition(":")
-    packaged = [each for each in environments.own_names() if each != "openenv"]
-    if head not in packaged:  # the code of others would be missing where the package runs
+    packaged = [each for each in environments.own_names() if each not in _ELSEWHERE]
+    if head not in packaged:
         raise ConfigError(
             f"only environments that come with Gradus can be packaged ({', '.join(packaged)}), got {name!r}; "
             f"`gradus serve-env {name}` serves any environment where it is installed"
         )
     spec = environments.load(name)
-    modules, requirements = _needs(name)
+    place, mark, query = argument.partition("?")
+    source = Path(place).expanduser() if place else None
+    source = source if source is not None and source.exists() else None
+    _refuse_other_files(name, query if source is not None else argument)
+    texts = _texts(
+        spec, _loaded(head, place, mark + query, source), _words(head, source.stem if source else place), sessions
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         root = Path(aside) / "package"
-        packages = _copy_gradus(modules, root)
-        inside = _copy_argument(argument, root)
-        shown = trajectories(spec)
-        texts = package_files(
-            head,
-            inside,
-            spec,
-            schemas(spec),
-            shown=shown,
-            rewards=_reward_range(spec, shown.top),
-            sessions=sessions,
-            requirements=[_OPENENV, *requirements],
-            packages=packages,
-        )
-        _write(root, texts)
-        inside_files = (path for path in sorted(root.rglob("*")) if path.is_file())
-        refuse_secrets(((str(path.relative_to(root)), path) for path in inside_files), doing="packaged")
-        locked = _lock(root, texts["uv.lock"])
+        _write(root, texts, source)
+        locked = _lock(root)
         if folder.exists():
             folder.rmdir()
         shutil.move(root, folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return PackageResult(folder=folder, files=files, locked=locked, oracle=bool(shown.oracle))
+    return PackageResult(folder=folder, files=files, locked=locked)
 
 
-_PROBE = """
-import json, sys
-sys.modules["torch"] = None  # a server needs none; transformers, which describes tools, loads it if it is there
-from gradus import environments
-from gradus.interop.openenv.server import create_app, server_config
-from gradus.interop.openenv.sessions import SessionSlots, Session
-spec = environments.load(sys.argv[1])
-create_app(spec)
-session = Session(spec, SessionSlots(1))
-task = spec.train_task(0)
-session.reset({"seed": task.seed, **task.options})
-for _ in range(spec.max_turns):
-    session.handle(json.dumps({"type": "step", "data": {"text": "hello"}}))
-print(json.dumps(sorted(name for name, module in sys.modules.items() if module is not None)))
-"""
+def _refuse_other_files(name: str, rest: str) -> None:
+    """Raise ConfigError if an option names a file, which would be missing where the package runs."""
+    for piece in re.split(r"[:?&=]", rest):
+        if "/" in piece and Path(piece).expanduser().exists():
+            raise ConfigError(
+                f"only the file or folder that stands first in a name travels with a package, got {piece} in {name!r}; "
+                "put what it says into that file, or serve the environment with gradus serve-env"
+            )
 
 
-def _needs(name: str) -> tuple[list[str], list[str]]:
-    """Modules of Gradus and declared requirements that the server of this environment loads, seen in a fresh process."""
-    probe = subprocess.run([sys.executable, "-c", _PROBE, name], capture_output=True, text=True, check=False)
-    if probe.returncode != 0:
-        raise ConfigError(f"the server of {name!r} does not start: {probe.stderr.strip().splitlines()[-1:]}")
-    loaded: list[str] = json.loads(probe.stdout.splitlines()[-1])
-    tops = {module.partition(".")[0] for module in loaded}
-    owners = packages_distributions()
-    distributions = {owner.lower() for top in tops for owner in owners.get(top, ())} | {"websockets", "uvicorn"}
-    distributions |= {needed for module, needed in _BESIDE.items() if module in loaded}
-    declared = [each.partition(";")[0].strip() for each in requires("gradus-rl") or ()]  # those of extras too
-    requirements = {each for each in declared if _base(each) in distributions - {"gradus-rl"}}
-    modules = [module for module in loaded if module.partition(".")[0] == "gradus"]
-    if "gradus.interop.suites" in modules:
-        modules.append("gradus.interop.suites.workers")
-    return modules, sorted(requirements)
+def _loaded(head: str, place: str, options: str, source: Path | None) -> str:
+    """The Python expression for the name that the server loads; a file travels in the package's folder ``data``."""
+    if source is None:
+        return json.dumps(f"{head}:{place}{options}" if place else head)
+    name = json.dumps(f"data/{source.name}", ensure_ascii=False)
+    return f'"{head}:" + str(ROOT / {name})' + (f" + {json.dumps(options)}" if options else "")
 
 
-def _base(requirement: str) -> str:
-    return requirement.split(";")[0].split("[")[0].split(">")[0].split("=")[0].strip().lower()
+def _words(head: str, place: str) -> list[str]:
+    """The words of a package's name, options left out. The hyphen of reasoning-gym is not allowed in Python's names."""
+    return re.findall(r"[0-9A-Za-z]+", f"{head} {place}"[:_LONGEST_NAME])
 
 
-def _copy_gradus(modules: Sequence[str], root: Path) -> list[str]:
-    """Copy every package of Gradus of which a module was loaded, whole, because parts of it may be loaded later.
+def _texts(spec: EnvironmentSpec, loaded: str, words: Sequence[str], sessions: int) -> dict[str, str]:
+    """Path in the package -> text: the templates beside this module, filled with what the environment says of itself."""
+    described = schemas(spec)
+    word = "_".join(words).lower()
+    seen: Mapping[str, Any] = described["observation"]["properties"]
+    values = {
+        "action": _fields(described["action"]),
+        "annotation": lambda schema: _TYPES.get(str(schema.get("type")), "Any"),
+        "loaded": loaded,
+        "module": f"{word}_env",
+        "observation": {key: schema for key, schema in seen.items() if key not in ("reward", "done")},  # OpenEnv's own
+        "project": f"openenv-{word.replace('_', '-')}",
+        "requirements": _requirements(spec, has_tools="tools" in seen),
+        "rewards": _reward_range(spec),
+        "sessions": sessions,
+        "spec": spec,
+        "title": "".join(part[0].upper() + part[1:] for part in words),
+        "version": __version__,
+    }
+    templates = Environment(
+        loader=PackageLoader("gradus.interop.openenv"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        autoescape=False,
+    )
+    filters: dict[str, Any] = templates.filters
+    filters |= {"json": json.dumps, "repr": repr}
+    texts = {
+        each.removesuffix(".j2"): templates.get_template(each).render(values) for each in templates.list_templates()
+    }
+    texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
+    return {_NAMES.get(path, path): text for path, text in texts.items()}
 
-    Bridges are the exception: each is one file, and the server needs only those that it loaded.
+
+def _fields(action: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: schema for each in action.get("anyOf", [action]) for key, schema in each["properties"].items()}
+
+
+def _requirements(spec: EnvironmentSpec, *, has_tools: bool) -> list[str]:
+    extra = _EXTRAS.get(spec.name.partition(":")[0])
+    gradus = f"gradus-rl[{extra}]=={__version__}" if extra else f"gradus-rl=={__version__}"
+    return ["openenv>=0.10", gradus, *(["transformers>=5.20"] if has_tools else [])]  # transformers describes tools
+
+
+def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
+    """The range that the grader declares; otherwise that of 0, 1 and a step's reward in a few random episodes, rounded outwards.
+
+    Raises ConfigError if an episode has no reward, because its last step could not be answered.
     """
-    source = Path(environments.__file__).parent.parent.parent
-    packages = sorted({module for module in modules if (source / module.replace(".", "/")).is_dir()})
-    for package in packages:
-        target = root / package.replace(".", "/")
-        target.mkdir(parents=True, exist_ok=True)
-        for file in (source / package.replace(".", "/")).iterdir():
-            needed = package != _BRIDGES or file.stem == "__init__" or f"{_BRIDGES}.{file.stem}" in modules
-            if file.is_file() and file.suffix != ".pyc" and needed:
-                shutil.copyfile(file, target / file.name)
-    return packages
+    if (declared := spec.grader().range) is not None:
+        return declared
+    policy = spec.policy("random" if "random" in spec.policies else "constant")
+    tasks = [spec.train_task(index) for index in range(_EPISODES)]
+    episodes = roll_out(spec, policy, tasks, key=("package",), grader=spec.grader()).episodes
+    rewards = [0.0, 1.0, *(value for episode in episodes for value in _step_rewards(spec, episode))]
+    return float(floor(min(rewards))), float(ceil(max(rewards)))
 
 
-def _copy_argument(argument: str, root: Path) -> list[str | Path]:
-    """What an environment is made of travels along, the files that its options name too.
-
-    Returns the argument in pieces: texts, and paths inside the package.
-    """
-    text, mark, query = argument.partition("?")
-    world, place = ("", text) if Path(text).expanduser().exists() else _split_world(text)
-    pieces: list[str | Path] = [world, _copied(place, root, "") or place]
-    for option in query.split("&") if mark else ():
-        key, sign, value = option.partition("=")
-        copied = _copied(unquote_plus(value), root, f"{key}-") if key in _FILE_OPTIONS else None
-        pieces += [mark + key + sign, copied or value]
-        mark = "&"
-    return [piece for piece in pieces if piece]
+def _step_rewards(spec: EnvironmentSpec, episode: Episode) -> list[float]:
+    """The rewards that a server sends: the environment's own, or else the grader's with the last step."""
+    own = [turn.env_reward for turn in episode.turns if turn.env_reward is not None]
+    if own:
+        return own
+    if episode.reward is None or episode.reward.value is None:
+        told = episode.failure.message if episode.failure else episode.reward.error if episode.reward else None
+        raise ConfigError(f"{spec.name} cannot be packaged: an episode has ended and has no reward: {told}")
+    return [episode.reward.value]
 
 
-def _split_world(text: str) -> tuple[str, str]:
-    """``babi:`` and the place, for ``memory:babi:PATH``."""
-    world, colon, place = text.partition(":")
-    return (world + colon, place) if colon else ("", text)
-
-
-def _copied(name: str, root: Path, prefix: str) -> Path | None:
-    """The path in the package of a file or a folder that was copied there; None if there is none of this name."""
-    source = Path(name).expanduser()
-    if not name or not source.exists():
-        return None
-    inside = Path("data", prefix + source.resolve().name)
-    files = [source]
-    if source.is_dir():  # of a data set no more than its two files
-        files = [each for each in (source / "train.jsonl", source / "test.jsonl") if each.is_file()]
-        files = files or [each for each in sorted(source.iterdir()) if each.is_file()]
-    for each in files:
-        target = root / (inside / each.name if source.is_dir() else inside)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(each, target)
-    return inside
-
-
-def _write(root: Path, texts: Mapping[str, str]) -> None:
+def _write(root: Path, texts: Mapping[str, str], source: Path | None) -> None:
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    if source is not None:
+        target = root / "data" / source.name
+        target.parent.mkdir()
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    refuse_secrets(((str(path.relative_to(root)), path) for path in files), doing="packaged")
 
 
-def _rewards(spec: EnvironmentSpec) -> list[float]:
-    """Rewards of a few training episodes under legal random answers (or an empty one, where none are declared)."""
-    rewards: list[float] = []
-    session = Session(spec, SessionSlots(1))
-    missing: WireError | None = None
-    for episode in range(_EPISODES):
-        try:
-            rewards += _episode_rewards(spec, session, episode)
-        except WireError as error:
-            missing = error
-    session.close()
-    if missing is not None and not rewards:
-        raise ConfigError(f"{spec.name} cannot be packaged: {missing.message}")
-    return rewards
-
-
-def _episode_rewards(spec: EnvironmentSpec, session: Session, episode: int) -> list[float]:
-    task, answers = spec.train_task(episode), spec.audit.random_answers
-    session.reset({"seed": task.seed, **task.options})
-    rewards: list[float] = []
-    for turn in range(spec.max_turns):
-        answer = answers(child_seed(0, "package", episode, turn)) if answers else ""
-        observation = session.step({"text": answer})
-        rewards += [] if observation.reward is None else [observation.reward]
-        if observation.terminated or observation.truncated:
-            break
-    return rewards
-
-
-def _reward_range(spec: EnvironmentSpec, top: float | None) -> tuple[float, float]:
-    """The measured range of rewards with 0 and ``top``, the oracle's, or 1; widened by its own width on both sides, but not above ``top`` if
-    nothing is above it."""
-    rewards = [0.0, 1.0 if top is None else top, *_rewards(spec)]
-    low, high = min(rewards), max(rewards)
-    if (low, high) == (0.0, 1.0):
-        return low, high
-    width = high - low
-    return float(floor(low - width)), float(ceil(high + width)) if top is None or high > top else top
-
-
-def _lock(root: Path, header: str) -> bool:
+def _lock(root: Path) -> bool:
     """Let uv pin what the package depends on; without uv, leave the header, which uv completes at its first use."""
     lock = root / "uv.lock"
+    header = lock.read_text(encoding="utf-8")
     lock.unlink()
     uv = shutil.which("uv")
     if uv and subprocess.run([uv, "lock", "--quiet"], cwd=root, capture_output=True, check=False).returncode == 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +10,9 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from gradus.core import EnvironmentFault, Message, Observation
-from gradus.core.calls import call_spans, none_carried_out
+from gradus.core import EnvironmentFault, Message, Observation, ToolCall
+from gradus.core.calls import call_spans, none_carried_out, write_calls
 from gradus.core.servers import is_loopback
-from gradus.interop.openenv.tool_answers import action_of, placed, reads_calls, written_answer
 from gradus.interop.openenv.wire import (
     FIELDS,
     TOOL_FIELDS,
@@ -50,7 +49,6 @@ class OpenEnvClient:
         self._stack = ExitStack()  # holds the connection, whose context manager it is
         self._system_prompt = ""
         self._tools: tuple[Mapping[str, Any], ...] = ()
-        self._reads_calls = False  # the server takes calls as the policy read them
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -79,17 +77,17 @@ class OpenEnvClient:
         return observation
 
     def step(self, action: str | Message) -> Observation:
-        """Send an answer. A server of Gradus is sent its calls as they were read, also those that could not be.
+        """Send an answer, its calls as lines of JSON.
 
-        Another server is sent calls as lines of JSON. It is told nothing of an answer with a call that cannot be read, nor of one that is no
-        JSON object if it wants several fields: both are invalid actions.
+        The server is told nothing of an answer with a call that cannot be read, nor of one that is not a JSON object if it wants several
+        fields: both are invalid actions.
         """
         if isinstance(action, Message):
-            if self._reads_calls:
-                return self._called(action)
             if any(call.fault == "malformed" for call in action.calls):
                 return _unreadable(action)
-            action, _ = written_answer(action)
+            seen = self.step(_written(action))
+            calls = _placed(seen.action_calls, action.calls)
+            return replace(seen, action_calls=calls, action_spans=call_spans(calls))
         data = self._action(action)
         if data is None:
             return Observation(
@@ -98,11 +96,6 @@ class OpenEnvClient:
                 action_error="not a JSON object",
             )
         return self._observe({"type": "step", "data": data}, refusable=True)[0]
-
-    def _called(self, answer: Message) -> Observation:
-        seen, _ = self._observe({"type": "step", "data": action_of(answer)}, refusable=True)
-        calls = placed(seen.action_calls, answer)
-        return replace(seen, action_calls=calls, action_spans=call_spans(calls))
 
     def step_typed(self, action: Mapping[str, Any]) -> Observation:
         """Send action fields as they are."""
@@ -147,7 +140,6 @@ class OpenEnvClient:
             raise EnvironmentFault(f"{self._server.socket}: {error}") from error
         if message["type"] == "reset":
             self._tools = _schemas(fields.get("tools"))
-            self._reads_calls = bool(self._tools) and reads_calls(self._server.field, fields)
         return _observation(fields, reward, done, with_tools=bool(self._tools)), fields
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
@@ -207,6 +199,18 @@ def _schemas(given: Any) -> tuple[Mapping[str, Any], ...]:
     listed = given if isinstance(given, list) else []
     known = [each for each in listed if isinstance(each, Mapping) and isinstance(each.get("function"), Mapping)]
     return tuple(known) if len(known) == len(listed) else ()
+
+
+def _written(answer: Message) -> str:
+    """The answer as one text, with its calls behind it as lines of JSON."""
+    return "\n".join(filter(None, (answer.content, write_calls(answer.calls))))
+
+
+def _placed(told: Sequence[ToolCall], own: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls that the server told, at their places in the answer as the policy wrote it."""
+    if len(told) != len(own):
+        return tuple(told)
+    return tuple(replace(one, start=ours.start, end=ours.end) for one, ours in zip(told, own, strict=True))
 
 
 def _unreadable(answer: Message) -> Observation:

@@ -13,7 +13,6 @@ from typing import Any
 from gradus.core import Environment, EnvironmentSpec, Observation, Task
 from gradus.core.values import whole_characters
 from gradus.core.waiting import blocking
-from gradus.interop.openenv.tool_answers import answer_of
 from gradus.interop.openenv.wire import (
     WireError,
     dumps,
@@ -226,10 +225,10 @@ def _as_text(action: Mapping[str, Any]) -> str:
 
 
 def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
-    """Step with a text, with calls beside it if there are tools, or with a typed action. A typed action that does not fit is the client's error, not the environment's."""
+    """Step with a text or with a typed action. A typed action that does not fit is the client's error, not the environment's."""
     text = action.get("text")
     if isinstance(text, str):
-        return environment.step(answer_of(action) if getattr(environment, "tools", ()) else text)
+        return environment.step(text)
     typed: Callable[[Mapping[str, Any]], Observation] | None = getattr(environment, "step_typed", None)
     # A stock client that sends a typed action sends OpenEnv's empty metadata field along.
     fields = {name: value for name, value in action.items() if name != "metadata"}

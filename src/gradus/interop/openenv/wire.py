@@ -1,8 +1,8 @@
 """The words of OpenEnv's wire: messages as JSON text, and what may go wrong with one.
 
-The protocol is that of openenv-core 0.3.0 and openenv 0.10.0. A request is ``{"type": "reset" | "step" | "state" | "close",
-"data": {...}}``; an answer ``{"type": "observation" | "state" | "error", "data": {...}}``. Servers of 0.3.0 drop an
-observation's ``metadata``, so all that matters is an observation field.
+The protocol is that of openenv 0.10. A request is ``{"type": "reset" | "step" | "state" | "close",
+"data": {...}}``; an answer ``{"type": "observation" | "state" | "error", "data": {...}}``. All that
+matters is an observation field, because servers may drop an observation's ``metadata``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""OpenEnv's validation (RFC 008): graders for its semantic checks, and the statistical ones that it leaves to operators."""
