@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from gradus.cli import main
 from gradus.rollouts import read_episodes
-from gradus.runs.stages.state import RunState
+from gradus.runs.stages.state import MadeFrom, RunState
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
 SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.short_turns=4", "sft.short_turns_share=1"]
@@ -83,7 +83,7 @@ def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
 def test_a_missing_model_is_said_before_what_else_stands_in_the_folder(gradus: Said, tmp_path: Path) -> None:
     """A mistyped --model was answered with --redo, which would have thrown the run away."""
     state = RunState(tmp_path / "out", redo=False)
-    with state.doing("model", {"seed": 99}):
+    with state.doing("model", MadeFrom({"seed": 99})):
         pass
     code, said = gradus("run", "rhythm", "--quick", "-m", tmp_path / "nope", "-o", tmp_path / "out")
     assert (code, "there is no model folder" in said, "--redo" in said) == (3, True, False), said

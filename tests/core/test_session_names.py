@@ -11,8 +11,8 @@ from gradus import environments
 from gradus.commands.environments import as_name
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
+from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
-from gradus.runs.stages.stages import RunContext, section_of
 
 
 def rows(word):

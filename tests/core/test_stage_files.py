@@ -15,7 +15,7 @@ from gradus.core.stage_files import changed_since
 from gradus.evidence.reports import write_report
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.doctor import diagnosis_of
-from gradus.runs.stages.state import RunState
+from gradus.runs.stages.state import MadeFrom, RunState
 
 WRITTEN = {
     "teach": "teach/episodes.jsonl.gz",
@@ -30,7 +30,7 @@ def a_run(folder: Path) -> Path:
     """A run whose stages each wrote one file, and a model."""
     state = RunState(folder)
     for stage, name in WRITTEN.items():
-        with state.doing(stage, {"seed": 0}):
+        with state.doing(stage, MadeFrom({"seed": 0})):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             record = {"kind": "sft", "step": 1, "loss": 2.0} if stage == "sft" else {}
             (folder / name).write_text(json.dumps({**record, "figure": 12}) + "\n")
@@ -43,16 +43,16 @@ def a_run(folder: Path) -> Path:
 
 def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
     state = RunState(tmp_path)
-    with state.doing("sft", {"sft": {"lr": 0.1, "token_budget": 4096}}):
+    with state.doing("sft", MadeFrom({"sft": {"lr": 0.1, "token_budget": 4096}})):
         (tmp_path / "sft").mkdir()
-    assert state.done("sft", {"sft": {"lr": 0.1, "token_budget": 900}})
+    assert state.done("sft", MadeFrom({"sft": {"lr": 0.1, "token_budget": 900}}))
     with pytest.raises(ConfigError, match=r"sft\.lr was 0\.1, is now 0\.2"):
-        state.done("sft", {"sft": {"lr": 0.2, "token_budget": 900}})
-    with state.doing("grpo", {"sft": {"batch_size": 8}, "grpo": {"batch_size": 8}}):
+        state.done("sft", MadeFrom({"sft": {"lr": 0.2, "token_budget": 900}}))
+    with state.doing("grpo", MadeFrom({"sft": {"batch_size": 8}, "grpo": {"batch_size": 8}})):
         (tmp_path / "grpo").mkdir()
-    assert state.done("grpo", {"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}})
+    assert state.done("grpo", MadeFrom({"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}}))
     with pytest.raises(ConfigError, match=r"sft\.batch_size was 8, is now 4"):  # of SFT it is the size of a step
-        state.done("grpo", {"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}})
+        state.done("grpo", MadeFrom({"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
 
 
 def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:
     assert changed_since(run) == []
     (run / "costs.json").write_text("[]")
     assert ["costs.json" in said for said in changed_since(run)] == [True]
-    assert RunState(run).done("doctor", {"seed": 0})  # a run that goes on writes its costs again
+    assert RunState(run).done("doctor", MadeFrom({"seed": 0}))  # a run that goes on writes its costs again
     RunState(run).keep("costs.json")
     assert changed_since(run) == []
 
@@ -79,21 +79,21 @@ def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> N
             others = [changed_since(run / other) for other in WRITTEN.values() if other != name]
             assert not any(others)
             with pytest.raises(StorageError, match=f"{name} in .*damaged or gone.*stage '{stage}'.*--redo"):
-                RunState(run).done(stage, {"seed": 0})
+                RunState(run).done(stage, MadeFrom({"seed": 0}))
             (run / name).write_bytes(whole)
-        assert RunState(run).done(stage, {"seed": 0})
+        assert RunState(run).done(stage, MadeFrom({"seed": 0}))
     (run / "sft" / "best" / "model.safetensors").write_bytes(bytes(99) + b"1")
     with pytest.raises(StorageError, match="sft/best in"):
-        RunState(run).done("sft", {"seed": 0})
+        RunState(run).done("sft", MadeFrom({"seed": 0}))
 
 
 def test_with_redo_a_damaged_stage_and_what_builds_on_it_are_done_again(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     (run / "sft" / "metrics.jsonl").write_text("{}")
     state = RunState(run, redo=True)
-    assert state.done("teach", {"seed": 0})
+    assert state.done("teach", MadeFrom({"seed": 0}))
     for stage in ("sft", "grpo", "eval", "doctor"):
-        assert not state.done(stage, {"seed": 0})
+        assert not state.done(stage, MadeFrom({"seed": 0}))
     assert not (run / "sft").exists()
 
 
@@ -113,11 +113,11 @@ def test_no_evaluation_outlives_its_weights(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as stopped:
         stopped.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            RunState(run, redo=True).done("grpo", {"seed": 1})
+            RunState(run, redo=True).done("grpo", MadeFrom({"seed": 1}))
     assert not any((run / name).exists() for name in ("results.json", "doctor.json", "report/episodes.json.gz", *made))
-    assert not RunState(run, redo=True).done("grpo", {"seed": 1})
+    assert not RunState(run, redo=True).done("grpo", MadeFrom({"seed": 1}))
     assert changed_since(run) == []
-    assert RunState(run).done("sft", {"seed": 0})
+    assert RunState(run).done("sft", MadeFrom({"seed": 0}))
     assert (run / "sft" / "best").is_dir()
 
 

@@ -24,8 +24,9 @@ from gradus.runs.checks.model import probe
 from gradus.runs.checks.subject import Subject
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.context import RunContext, run_policies
 from gradus.runs.stages.runner import run_recipe
-from gradus.runs.stages.stages import RunContext, run_policies
+from gradus.runs.stages.stages import STAGES
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -92,13 +93,13 @@ def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
         seen.append((options.get("quantize"), options.get("device", "auto")))
         return load_model(path)
 
-    for module in ("gradus.policies.local.loading", "gradus.runs.stages.stages"):
+    for module in ("gradus.policies.local.loading", "gradus.runs.stages.stages", "gradus.runs.stages.context"):
         monkeypatch.setattr(f"{module}.load_model", noted)
     changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
     probe(Subject(recipe, folder=tmp_path, scratch=tmp_path, online=False))
     run = RunContext(recipe, tmp_path / "run", redo=False, console=Console(quiet=True))
-    run.stages["model"][0](run, {})
+    STAGES["model"][0](run, {})
     base = run_policies(run, ["base"])["base"]
     assert isinstance(base, ShelvedPolicy)
     assert base.loaded.path == str(qwen)

@@ -17,8 +17,9 @@ from gradus.core.files import write_json
 from gradus.core.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.load import load_recipe
+from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, run_recipe
-from gradus.runs.stages.stages import STAGES, RunContext
+from gradus.runs.stages.stages import STAGES
 
 SMALL = [
     "audit.enabled=false",

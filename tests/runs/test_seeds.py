@@ -27,11 +27,11 @@ from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages import seed_processes
+from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.runner import run_recipe
 from gradus.runs.stages.seed_processes import free_cores, train_beside
 from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe, shared_settings
-from gradus.runs.stages.stages import RunContext
 from gradus.sandbox.locks import FolderLock
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"

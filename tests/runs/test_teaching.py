@@ -18,8 +18,7 @@ from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Rew
 from gradus.environments import load
 from gradus.rollouts import read_episodes, roll_out
 from gradus.runs.policies import make_policy
-from gradus.runs.stages.teach_summary import Tally, TeachSummary
-from gradus.runs.stages.teaching import teach
+from gradus.runs.stages.teaching import TeachSummary, teach
 from gradus.training.data.tasks import taught_indices
 
 
@@ -210,10 +209,9 @@ def test_a_summary_averages_what_is_graded_and_knows_a_cost_only_if_all_are_know
         return replace(episode, reward=Reward(grader="g", value=value), turns=turns)
 
     for costs, cost in (((0.25, 0.5), 0.75), ((0.25, None), None), ((), None)):
-        tally = Tally()
-        assert tally.count([told(1.0, *costs), told(None), told(0.0)]) == 3
-        summary = tally.summary(policy, 2, 1, spec.grader(), 0.0)
-        assert (summary.cost, summary.reward_mean, summary.stored) == (cost, 0.5, 5)
+        summary = TeachSummary(policy="gold", grader="g")
+        summary.count([told(1.0, *costs), told(None), told(0.0)])
+        assert (summary.cost, summary.reward_mean, summary.episodes) == (cost, 0.5, 3)
         assert (summary.prompt_tokens, summary.completion_tokens) == (10 * len(costs), 3 * len(costs))
 
 
@@ -242,30 +240,14 @@ def taught_rows(path: Path, rows: list[dict[str, Any]], options: str = "", **giv
     return teach(spec, policy, path=path, grader=spec.grader(), **{"episodes": 150, **given})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"answer": "7 m"}, {"unit": ["m", -1]}, {"worked": "7"}, {"question": "3 + 1?"}, {"more": None}],
-    ids=lambda change: next(iter(change)),
-)
-def test_a_row_that_has_changed_is_taught_again(
-    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize("change", [{"answer": "7 m"}, {"unit": ["m", -1]}, {"question": "3 + 1?"}, {"more": None}])
+def test_episodes_of_rows_that_have_changed_are_refused(change: dict[str, Any], tmp_path: Path):
     """A second call kept the answers to a question whose gold answer had been mended, and SFT learned them."""
-    path, again = tmp_path / "t.jsonl", tmp_path / "again.jsonl"
+    path = tmp_path / "t.jsonl"
     taught_rows(path, ROWS)
     assert taught_rows(path, ROWS).rolled_out == 0
-    changed = [{**row, **change} if row["question"] == "3 + 1" else row for row in ROWS]
-    summary = taught_rows(path, changed)
-    taught_rows(again, changed)
-    everywhere = change.keys() & {"question", "more"}  # other places, and a column that all rows have now
-    assert 1 <= summary.rolled_out <= 3 or everywhere  # a row comes once an epoch
-    told = f"{summary.rolled_out} of 150 episodes in {path} answer tasks that have changed"
-    assert told in capsys.readouterr().err
-    assert _sorted(path) == _sorted(again)
-
-
-def _sorted(path: Path) -> list[Any]:
-    return sorted(read_episodes(path).episodes, key=lambda episode: episode.group)
+    with pytest.raises(ConfigError, match=r"rows .* choose another --out"):
+        taught_rows(path, [{**row, **change} if row["question"] == "3 + 1" else row for row in ROWS])
 
 
 def test_other_rows_held_out_and_episodes_beyond_those_asked_for_are_noticed(tmp_path: Path):

@@ -16,7 +16,7 @@ from gradus.environments.naming import file_name
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses
-    from gradus.runs.stages.teach_summary import TeachSummary
+    from gradus.runs.stages.teaching import TeachSummary
 
 
 def init(source: str, out: str | Path, *, model: str | None = None, overwrite: bool = False) -> list[str]:
@@ -47,7 +47,7 @@ def teach(
     from gradus.runs.policies import make_policy, teacher_name
     from gradus.runs.progress import progress_bar
     from gradus.runs.recipe.tables import recipe_of
-    from gradus.runs.stages.teach_summary import spent
+    from gradus.runs.stages.teaching import spent
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 

@@ -14,7 +14,7 @@ from gradus.evidence.reports import verdict_on
 from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.score_tables import figure_cell, seed_tables
 from gradus.evidence.reports.tables import pair_table
-from gradus.runs.stages.stages import best_is_the_start
+from gradus.runs.stages.evaluation import best_is_the_start
 from gradus.stats import format_interval, format_money, format_number, format_signed
 from tests.fakes import results_document
 

@@ -1,14 +1,22 @@
-"""Evaluations with their progress shown, and their report."""
+"""Evaluates policies with progress shown, as a stage of a run or alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation, evaluate
+from gradus.rewards import tell_steps_taken
+from gradus.rollouts import read_episodes
 from gradus.runs.progress import progress_bar
+from gradus.runs.recipe.promises import check_promises
+
+if TYPE_CHECKING:
+    from gradus.core.documents import Results
+    from gradus.runs.stages.context import RunContext
 
 
 def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
@@ -19,6 +27,53 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | Non
             advance(done, total, name)
 
         return evaluate(spec, policies, progress=tell, **options)
+
+
+def evaluate_in_run(run: RunContext, policies: Mapping[str, Policy | None], **options: Any) -> Evaluation:
+    """:func:`evaluate_policies` by the settings of a run. ``options`` come on top."""
+    section = run.recipe.eval
+    tell_steps_taken(run.grader, run.recipe.grpo.max_steps)  # in any process, before or after a kill
+    return evaluate_policies(
+        run.spec,
+        policies,
+        conditions=list(section.conditions) or None,
+        episodes=section.episodes,
+        samples=section.samples,
+        seed=run.recipe.seed if section.seed is None else section.seed,
+        **options,
+    )
+
+
+def graders_of(run: RunContext) -> list[str]:
+    """The graders of a run's evaluation, its own first."""
+    return list(dict.fromkeys([run.grader.name, *run.recipe.eval.graders]))
+
+
+def pairs_of(run: RunContext) -> list[tuple[str, str]] | None:
+    """The pairs that the recipe names; None for those by default."""
+    return [parse_pair(text, run.recipe.evaluated(run.spec)) for text in run.recipe.eval.pairs] or None
+
+
+def add_promises(run: RunContext, document: Results) -> None:
+    """Write into results which promises of the recipe were kept."""
+    by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
+    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
+    document["quick"] = run.recipe.quick
+
+
+def best_is_the_start(grpo: Path) -> bool:
+    """Whether no step of GRPO was better in validation than the student that it began with."""
+    validations = [record for record in read_metrics(grpo / "metrics.jsonl") if record.get("kind") == "validation"]
+    best = {record.get("step") for record in validations if record.get("best")}
+    return best == {0} and any(record.get("step") for record in validations)
+
+
+def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
+    """Stored episodes by condition and policy."""
+    rollouts: dict[str, dict[str, list[Episode]]] = {}
+    for episode in read_episodes(path).episodes:
+        rollouts.setdefault(episode.task.condition or "", {}).setdefault(episode.policy, []).append(episode)
+    return rollouts
 
 
 def scripted_names(spec: EnvironmentSpec) -> list[str]:

@@ -12,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gradus import environments
 from gradus.algorithms import is_registered_here
@@ -22,11 +21,9 @@ from gradus.rewards import tell_steps_taken
 from gradus.runs.planning.hardware import usable_cores
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.context import RunContext, run_policies
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.runs.stages.teaching import begin_worker
-
-if TYPE_CHECKING:
-    from gradus.runs.stages.stages import RunContext
 
 _WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
 
@@ -101,8 +98,6 @@ def _begin() -> None:
 
 def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:
     """One policy under one condition, in a process of its own."""
-    from gradus.runs.stages.stages import run_policies
-
     run, policies = _opened(recipe, folder)
     section = run.recipe.eval
     if name not in policies:
@@ -120,7 +115,5 @@ def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[T
 def _opened(recipe: str, folder: str) -> tuple[RunContext, dict[str, Policy]]:
     """The run, and the policy that was rolled out last."""
     from rich.console import Console
-
-    from gradus.runs.stages.stages import RunContext
 
     return RunContext(Recipe.model_validate_json(recipe), Path(folder), redo=False, console=Console(quiet=True)), {}

@@ -18,7 +18,9 @@ from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 from gradus.policies.local.folders import check_model_source
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.stages import RunContext, Stage
+from gradus.runs.stages.context import RunContext
+from gradus.runs.stages.stages import Stage, stages_of
+from gradus.runs.stages.state import MadeFrom
 from gradus.runs.stages.summary import show_costs, show_promises
 from gradus.sandbox.locks import FolderLock
 from gradus.training.run.trackers import check_trackers
@@ -38,9 +40,8 @@ def run_recipe(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console or Terminal(quiet=quiet()))
-        run.anyway = anyway
-        do_stages(run, run.stages)
+        run = RunContext(recipe, folder, redo=redo, console=console or Terminal(quiet=quiet()), anyway=anyway)
+        do_stages(run, stages_of(recipe))
         store_costs(run)
         return finish(run, run.state.costs(), console or Terminal())
     finally:
@@ -63,15 +64,14 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     recipe, folder = run.recipe, run.folder
-    settings = {name: select(run) for name, (_, select) in stages.items()}
+    made = {name: run.made_from(name, select) for name, (_, select) in stages.items()}
     run.state.leave_out(stages)
     for name, (do, _) in stages.items():
-        sources, grading = run.sources(settings[name]), run.grading(name)
-        if _is_done(run, name, settings[name], sources, grading):
+        if _is_done(run, name, made[name]):
             run.console.print(f"{name}: there already", style="dim")
             continue
         run.console.rule(Text(name, style="bold"), align="left")
-        with run.state.doing(name, settings[name], sources, grading) as cost:
+        with run.state.doing(name, made[name]) as cost:
             do(run, cost)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
@@ -81,16 +81,10 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     )
 
 
-def _is_done(
-    run: RunContext,
-    name: str,
-    settings: Mapping[str, Any],
-    sources: Mapping[str, str],
-    grading: Mapping[str, Any] | None,
-) -> bool:
+def _is_done(run: RunContext, name: str, made: MadeFrom) -> bool:
     """Whether a stage can be skipped. A model that is not there is a plainer reason to refuse than that it is another one."""
     try:
-        return run.state.done(name, settings, sources, grading)
+        return run.state.done(name, made)
     except ConfigError:
         if run.recipe.model.path is not None:
             check_model_source(run.recipe.model.path)
@@ -106,13 +100,9 @@ def store_costs(run: RunContext) -> None:
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
     """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
-    settings = {name: select(run) for name, (_, select) in run.stages.items()}
-    run.state.leave_out(settings)
-    return [
-        name
-        for name, given in settings.items()
-        if not run.state.done(name, given, run.sources(given), run.grading(name))
-    ]
+    stages = stages_of(recipe)
+    run.state.leave_out(stages)
+    return [name for name, (_, select) in stages.items() if not run.state.done(name, run.made_from(name, select))]
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:

@@ -22,8 +22,9 @@ from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
 from gradus.runs.planning.hardware import usable_cores
 from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, store_costs
-from gradus.runs.stages.stages import RunContext
+from gradus.runs.stages.stages import stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import collect_rarely
 
@@ -58,9 +59,8 @@ def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, cons
 def _train(recipe: Recipe, folder: Path, shared: Path, *, redo: bool, console: Console) -> None:
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console)
-        run.stored = shared
-        do_stages(run, run.stages)
+        run = RunContext(recipe, folder, redo=redo, console=console, stored=shared)
+        do_stages(run, stages_of(recipe))
         store_costs(run)
         write_report(folder)
     finally:

@@ -17,23 +17,21 @@ from gradus.core.printing import quiet
 from gradus.core.stage_files import remove_evaluation
 from gradus.core.terminal import Terminal
 from gradus.evidence.evaluation import compare_seeds
-from gradus.rewards import tell_steps_taken
 from gradus.rollouts import write_episodes
-from gradus.runs.recipe.promises import check_promises
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
+from gradus.runs.stages.context import GRADED, RunContext, run_policies, section_of
+from gradus.runs.stages.evaluation import (
+    add_promises,
+    best_is_the_start,
+    evaluate_in_run,
+    graders_of,
+    pairs_of,
+    read_rollouts,
+)
 from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder
 from gradus.runs.stages.seed_processes import free_cores, train_beside, train_here
-from gradus.runs.stages.stages import (
-    GRADED,
-    STAGES,
-    RunContext,
-    best_is_the_start,
-    read_rollouts,
-    run_policies,
-    section_of,
-)
+from gradus.runs.stages.stages import STAGES
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
@@ -61,8 +59,7 @@ def run_seeds(
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()))
-        run.anyway = anyway
+        run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway)
         chosen = [recipe.seed + index for index in range(seeds)]
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
@@ -122,23 +119,9 @@ def shared_settings(run: RunContext) -> dict[str, Any]:
 
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
-    section = run.recipe.eval
     trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
     policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
-    episodes: list[Episode] = []
-    if policies:
-        tell_steps_taken(run.grader, run.recipe.grpo.max_steps)
-        evaluation = evaluate_policies(
-            run.spec,
-            policies,
-            conditions=list(section.conditions) or None,
-            graders=[run.grader.name],
-            episodes=section.episodes,
-            samples=section.samples,
-            seed=run.recipe.seed if section.seed is None else section.seed,
-            pairs=[],
-        )
-        episodes = evaluation.flat
+    episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))
 
@@ -160,16 +143,14 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
         run.spec,
         rollouts,
         seeds=seeds,
-        graders=list(dict.fromkeys([run.grader.name, *section.graders])),
-        pairs=[parse_pair(text, list(names)) for text in section.pairs] or None,
+        graders=graders_of(run),
+        pairs=pairs_of(run),
         checkpoint="grpo/best",
         pass_k=section.pass_k,
     )
     if section.samples > 1:
         document["samples"] = section.samples
-    by_grader: Mapping[str, Any] = {run.grader.name: document, **document.get("graders", {})}
-    document["promises"] = check_promises(run.recipe.promises, by_grader, run.grader.name)
-    document["quick"] = run.recipe.quick
+    add_promises(run, document)
     if starts := [seed for seed in seeds if best_is_the_start(run.folder / f"seed-{seed}" / "grpo")]:
         document["best_is_the_start"] = starts
     write_json(run.folder / "results.json", document)

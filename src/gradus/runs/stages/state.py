@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ _RESOURCES = {
 }
 
 
+@dataclass(frozen=True)
+class MadeFrom:
+    """What a stage is made from. ``settings``: of the recipe; ``sources``: data and code -> a digest.
+
+    ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
+    """
+
+    settings: Mapping[str, Any]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    grading: Mapping[str, Any] | None = None
+
+
 class RunState:
     """A run folder's memory of its stages, in ``state.json``.
 
@@ -58,31 +71,20 @@ class RunState:
         self._stages: dict[str, Any] = dict(stored["stages"])
         self._files = stored.get("files", {})
 
-    def done(
-        self,
-        stage: str,
-        settings: Mapping[str, Any],
-        sources: Mapping[str, str] | None = None,
-        grading: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off. What it
-        may use (``resources`` of SFT's and GRPO's settings) may be other.
+    def done(self, stage: str, made: MadeFrom) -> bool:
+        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off.
 
-        ``sources``: what it is made from besides -> a digest. What was not stored, as by an earlier version, is no change.
-        ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
+        Settings that change no number (``resources`` of SFT and GRPO) may differ.
         """
         entry = self._stages.get(stage)
         if entry is None:
             return False
-        changed = [
-            difference
-            for difference in _differences(entry["settings"], json.loads(json.dumps(settings)))
-            if difference[0] not in _RESOURCES
-        ]
+        differing = _differences(entry["settings"], json.loads(json.dumps(made.settings)))
+        changed = [each for each in differing if each[0] not in _RESOURCES]
         before: Mapping[str, str] = entry.get("sources", {})
-        other = [name for name, value in (sources or {}).items() if before.get(name, value) != value]
+        other = [name for name, value in made.sources.items() if before.get(name, value) != value]
         if not changed and not other:
-            graded = entry.get("grading", grading) == grading
+            graded = entry.get("grading") == made.grading
             return bool(entry["done"]) and self._as_written(stage, entry.get("files", {})) and graded
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
@@ -112,19 +114,10 @@ class RunState:
                 self._forget(name)
 
     @contextmanager
-    def doing(
-        self,
-        stage: str,
-        settings: Mapping[str, Any],
-        sources: Mapping[str, str] | None = None,
-        grading: Mapping[str, Any] | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    def doing(self, stage: str, made: MadeFrom) -> Iterator[dict[str, Any]]:
         """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
         before = self._stages.get(stage, {}).get("cost", {}).get("seconds", 0.0)
-        made_from: dict[str, Any] = {"sources": dict(sources)} if sources else {}
-        if grading is not None:
-            made_from["grading"] = dict(grading)
-        self._stages[stage] = {"settings": dict(settings), **made_from, "done": False, "cost": {"seconds": before}}
+        self._stages[stage] = {**vars(made), "done": False, "cost": {"seconds": before}}
         self._write()
         cost: dict[str, Any] = {}
         started = time.perf_counter()
@@ -140,7 +133,7 @@ class RunState:
                 self._unbegun(stage)
 
     def keep(self, *names: str) -> None:
-        """Store the checksums of files that belong to no stage: whoever reads the run says if they change, and the run writes them anew."""
+        """Store the checksums of files that belong to no stage."""
         self._files = {name: digest(self.folder / name) for name in names}
         self._write()
 
@@ -195,8 +188,7 @@ def _downstream(stage: str) -> list[str]:
 def _differences(old: Any, new: Any, way: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Dotted keys whose values differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        # A setting that did not exist then and is off now is no change: runs of an earlier version can go on.
-        for key in (each for each in dict.fromkeys([*old, *new]) if each in old or new[each]):
+        for key in dict.fromkeys([*old, *new]):
             yield from _differences(old.get(key), new.get(key), f"{way}.{key}" if way else str(key))
     elif old != new:
         yield way, old, new

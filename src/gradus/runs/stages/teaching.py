@@ -1,4 +1,4 @@
-"""A teacher answers training tasks; what it did is kept, as it happens."""
+"""A teacher answers training tasks. Its episodes are stored as they come, with what they cost."""
 
 from __future__ import annotations
 
@@ -8,34 +8,123 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import repeat
+from math import fsum
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, Environment, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason, Task
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
 from gradus.core.printing import go_around
-from gradus.core.waiting import blocking
 from gradus.environments import is_registered_by_name, load_registered
+from gradus.environments.verifiable import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
-from gradus.rollouts.storage import encode
-from gradus.rollouts.under_way import make_environment
 from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
-from gradus.runs.stages.teach_summary import Tally, TeachSummary
+from gradus.runs.stages.sources import rows_digest
 from gradus.sandbox.processes import collect_rarely
+from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
+
+if TYPE_CHECKING:
+    from gradus.policies.remote.client import RemoteUsage
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 _WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
 
-_OF_A_ROW = ("answer", "worked", "columns")  # what an outcome says of it
-
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
 Chunks = Generator[list[Episode], None, None]
 Progress = Callable[[int, int], None]
+
+
+@dataclass(kw_only=True)
+class TeachSummary:
+    """What a teacher did and what it cost.
+
+    ``episodes`` were asked for; ``stored`` are in the file, more if an earlier call asked for more. ``reason``: of the first failure, or of
+    the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
+    """
+
+    policy: str
+    grader: str
+    episodes: int = 0
+    stored: int = 0
+    rolled_out: int = 0
+    failed: int = 0
+    reason: str | None = None
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    spent: str = ""
+    rewards: list[float] = field(default_factory=list)
+    costs: list[float | None] = field(default_factory=list)  # of each answer; None if it is not known
+
+    @property
+    def reward_mean(self) -> float | None:
+        """None if nothing could be graded."""
+        return fsum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None if the cost of a single answer is not known."""
+        known = [each for each in self.costs if each is not None]
+        return fsum(known) if known and len(known) == len(self.costs) else None
+
+    def count(self, episodes: Sequence[Episode]) -> None:
+        """Add episodes; they are too large to be kept for the summary."""
+        for episode in episodes:
+            self.episodes += 1
+            reward, failure = episode.reward, None
+            if episode.stop is StopReason.FAILED:  # what a limit cut is graded, and learned from
+                self.failed += 1
+                failure = episode.failure.message if episode.failure else None
+            if reward is not None and reward.value is not None:
+                self.rewards.append(reward.value)
+            self.reason = self.reason or failure or (reward.error if reward and reward.value is None else None)
+            for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
+                self.prompt_tokens += usage.prompt_tokens
+                self.completion_tokens += usage.completion_tokens
+                self.costs.append(usage.cost)
+
+    def as_costs(self) -> dict[str, Any]:
+        """What ``costs.json`` has of the stage."""
+        names = (
+            "episodes",
+            "rolled_out",
+            "failed",
+            "reward_mean",
+            "prompt_tokens",
+            "completion_tokens",
+            "cost",
+            "reason",
+        )
+        return {name: getattr(self, name) for name in (*names, *(("spent",) if self.spent else ()))}
+
+    def sentence(self, path: Path) -> str:
+        """One line for a person."""
+        tokens = self.prompt_tokens + self.completion_tokens
+        money = f", {tokens:,} tokens" if tokens else ""
+        money += "" if self.cost is None else f", {format_money(self.cost)}"
+        money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
+        reason = "" if self.reason is None else f"; the first failure: {self.reason}"
+        count = f"{self.episodes}" if self.stored == self.episodes else f"{self.episodes} of the {self.stored}"
+        return (
+            f"{self.policy}: {count} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
+            f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
+        )
+
+
+def spent(policy: Policy) -> str:
+    """Says what a policy behind an API has used so far, failed and repeated calls too; empty for any other."""
+    usage: RemoteUsage | None = getattr(policy, "usage", None)
+    if usage is None:
+        return ""
+    unknown = f" and {usage.unmetered} replies without a count" if usage.unmetered else ""
+    dollars = "" if usage.cost is None else f", {format_money(usage.cost)}"
+    return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}{dollars}"
 
 
 def teach(
@@ -61,28 +150,30 @@ def teach(
         if not 1 <= given <= most:
             raise ConfigError(f"{name} must be at least 1 and at most {most:,}, got {given}")
     started = time.perf_counter()
-    tally = Tally()
-    note = f"teacher {policy.name}, seed {seed}"
+    summary = TeachSummary(policy=policy.name, grader=grader.name)
+    data = rows_digest(spec.data_set) if isinstance(spec.data_set, TableTasks) else None
+    note = f"teacher {policy.name}, seed {seed}" + (f", rows {data[:12]}" if data else "")
     kept = _kept(spec, policy, path, note, grader, reserved)
-    beyond = len(kept) - tally.count([episode for index, episode in sorted(kept.items()) if index < episodes])
+    summary.count([episode for index, episode in sorted(kept.items()) if index < episodes])
+    beyond = len(kept) - summary.episodes
     named = _known_by_name(spec, policy, grader)
     # An answer of a teacher that is not the environment's own may cost money, so few are under way between two writes.
     size = _CHUNK if named else getattr(policy, "concurrency", _CHUNK)
     spans = _missing(kept, taught_indices(spec, episodes, reserved), size)
-    if workers > 1 and len(spans) >= _WORTH_WORKERS and named:
-        chunks = _by_workers(spec, policy.name, spans, grader.name, seed, workers, episodes, progress)
-    else:
-        chunks = _alone(spec, policy, spans, grader, seed, episodes, progress)
+    work = _Work(spec, policy, grader, seed, lambda done: progress and progress(done, episodes))
+    beside = workers > 1 and len(spans) >= _WORTH_WORKERS and named
+    chunks = _by_workers(work, spans, workers) if beside else _alone(work, spans)
     with ExitStack() as stack:
-        writer: EpisodeWriter | None = (
-            None  # opened with the first episodes: a teacher that does not answer leaves no file
-        )
         stack.callback(chunks.close)
+        writer: EpisodeWriter | None = (
+            None  # opened with the first episodes: a teacher without an answer leaves no file
+        )
         for chunk in chunks:
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
-            tally.count(_write(writer, chunk))
-    rolled_out = sum(len(indices) for _, indices in spans)
-    return tally.summary(policy, beyond, rolled_out, grader, time.perf_counter() - started)
+            summary.count(_write(writer, chunk))
+    summary.stored, summary.rolled_out = summary.episodes + beyond, sum(len(indices) for _, indices in spans)
+    summary.seconds, summary.spent = time.perf_counter() - started, spent(policy)
+    return summary
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
@@ -115,46 +206,31 @@ def _write(writer: EpisodeWriter, episodes: Sequence[Episode]) -> list[Episode]:
     return stored
 
 
-def _alone(
-    spec: EnvironmentSpec,
-    policy: Policy,
-    spans: Sequence[Span],
-    grader: Grader,
-    seed: int,
-    total: int,
-    progress: Progress | None,
-) -> Chunks:
+@dataclass(frozen=True)
+class _Work:
+    """Who answers, in what, graded by whom. ``tell``: how many episodes are there."""
+
+    spec: EnvironmentSpec
+    policy: Policy
+    grader: Grader
+    seed: int
+    tell: Callable[[int], object]
+
+
+def _alone(work: _Work, spans: Sequence[Span]) -> Chunks:
     """The episodes of each span of tasks, rolled out here."""
     for span in spans:
-
-        def tell(done: int, _: int, before: int = span[0]) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        yield _roll_out(spec, policy, span, grader, seed, tell)
+        yield _roll_out(work, span)
 
 
-def _by_workers(
-    spec: EnvironmentSpec,
-    policy: str,
-    spans: Sequence[Span],
-    grader: str,
-    seed: int,
-    workers: int,
-    total: int,
-    progress: Progress | None,
-) -> Chunks:
+def _by_workers(work: _Work, spans: Sequence[Span], workers: int) -> Chunks:
     """The episodes of each span of tasks, in order, by processes that are fresh: a fork of torch's threads may hang."""
-    fresh = get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=fresh, initializer=begin_worker)
+    names = work.spec.name, work.policy.name, work.grader.name
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_worker)
     try:
-        for (begin, indices), episodes in zip(
-            spans,
-            pool.map(_roll_out_named, repeat(spec.name), repeat(policy), spans, repeat(grader), repeat(seed)),
-            strict=True,
-        ):
-            if progress is not None:
-                progress(begin + len(indices), total)
+        rolled_out = pool.map(_roll_out_named, repeat(names), spans, repeat(work.seed))
+        for (begin, indices), episodes in zip(spans, rolled_out, strict=True):
+            work.tell(begin + len(indices))
             yield episodes
     finally:
         pool.shutdown(cancel_futures=True)
@@ -185,9 +261,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _roll_out_named(environment: str, policy: str, span: Span, grader: str, seed: int) -> list[Episode]:
-    spec = _spec(environment)
-    return _roll_out(spec, spec.policy(policy), span, spec.graders[grader], seed, None)
+def _roll_out_named(names: tuple[str, str, str], span: Span, seed: int) -> list[Episode]:
+    spec = _spec(names[0])
+    work = _Work(spec, spec.policy(names[1]), spec.graders[names[2]], seed, lambda _: None)
+    return _roll_out(work, span)
 
 
 @cache
@@ -195,12 +272,22 @@ def _spec(environment: str) -> EnvironmentSpec:
     return load_registered(environment)
 
 
-def _roll_out(
-    spec: EnvironmentSpec, policy: Policy, span: Span, grader: Grader, seed: int, tell: Progress | None
-) -> list[Episode]:
-    tasks = [spec.train_task(index) for index in span[1]]
-    result = roll_out(spec, policy, tasks, seed=seed, key=("teach",), first_group=span[0], grader=grader, progress=tell)
-    return result.episodes
+def _roll_out(work: _Work, span: Span) -> list[Episode]:
+    first, indices = span
+
+    def tell(done: int, _: int) -> None:
+        work.tell(first + done)
+
+    return roll_out(
+        work.spec,
+        work.policy,
+        [work.spec.train_task(index) for index in indices],
+        seed=work.seed,
+        key=("teach",),
+        first_group=first,
+        grader=work.grader,
+        progress=tell,
+    ).episodes
 
 
 def _kept(
@@ -216,17 +303,12 @@ def _kept(
     stored = read_episodes(path)
     if stored.environment != spec.name:
         raise ConfigError(f"{path} holds episodes of {stored.environment}, not of {spec.name}; choose another --out")
-    others = {episode.policy for episode in stored.episodes} - {policy.name}
-    if others:
-        raise ConfigError(
-            f"{path} holds episodes of {', '.join(sorted(others))}; adding {policy.name}'s would mix teachers, choose another --out"
-        )
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
     kept = {episode.group: episode for episode in stored.episodes if episode.stop is not StopReason.FAILED}
     if changed := _changed(spec, kept, reserved):
         go_around(
-            f"{len(changed)} of {len(kept)} episodes in {path} answer tasks that have changed (rows were edited, or others are held out)",
+            f"{len(changed)} of {len(kept)} episodes in {path} answer tasks that have changed, because others are held out",
             "they are rolled out again",
         )
     kept = {index: episode for index, episode in kept.items() if index not in changed}
@@ -247,27 +329,9 @@ def _changed(spec: EnvironmentSpec, kept: Mapping[int, Episode], reserved: froze
         return set()
     indices = taught_indices(spec, min(max(kept) + 1, MOST_EPISODES), reserved)
     tasks = {place: spec.identify(spec.train_task(index)) for place, index in enumerate(indices) if place in kept}
-    same = {place for place, task in tasks.items() if _named(kept[place].task) == _named(task)}
-    if spec.data_set is not None:
-        environment = blocking(make_environment(spec))
-        same = {place for place in same if _says(kept[place], tasks[place], environment)}
-        environment.close()
-    return kept.keys() - same
-
-
-def _named(task: Task) -> tuple[int, str]:
-    return task.seed, task.id
-
-
-def _says(episode: Episode, task: Task, environment: Environment) -> bool:
-    """Whether all that the task's row says now is what the episode was asked and is graded by."""
-    try:
-        asked = environment.reset(seed=task.seed, **task.options).text, environment.system_prompt
-        outcome = encode(environment.outcome())
-    except (Exception, SystemExit):
-        return False  # it is rolled out again, and fails there
-    same = all(outcome.get(name) == episode.outcome.get(name) for name in _OF_A_ROW)
-    return same and asked == (episode.turns[0].observation if episode.turns else None, episode.system_prompt)
+    return {
+        place for place, task in tasks.items() if (kept[place].task.seed, kept[place].task.id) != (task.seed, task.id)
+    }
 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
