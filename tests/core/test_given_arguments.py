@@ -63,7 +63,7 @@ def score(completions, **_):
         (lambda: commands.try_rewards([3], ["correctness"]), "a completion is a text"),
         (lambda: commands.export("nowhere", "x", dtyp="bfloat16"), "did you mean dtype"),
         (lambda: parse_changes({3: 3}), "the key of a setting is a text, as in 'grpo.max_steps', got 3"),
-        (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files alone; convert it"),
+        (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files; convert it"),
     ],
 )
 def test_what_cannot_be_meant_is_said(call, said):

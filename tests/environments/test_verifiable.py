@@ -519,16 +519,14 @@ def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, c
         ),
         ("twice.csv", b"question,question,answer\na,b,c\n", "twice.csv has two columns called 'question'"),
         ("few.csv", b"question,answer\na,b\n", r"few.csv\?test=FILE"),
-        ("rows.jsonl.zst", b"\x28\xb5\x2f\xfd", "alone; convert it"),
-        ("saved/dataset_info.json", b"{}", r"saved is a folder of the library datasets; .*to_json"),
+        ("rows.parquet", b"PAR1", "convert it"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
     if content is not None:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     with pytest.raises(GradusError, match=says):
-        gradus.load_environment(str(tmp_path / name.removesuffix("/dataset_info.json")))
+        gradus.load_environment(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -685,12 +683,6 @@ def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str, monkeypatch: p
     text = "".join(json.dumps({"question": f"{n}?", "answer": "a"}) + "\n" for n in range(40)).encode()
     Path(name).write_bytes(gzip.compress(text) if name.endswith(".GZ") else text)
     assert gradus.load_environment(name).data_set.size("train") > 20
-
-
-def test_a_file_with_a_question_mark_in_its_name_is_told_apart_from_options(tmp_path: Path) -> None:
-    write(tmp_path / "what?.jsonl", questions(40))
-    with pytest.raises(ConfigError, match="give it a name without one"):
-        gradus.load_environment(tmp_path / "what?.jsonl")
 
 
 def test_blanks_behind_commas_belong_to_no_cell(tmp_path: Path) -> None:

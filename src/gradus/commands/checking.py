@@ -12,7 +12,7 @@ from gradus.commands.environments import Data, as_name, load_environment
 from gradus.commands.given import as_list, require_rewards_used, whole_number
 from gradus.commands.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
-from gradus.environments.naming import file_name
+from gradus.environments import file_name
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Hack

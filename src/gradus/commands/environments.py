@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradus import environments
 from gradus.commands.given import path_text, whole_number
 from gradus.core import ConfigError, EnvironmentSpec, Policy
-from gradus.environments.naming import file_name
+from gradus.environments import file_name
 from gradus.runs.own_code import forget_changed_files
 
 if TYPE_CHECKING:

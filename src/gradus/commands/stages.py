@@ -12,7 +12,7 @@ from gradus.commands.given import as_list, checked_sampling, parameters, path_te
 from gradus.commands.shown import Shown
 from gradus.commands.training import gradients, make_recipe
 from gradus.core import EnvironmentSpec
-from gradus.environments.naming import file_name
+from gradus.environments import file_name
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses

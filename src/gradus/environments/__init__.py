@@ -1,6 +1,7 @@
 """The environments that come with Gradus, by name, and the way to bring one's own."""
 
 from gradus.environments.registry import (
+    file_name,
     from_class,
     is_registered_by_name,
     load,
@@ -13,6 +14,7 @@ from gradus.environments.registry import (
 )
 
 __all__ = [
+    "file_name",
     "from_class",
     "is_registered_by_name",
     "load",

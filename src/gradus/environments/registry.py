@@ -1,16 +1,18 @@
 """Finds an environment by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec``, ``mine.py:spec`` or ``mine.py``.
 
 A loader takes the text after the first colon (or None) and returns an EnvironmentSpec. Loaders are named, not imported, so
-that looking one up costs nothing until it is used. Other packages add theirs by the entry point group ``gradus.environments``.
+that looking one up costs nothing until it is used. Packages bring theirs by the entry point group ``gradus.environments``.
 """
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TypeGuard
 
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
@@ -19,7 +21,7 @@ from gradus.policies.scripted import policy_factory
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
-_LOADERS: dict[str, str] = {
+_OWN = {
     "arithmetic": "gradus.environments.verifiable:load_arithmetic",
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
     "jsonl": "gradus.environments.verifiable:load_jsonl",
@@ -30,8 +32,7 @@ _LOADERS: dict[str, str] = {
     "gymnasium": "gradus.interop.suites.gymnasium:load",
     "verifiers": "gradus.interop.suites.verifiers:load",
 }
-
-_NEED_A_NAME = {  # what stands after the colon says which environment it is
+_AFTER_THE_COLON = {
     "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
     "jsonl": "your own questions and answers, a JSON object a line; jsonl:PATH",
     "csv": "your own questions and answers in a table; csv:PATH",
@@ -41,13 +42,13 @@ _NEED_A_NAME = {  # what stands after the colon says which environment it is
     "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
     "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
 }
-
-_OWN = frozenset(_LOADERS)
-_GIVEN: dict[str, Loader] = {}
+_FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
+_OTHER_FILES = (".parquet", ".arrow", ".json", ".xlsx", ".zip")
+_REGISTERED: dict[str, str | Loader] = {}
 
 
 def register(name: str, loader: str | Loader) -> None:
-    """Add an environment: a function, or ``module:function`` to import when it is first asked for.
+    """Adds an environment: a function, or ``module:function`` to import when it is first asked for.
 
     Raises ConfigError for a name of Gradus's own. A function takes the place of an earlier one of the same name.
     """
@@ -56,45 +57,55 @@ def register(name: str, loader: str | Loader) -> None:
             f"{name!r} is an environment that comes with Gradus; for that one give its name, for your own choose another, "
             "as in dataclasses.replace(spec, name='mine')"
         )
-    if isinstance(loader, str):
-        _LOADERS[name] = loader
-    else:
-        _GIVEN[name] = loader
-
-
-def _entry(head: str) -> str | Loader | EntryPoint | None:
-    return _LOADERS.get(head) or _GIVEN.get(head) or _installed().get(head)
+    _REGISTERED[name] = loader
 
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """What other packages bring; a name that Gradus has itself stays its own."""
+    """Entry points of installed packages by name. Those of one package keep its order."""
     return {each.name: each for each in entry_points(group="gradus.environments")}
 
 
 def names() -> list[str]:
-    """The registered names, in order of registration."""
-    return list(dict.fromkeys([*_LOADERS, *_GIVEN, *_installed()]))
+    """Returns all names: installed packages' first, then Gradus's own, then those that were registered."""
+    return list(dict.fromkeys([*_installed(), *_OWN, *_REGISTERED]))
 
 
 def own_names() -> list[str]:
-    """The names of those that come in Gradus's own distribution, its guests too."""
-    guests = [name for name, each in _installed().items() if each.dist is not None and each.dist.name == "gradus-rl"]
-    return [*(each for each in _LOADERS if each in _OWN), *guests]
+    """Returns the names of Gradus's own environments."""
+    return list(_OWN)
 
 
 def summary(name: str) -> str:
-    """A line about a registered environment: what it is, and what it wants after a colon."""
-    if name in _NEED_A_NAME:
-        return _NEED_A_NAME[name]
+    """Describes a registered environment in a line, with what its name needs after a colon."""
+    if name in _AFTER_THE_COLON:
+        return _AFTER_THE_COLON[name]
     try:
         return load(name).summary
     except GradusError as error:  # of another package
         return f"cannot be described: {error}"
 
 
+def file_name(name: str) -> str:
+    """Names a file of rows as an environment: ``rows.jsonl`` is ``jsonl:rows.jsonl``. Returns every other name as it is.
+
+    >>> file_name("rows.csv.gz?answer=target"), file_name("arithmetic")
+    ('csv:rows.csv.gz?answer=target', 'arithmetic')
+    """
+    path = name.partition("?")[0]
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
+    if ":" in path and not Path(path).is_file():
+        return name
+    if suffix in _OTHER_FILES:
+        raise ConfigError(
+            f"{path}: rows are read from .jsonl and .csv files; convert it, for example by pandas' to_json('rows.jsonl', "
+            "orient='records', lines=True), or give the rows themselves, as in gradus.audit(rows)"
+        )
+    return f"{_FILES[suffix]}:{name}" if suffix in _FILES else name
+
+
 def load(name: str) -> EnvironmentSpec:
-    """The environment called ``name``. One's own ``module:attribute``, ``FILE.py:NAME`` or ``FILE.py`` is imported."""
+    """Loads an environment. One's own ``module:attribute``, ``FILE.py:NAME`` or ``FILE.py`` is imported."""
     head, separator, _ = name.partition(":")
     if name.endswith(".py") and head not in names():
         name, separator = f"{name}:{_only_one(name)}", ":"
@@ -103,29 +114,29 @@ def load(name: str) -> EnvironmentSpec:
     return with_random(_as_spec(name, import_object(name, "environment"), None))
 
 
-def from_class(kind: type) -> EnvironmentSpec:
-    """The environment that a class with ``reset`` and ``step`` is."""
-    of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
-    return of_class(kind)
-
-
 def load_registered(name: str) -> EnvironmentSpec:
-    """A registered environment, and nothing else: no code runs because a data file names it."""
+    """Loads a registered environment, and nothing else: no code runs because a data file names it."""
     head, _, argument = name.partition(":")
-    entry = _entry(head)
-    if entry is None:
+    loader = _OWN.get(head) or _REGISTERED.get(head) or _installed().get(head)
+    if loader is None:
         raise ConfigError(
             f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
             "own as module:attribute, FILE.py:NAME or FILE.py"
         )
-    if isinstance(entry, EntryPoint):
-        return with_random(_as_spec(name, entry.load(), argument or None))
-    loader: Loader = import_object(entry, "environment") if isinstance(entry, str) else entry
-    return with_random(loader(argument or None))
+    if isinstance(loader, EntryPoint):
+        return with_random(_as_spec(name, loader.load(), argument or None))
+    make: Loader = import_object(loader, "environment") if isinstance(loader, str) else loader
+    return with_random(make(argument or None))
+
+
+def from_class(kind: type) -> EnvironmentSpec:
+    """Makes an environment of a class with ``reset`` and ``step``."""
+    of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
+    return of_class(kind)
 
 
 def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """The environment with a policy ``random`` if it has random answers and no such policy."""
+    """Adds a policy ``random`` if the environment has random answers and no such policy."""
     draw = spec.audit.random_answers
     if draw is None or "random" in spec.policies:
         return spec
@@ -134,13 +145,13 @@ def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
 
 
 def is_registered_by_name(name: str) -> bool:
-    """Whether another process would find it too: registered in this one as a function, it would not."""
+    """True if another process would find it too. It would not find a function that was registered in this one."""
     head = name.partition(":")[0]
-    return head in names() and (head in _LOADERS or head not in _GIVEN)
+    return head in names() and not callable(_REGISTERED.get(head))
 
 
 def _only_one(file: str) -> str:
-    """The name in a file that is an environment: ``spec``, or the one class of its own with ``reset`` and ``step``."""
+    """Finds the environment in a file: ``spec``, or the one class of its own with ``reset`` and ``step``."""
     module = import_file(file, "environment")
     if hasattr(module, "spec"):
         return "spec"
@@ -157,8 +168,7 @@ def _steps(value: object) -> TypeGuard[type]:
 
 
 def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
-    """A spec, a class with ``reset`` and ``step``, or what a function returns that makes a spec: of the text after the colon
-    if it takes it, of nothing otherwise."""
+    """Makes an environment of a spec, a class with ``reset`` and ``step``, or a function that returns a spec."""
     if _steps(value):
         return from_class(value)
     if callable(value) and not isinstance(value, EnvironmentSpec):
@@ -180,7 +190,5 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
 
 
 def _takes_argument(function: Callable[..., object]) -> bool:
-    import inspect
-
     kinds = [each.kind for each in inspect.signature(function).parameters.values()]
     return any(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)

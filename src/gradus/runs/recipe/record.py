@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
-from gradus.environments.naming import file_name
+from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
