@@ -1,28 +1,32 @@
-"""Calling functions in another process, with limits on time and memory: for code that we cannot bound or import here.
+"""Processes that answer calls, one at a time: scripts for code that we cannot bound or import here, and forks of this process.
 
-A worker is a script with a dict ``HANDLERS`` of functions. It may run under another Python, with packages that conflict with
-ours. Requests and replies are JSON lines. The hash seed is fixed, so that sets are walked in one order everywhere.
+Calls and replies are JSON. A script has a dict ``HANDLERS`` of functions; it may run under another Python, with packages that
+conflict with ours. Its hash seed is fixed, so that sets are walked in one order everywhere.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
-import select
+import signal
 import subprocess
 import sys
-import time
+import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from gradus.core.errors import GradusError
-from gradus.sandbox import clock
+from gradus.sandbox import clock, worker_loop
+from gradus.sandbox.channel import Channel
+from gradus.sandbox.confinement import confine
 
-_LOOP = Path(__file__).with_name("worker_loop.py")
 _START = 120  # seconds that imports may take
+
+
+Handlers = Mapping[str, Callable[..., Any]]
 
 
 class WorkerError(GradusError):
@@ -37,8 +41,20 @@ class WorkerLimit(WorkerError):
     """A call went over its limit of time or memory; the worker was ended and the next call starts a new one."""
 
 
+def _result(reply: Any) -> Any:
+    """The result in a reply. Raises WorkerError if the call raised, BrokenPipeError if it is no reply."""
+    fields = cast(dict[str, Any], reply) if isinstance(reply, dict) else {}
+    if "result" in fields:
+        return fields["result"]
+    error: Any = fields.get("error")
+    if not isinstance(error, dict):
+        raise BrokenPipeError("the other process sent what is no reply")
+    kind, message = (str(cast(dict[str, Any], error).get(name)) for name in ("type", "message"))
+    raise (WorkerLimit if kind in ("OutOfTime", "MemoryError") else WorkerError)(kind, message)
+
+
 class Worker:
-    """A process that answers calls one at a time. It starts with the first call and ends with this process.
+    """A script that answers calls. It starts with the first call and ends with this process.
 
     ``cpu_seconds``: CPU time of one call; by the clock it may take twelve times as long, so that a busy machine changes no
     result. ``memory``: bytes of address space, 0 for no limit.
@@ -47,10 +63,10 @@ class Worker:
     def __init__(
         self, script: Path, *, python: str = sys.executable, cpu_seconds: int = 10, memory: int = 4 * 2**30
     ) -> None:
-        self._command = [python, "-u", str(_LOOP), str(script), str(memory)]
+        self._command = [python, "-u", worker_loop.__file__, str(script), str(memory)]
         self._cpu_seconds = cpu_seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending = b""
+        self._channel = Channel(-1, -1)
         self._owner = 0  # the process that started it: a fork starts its own
         self._lock = Lock()
 
@@ -60,33 +76,20 @@ class Worker:
             self._running()
 
     def call(self, method: str, **params: Any) -> Any:
-        """The handler's result. Raises WorkerError if it raised, WorkerLimit if it was cut off."""
+        """Return the handler's result. Raises WorkerError if it raised, WorkerLimit if it was cut off."""
         request = {"method": method, "params": params, "cpu_seconds": self._cpu_seconds}
-        line = json.dumps(request).encode() + b"\n"
         with self._lock:
-            process = self._running()
-            try:
-                assert process.stdin is not None
-                process.stdin.write(line)
-                process.stdin.flush()
-                return self._reply(12 * self._cpu_seconds, limit=self._cpu_seconds)
-            except BrokenPipeError:
-                self._end()
-                raise WorkerLimit("WorkerLimit", "the worker ended before it answered") from None
-            except WorkerError:
-                raise
-            except BaseException:
-                self._end()  # whoever breaks the call off must not leave its reply to the next one
-                raise
+            self._running()
+            return self._reply(request, 12 * self._cpu_seconds, self._cpu_seconds)
 
     def close(self) -> None:
         """End the process; a later call starts it again."""
         with self._lock:
             self._end()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> None:
         if self._process is not None and self._owner == os.getpid() and self._process.poll() is None:
-            return self._process
+            return
         self._end()
         self._owner = os.getpid()
         try:
@@ -95,59 +98,49 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                bufsize=0,
                 # OpenBLAS takes address space for each thread, so that a machine of many cores would pass the limit at the import.
-                env={
-                    "OPENBLAS_NUM_THREADS": "1",
-                    **os.environ,
-                    "PYTHONHASHSEED": "0",
-                    "PYTHONWARNINGS": "ignore",
-                },
+                env={"OPENBLAS_NUM_THREADS": "1", **os.environ, "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"},
                 start_new_session=True,  # Ctrl-C is for the process that asks
             )
         except OSError as error:
             raise WorkerError("OSError", f"{self._command[0]} cannot be started: {error}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._channel = Channel(self._process.stdout.fileno(), self._process.stdin.fileno())
         atexit.register(self.close)
         clock.watch(self._process.pid)
         try:
-            self._reply(_START, limit=_START)
-        except WorkerLimit as error:
-            # It is no fault of a call: who takes a limit for a wrong answer would find all answers wrong.
+            self._reply(None, _START, _START)
+        except WorkerError as error:
             self._end()
-            raise WorkerError(error.type, f"{self._command[3]} did not start: {error}") from error
-        except BaseException:
-            self._end()
+            if isinstance(error, WorkerLimit):  # not of a call: all answers would be compared as wrong
+                raise WorkerError(error.type, f"{self._command[3]} did not start: {error}") from error
             raise
-        return self._process
 
-    def _reply(self, seconds: float, *, limit: float) -> Any:
-        """The next line, as a result. The process is ended if none comes in time; ``limit`` is what it is told to have passed."""
+    def _reply(self, request: Any, seconds: float, limit: float) -> Any:
+        """The reply to a request, or the first word if there is none. ``limit``: the seconds that a message names."""
         process = self._process
         assert process is not None
-        assert process.stdout is not None
-        deadline = time.monotonic() + seconds
-        waiting = select.poll()  # select() takes no file beyond the 1,024th
-        waiting.register(process.stdout, select.POLLIN)
-        while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            ready = waiting.poll(left * 1000) if left > 0 else []
-            chunk = os.read(process.stdout.fileno(), 1 << 20) if ready else b""
-            if not chunk:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(1 if ready else 0)
-                self._end()
-                if process.returncode > 0:
-                    raise WorkerLimit("WorkerLimit", f"the worker ended with code {process.returncode}")
-                raise WorkerLimit("WorkerLimit", f"took more than {limit} s, or more memory than it may")
-            self._pending += chunk
-        line, _, self._pending = self._pending.partition(b"\n")
-        reply = json.loads(line)
-        if "error" not in reply:
-            return reply["result"]
-        kind, message = reply["error"]["type"], reply["error"]["message"]
-        raise (WorkerLimit if kind in ("OutOfTime", "MemoryError") else WorkerError)(kind, message)
+        try:
+            if request is not None:
+                self._channel.send(request)
+            return _result(self._channel.receive(seconds))
+        except WorkerError:
+            raise
+        except OSError as error:  # of which TimeoutError is one
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0 if isinstance(error, TimeoutError) else 1)
+            self._end()
+            if process.returncode > 0:
+                raise WorkerLimit("WorkerLimit", f"the worker ended with code {process.returncode}") from error
+            raise WorkerLimit("WorkerLimit", f"took more than {limit} s, or more memory than it may") from error
+        except BaseException:
+            self._end()  # a call that was broken off must not leave its reply to the next one
+            raise
 
     def _end(self) -> None:
-        process, self._process, self._pending = self._process, None, b""
+        process, self._process = self._process, None
         if process is not None:
             clock.forget(process.pid)
             if self._owner == os.getpid():
@@ -158,3 +151,56 @@ class Worker:
                     with suppress(OSError):  # a fork may have closed what it did not need
                         stream.close()
         atexit.unregister(self.close)
+
+
+class Fork:
+    """A fork of this process that answers calls, shut in by the sandbox if ``confined``.
+
+    ``handlers`` makes the functions, in the fork; it is told a folder of its own, the only one that a confined fork can write to.
+    """
+
+    def __init__(self, handlers: Callable[[Path], Handlers], *, confined: bool) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        asked, writes = os.pipe()
+        reads, told = os.pipe()
+        self._files = (reads, writes)
+        self._channel = Channel(reads, writes)
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(reads)
+            os.close(writes)
+            self._serve(handlers, asked, told, confined)
+        os.close(asked)
+        os.close(told)
+        clock.watch(self._pid)
+
+    def call(self, method: str, seconds: float, **params: Any) -> Any:
+        """Return the handler's result. Raises TimeoutError, or another OSError if the process died or sent what is no reply."""
+        self._channel.send({"method": method, "params": params})
+        try:
+            return _result(self._channel.receive(seconds))
+        except WorkerError as error:  # handlers catch what graders raise
+            raise BrokenPipeError(str(error)) from error
+
+    def end(self) -> None:
+        """End the process and remove its folder."""
+        clock.forget(self._pid)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        for file in self._files:
+            os.close(file)
+        self._folder.cleanup()
+
+    def _serve(self, handlers: Callable[[Path], Handlers], asked: int, told: int, confined: bool) -> NoReturn:
+        folder = self._folder.name
+        try:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            if confined:
+                confine(folder, keep=(asked, told))
+                tempfile.tempdir = os.environ["TMPDIR"] = folder
+            with open(asked, encoding="utf-8") as requests, open(told, "w", encoding="utf-8") as replies:
+                worker_loop.answer(handlers(Path(folder)), requests, replies)
+        finally:
+            os._exit(0)

@@ -1,27 +1,24 @@
-"""A process of its own for a grader: it answers one question at a time, with a limit on time, and in a sandbox if answers are hostile."""
+"""A grader in a process of its own: it scores one answer at a time, with a limit on time, and in a sandbox if answers are hostile.
+
+What the process says is JSON, and its fields are checked: an answer that the grader runs can write to this process in the grader's name.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import pickle
-import select
 import signal
-import struct
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.sandbox import clock
-from gradus.sandbox.confinement import confine
+from gradus.sandbox.worker import Fork
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
-_FOREVER = 1e6
 _GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
@@ -48,127 +45,92 @@ def what_was_raised(error: BaseException) -> str:
 
 
 class GraderProcess:
-    """A forked process that answers one question at a time."""
+    """A forked process that scores answers. Raises OSError if the grader does not come through its first call."""
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
         self._patience = seconds + _GRACE
         self.memory: list[float] = []
-        self._folder = tempfile.TemporaryDirectory()
-        asked, self._questions = os.pipe()
-        self._answers, told = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.close(self._questions)
-            os.close(self._answers)
-            _serve(subject, asked, told, self._folder.name, seconds, confined)
-        os.close(asked)
-        os.close(told)
-        clock.watch(self._pid)
-        try:
-            _read(self._answers, _WARM_UP + _GRACE)
-        except OSError:  # nobody who could end it will know of it
-            self.end()
-            raise
+        self._fork = Fork(lambda folder: _handlers(subject, seconds, folder), confined=confined)
+        self._warm_up()
 
     def ask(self, key: str, answer: str) -> Score:
-        """The score. Raises TimeoutError if none comes in time, another OSError if the process died."""
-        _write(self._questions, (key, answer))
-        score: Score = _read(self._answers, self._patience)
+        """The score. Raises TimeoutError if none comes in time, another OSError if the process died or said what is no score."""
+        score = checked_score(self._fork.call("score", self._patience, key=key, answer=answer))
         self.memory.append(score.memory)
         if score.hung:
-            _read(self._answers, _WARM_UP + _GRACE)
+            self._warm_up()  # it may have to load again what was cut off
         return score
 
     def ask_batch(self, rows: Sequence[tuple[str, str]]) -> list[Score]:
         """The scores of one call; nothing can be asked of a process whose call was cut off. Raises as :meth:`ask`."""
-        _write(self._questions, rows)
-        return _read(self._answers, self._patience * len(rows))
+        reply = self._fork.call("batch", self._patience * len(rows), rows=rows)
+        if not isinstance(reply, list) or len(reply) != len(rows):
+            raise BrokenPipeError(f"the grader's process gave no list of {len(rows)} scores")
+        return list(map(checked_score, reply))
 
     def end(self) -> None:
-        clock.forget(self._pid)
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        os.close(self._questions)
-        os.close(self._answers)
-        self._folder.cleanup()
+        self._fork.end()
+
+    def _warm_up(self) -> None:
+        try:
+            self._fork.call("warm_up", _WARM_UP + _GRACE)
+        except OSError:  # nobody who could end it will know of it
+            self.end()
+            raise
 
 
-def _write(pipe: int, value: object) -> None:
-    data = pickle.dumps(value)
-    data = struct.pack("I", len(data)) + data
-    while data:
-        data = data[os.write(pipe, data) :]
-
-
-def _read(pipe: int, patience: float) -> Any:
-    """The next value. Raises TimeoutError if it does not come in time, BrokenPipeError if the other side has ended."""
-    deadline = time.monotonic() + patience
-    size = struct.unpack("I", _read_bytes(pipe, 4, deadline))[0]
-    return pickle.loads(_read_bytes(pipe, size, deadline))
-
-
-def _read_bytes(pipe: int, size: int, deadline: float) -> bytes:
-    data = b""
-    waiting = select.poll()  # select() takes no file beyond the 1,024th
-    waiting.register(pipe, select.POLLIN)
-    while len(data) < size:
-        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise TimeoutError
-        chunk = os.read(pipe, size - len(data))
-        if not chunk:
-            raise BrokenPipeError
-        data += chunk
-    return data
+def checked_score(reply: Any) -> Score:
+    """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
+    fields = set(Score.__dataclass_fields__)
+    if not isinstance(reply, dict) or set(reply) != fields:
+        raise BrokenPipeError("the grader's process sent what is no score")
+    value, error = reply["value"], reply["error"]
+    numbers = [reply["seconds"], reply["memory"], *([] if value is None else [value])]
+    right = (
+        all(type(each) in (int, float) and abs(each) < math.inf for each in numbers)
+        and min(numbers[:2]) >= 0
+        and all(type(reply[name]) is bool for name in ("hung", "executed", "skipped"))
+        and (error is None or type(error) is str)
+    )
+    if not right:
+        raise BrokenPipeError("the grader's process sent a score whose fields are no numbers, texts and truth values")
+    return Score(**{**reply, "value": None if value is None else float(value)})
 
 
 class _TooSlow(BaseException):
     """Raised by the alarm; no ``except Exception`` of a grader may catch it."""
 
 
-def _serve(subject: TextSubject, asked: int, told: int, folder: str, seconds: float, confined: bool) -> NoReturn:
-    """The child: score answer after answer and write each down; never returns."""
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    os.dup2(quiet, 2)
-
-    ends = 0.0
+def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str, Callable[..., Any]]:
+    """Make the functions that the process answers with."""
+    canary, ends = folder / "canary", 0.0
+    tasks = {task.key: task for task in subject.tasks}
 
     def alarm(*_: object) -> None:
         if (left := ends - clock.now()) <= 0:
             raise _TooSlow
         signal.setitimer(signal.ITIMER_REAL, left + 1e-3)  # it was the machine that was slow
 
-    def one(task: TextTask, answer: str, seconds: float) -> Score:
+    def timed(task: TextTask, answer: str, limit: float) -> Score:
         nonlocal ends
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
-        ends = started + seconds
-        score = _one(subject, task, answer, seconds, canary)
+        ends = started + limit
+        score = _one(subject, task, answer, limit, canary)
         return replace(score, seconds=max(0.0, clock.now() - started), memory=_resident())
 
+    def score(key: str, answer: str) -> dict[str, Any]:
+        return asdict(timed(tasks[key], answer.replace(CANARY, str(canary)), seconds))
+
+    def batch(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        nonlocal ends
+        ends = clock.now() + seconds * len(rows)
+        return [asdict(each) for each in _batch(subject, [(tasks[key], answer) for key, answer in rows], seconds)]
+
+    def warm_up() -> None:
+        timed(subject.tasks[0], "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
+
     signal.signal(signal.SIGALRM, alarm)
-    try:
-        if confined:
-            confine(folder, keep=(asked, told))
-            tempfile.tempdir = os.environ["TMPDIR"] = folder  # what a grader writes for a call
-        canary = Path(folder) / "canary"
-        tasks: Mapping[str, TextTask] = {task.key: task for task in subject.tasks}
-        first = subject.tasks[0]
-        one(first, "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
-        _write(told, "ready")
-        while True:
-            question = _read(asked, _FOREVER)
-            if isinstance(question, list):
-                ends = clock.now() + seconds * len(question)
-                _write(told, _batch(subject, [(tasks[key], answer) for key, answer in question], seconds))
-                continue
-            key, answer = question
-            score = one(tasks[key], answer.replace(CANARY, str(canary)), seconds)
-            _write(told, score)
-            if score.hung:
-                one(first, "", _WARM_UP)  # it may have to load again what was cut off
-                _write(told, "ready")
-    finally:
-        os._exit(0)
+    return {"score": score, "batch": batch, "warm_up": warm_up}
 
 
 def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: float) -> list[Score]:

@@ -1,0 +1,51 @@
+"""JSON messages, one a line, between this process and one that it started.
+
+Nothing that another process says is unpickled or run: the other side may be code that an answer of a model brought in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from typing import Any
+
+_MOST = 1 << 26  # bytes of one message: an endless one must not fill this process's memory
+
+
+class Channel:
+    """Reads messages from one file descriptor and writes them to another."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads, self._writes = reads, writes
+        self._pending = b""
+
+    def send(self, message: Any) -> None:
+        """Write a message. Raises BrokenPipeError if nobody reads any more."""
+        data = memoryview(json.dumps(message).encode() + b"\n")
+        while data:
+            data = data[os.write(self._writes, data) :]
+
+    def receive(self, seconds: float) -> Any:
+        """Return the next message.
+
+        Raises TimeoutError if none comes in time, and BrokenPipeError if the other side ended or wrote what is not JSON.
+        """
+        deadline = time.monotonic() + seconds
+        waiting = select.poll()  # select() takes no file beyond the 1,024th
+        waiting.register(self._reads, select.POLLIN)
+        parts = [self._pending]
+        while b"\n" not in parts[-1]:
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError
+            parts.append(os.read(self._reads, 1 << 20))
+            if not parts[-1]:
+                raise BrokenPipeError("the other process ended")
+            if sum(map(len, parts)) > _MOST:
+                raise BrokenPipeError(f"the other process sent a message of more than {_MOST} bytes")
+        line, _, self._pending = b"".join(parts).partition(b"\n")
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BrokenPipeError(f"the other process sent what is not JSON: {error}") from error
