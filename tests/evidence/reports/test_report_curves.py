@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.evidence.reports.curves import LONGEST, grpo_curves, overlaid, reward_by_minutes, running_mean, sft_curves
+from gradus.evidence.reports.curves import LONGEST, grpo_curves, overlaid, running_mean, sft_curves
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -19,18 +19,6 @@ def test_what_a_resumed_run_wrote_twice_counts_once() -> None:
     (curve,) = grpo_curves(lines)
     assert curve.series[0].x == [1, 2, 3]
     assert curve.series[0].y == [0.1, 0.9, 0.3]
-
-
-def test_the_reward_goes_along_minutes_of_sft_and_grpo() -> None:
-    sft = [{"kind": "sft", "step": number, "seconds": 3.0} for number in (10, 20)]  # every tenth was written down
-    checked = {"kind": "validation", "step": 0, "decoding": "sampled", "reward_mean": 0.05}
-    lines = [checked, *(step(number, seconds={"total": 30.0 * number}) for number in (1, 2))]
-    (curve,) = reward_by_minutes(sft, [*lines, lines[-1]])
-    assert curve.x == "minute"
-    training, validation = curve.series
-    assert (training.x, training.y) == ([1.5, 2.5], [0.1, 0.2])
-    assert (validation.x, validation.y) == ([1.0], [0.05])
-    assert reward_by_minutes([], [step(1)]) == []
 
 
 def test_dots_are_spoken_of_where_there_are_some() -> None:

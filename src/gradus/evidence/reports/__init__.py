@@ -5,7 +5,7 @@ from gradus.evidence.reports.differences import members_of, show_differences
 from gradus.evidence.reports.episode_data import environment_words, listed_episodes, prepare_report, shown_episodes
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
 from gradus.evidence.reports.page_data import page_context
-from gradus.evidence.reports.pictures import audit_figure, curves_figure, run_figures, scores_figure
+from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
 from gradus.evidence.reports.show import show_episode
 from gradus.evidence.reports.tables import all_tables, power_lines, show_results, summary_table
 from gradus.evidence.reports.verdict import named, verdict_on
@@ -17,7 +17,6 @@ __all__ = [
     "audit_figure",
     "audit_page",
     "compare_audits",
-    "curves_figure",
     "environment_words",
     "listed_episodes",
     "members_of",

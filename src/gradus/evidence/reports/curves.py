@@ -138,26 +138,6 @@ def _top(curve: Curve) -> float | None:
     return 1.1 * most if values[-1] > 1.5 * most > 0 else None
 
 
-def reward_by_minutes(sft: Sequence[Json], grpo: Sequence[Json]) -> list[Curve]:
-    """The reward against the minutes of training, SFT and GRPO without validations; empty if no step says how long it took."""
-    logged = {int(record["step"]): _finite(record.get("seconds")) or 0.0 for record in sft if "step" in record}
-    passed = fsum(logged.values()) / len(logged) * max(logged) if logged else 0.0  # not every step is written down
-    own = [record for record in grpo if record.get("kind") == "step" and "step" in record]
-    took = {int(record["step"]): _finite((record.get("seconds") or {}).get("total")) for record in own}
-    minutes = {0: passed / 60}
-    for step, seconds in sorted(took.items()):
-        passed += seconds or 0.0
-        minutes[step] = passed / 60
-    records = [{**record, "step": minutes[record["step"]]} for record in grpo if record.get("step") in minutes]
-    if not any(took.values()):
-        return []
-    steps = [record for record in records if record.get("kind") == "step"]
-    validation = [record for record in records if record.get("kind") == "validation"]
-    note = "minutes of SFT and GRPO on the machine that trained"
-    curve = _with_validation("Reward against time", note, steps, "reward_mean", validation, "reward_mean")
-    return [replace(each, x="minute") for each in _drawn([curve])]
-
-
 def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
     """The curves of several runs over each other: of each chart that all have, the first line of every run."""
     titles = [[curve.title for curve in curves] for curves in runs.values()]

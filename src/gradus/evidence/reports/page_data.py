@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gradus.evidence.reports.curves import Curve, grpo_curves, overlaid, reward_by_minutes, sft_curves
+from gradus.evidence.reports.curves import Curve, grpo_curves, overlaid, sft_curves
 from gradus.evidence.reports.evaluation_charts import audit_points, outcome_curves
 from gradus.evidence.reports.reference import reference_table
 from gradus.evidence.reports.results import figure, main_condition
@@ -90,7 +90,6 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
 def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
     """The curves of GRPO and of SFT; over each other if the record holds several runs or training seeds."""
     grpo, sft = grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
-    grpo += reward_by_minutes(record.sft, record.grpo)
     if record.overlaid:
         grpo = overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})
     if record.overlaid_sft:

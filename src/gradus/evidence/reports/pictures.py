@@ -1,4 +1,4 @@
-"""Figures for documents, drawn with matplotlib from what a run stored; PNG or SVG by the file's ending. Curves are those of the page.
+"""Figures for documents, drawn with matplotlib from what a run stored; PNG or SVG by the file's ending.
 
 They use matplotlib's figure objects and no pyplot: no global state, no display, and the same file for the same data.
 """
@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.files import replacing
-from gradus.evidence.reports.curves import Curve, Series
-from gradus.evidence.reports.evaluation_charts import audit_points, outcome_curves
-from gradus.evidence.reports.page_data import training_curves
-from gradus.evidence.reports.results import figure, main_condition, measures_of, ranked
+from gradus.evidence.reports.evaluation_charts import audit_points
+from gradus.evidence.reports.results import figure, measures_of, ranked
 from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import is_own
-from gradus.stats import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +28,6 @@ COLORS = (
     "#E69F00",
     "#56B4E9",
 )  # of Okabe and Ito (2008), which can be told apart with any common color blindness
-DASHES = ("-", "--", ":")
-MOST_PANELS = 6  # the page has all curves
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -68,61 +63,11 @@ def scores_figure(results: Mapping[str, Any], path: Path, *, measure: str = "rew
 
 
 def run_figures(folder: Path) -> list[Path]:
-    """The figures of a run as PNG in ``figures``: scores, the curves of SFT and GRPO, and those in the course of an episode."""
+    """Draws ``figures/scores.png`` of a run, for its card; the report has the curves. Returns the files."""
     record = read_run(folder)
-    grpo, sft = training_curves(record)
-    written: list[Path] = []
-    if record.results and "reward" in measures_of(record.results.get("conditions") or {}):
-        written.append(scores_figure(record.results, folder / "figures" / "scores.png"))
-    condition = main_condition(record.results) if record.results else None
-    outcome = [
-        Curve(
-            title=f"{each['title']}, {condition}",
-            note=each["note"],
-            x=each["x"],
-            series=[Series(**line) for line in each["series"]],
-        )
-        for each in outcome_curves(record.results)
-    ]
-    for name, curves in (("sft", sft), ("grpo", grpo), ("episode", outcome)):
-        if curves := [
-            each for each in curves if any(len({round(y or 0.0, 9) for y in line.y}) > 1 for line in each.series)
-        ]:
-            written.append(curves_figure(curves[:MOST_PANELS], folder / "figures" / f"{name}.png"))
-    return written
-
-
-def curves_figure(curves: Sequence[Curve], path: Path) -> Path:
-    """Curves side by side, up to three in a row, each with its lines by name."""
-
-    def draw(canvas: Figure) -> None:
-        axes = canvas.subplots(rows, wide, squeeze=False).ravel()
-        named = {tuple(line.name for line in curve.series) for curve in curves}
-        for axis, curve in zip(axes, curves, strict=False):
-            for place, line in enumerate(curve.series):
-                color, dash = COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
-                y, smooth = ([float("nan") if v is None else v for v in each] for each in (line.y, line.smooth))
-                alpha = 0.3 if smooth else 1.0
-                axis.plot(line.x, y, dash, marker="o" if line.dots else "", color=color, markersize=3, alpha=alpha)
-                axis.plot(line.x if smooth else [], smooth, dash, color=color, linewidth=1.8)
-                axis.plot([], [], dash, color=color, label=line.name)
-            axis.set_title(curve.title)
-            axis.set_xlabel(curve.x, fontsize=8)
-            if curve.top is not None:
-                known = [y for line in curve.series for y in line.y if y is not None]
-                axis.set_ylim(min(known) - 0.05 * (curve.top - min(known)), curve.top)
-                axis.set_title(f"up to {format_number(max(known), 2)}", loc="right", fontsize=8, fontweight="normal")
-            if len(named) > 1 and len(curve.series) > 1:  # below the panel, where it hides no line
-                axis.legend(fontsize=7, ncols=3, loc="upper left", bbox_to_anchor=(0, -0.2))
-        if len(named) == 1 and len(curves[0].series) > 1:  # once for all panels with the same lines
-            handles, names = axes[0].get_legend_handles_labels()
-            canvas.legend(handles, names, fontsize=7, ncols=3 * wide, loc="outside lower center")
-        for axis in axes[len(curves) :]:
-            axis.set_visible(False)
-
-    wide = min(len(curves), 3)
-    rows = -(-len(curves) // wide)
-    return _save(path, (3.6 * wide, 2.6 * rows), draw)
+    if not record.results or "reward" not in measures_of(record.results.get("conditions") or {}):
+        return []
+    return [scores_figure(record.results, folder / "figures" / "scores.png")]
 
 
 def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_reward") -> Path:
