@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -174,9 +173,9 @@ def test_a_forecast_says_that_it_is_of_grpo_alone_and_in_fitting_units(hours: fl
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"lora": None}, "set lora"),
-        ({"token_budget": 200_000, "gradient_checkpointing": False}, "set token_budget to|set gradient_checkpointing"),
-        ({"groups": 512, "sampling": {"max_new_tokens": 30_000}, "token_budget": 1024}, "set batch_size"),
+        ({"lora": None}, "grpo.lora="),
+        ({"token_budget": 200_000, "gradient_checkpointing": False}, "set grpo.gradient_checkpointing=true"),
+        ({"groups": 512, "sampling": {"max_new_tokens": 30_000}, "token_budget": 1024}, "grpo.batch_size="),
     ],
 )
 def test_what_does_not_fit_names_the_setting(changes: dict[str, object], said: str) -> None:
@@ -194,20 +193,10 @@ def test_no_setting_is_named_that_is_set_already() -> None:
         check_fits(make_plan(endless, config, lengths, GPU), config)
 
 
-def test_a_proposed_token_budget_fits() -> None:
-    config = preset("small-gpu", token_budget=30_000, groups=64, gradient_checkpointing=False)
-    with pytest.raises(ConfigError) as caught:
-        check_fits(make_plan(THREE_B, config, LENGTHS, GPU), config)
-    proposed = int(str(caught.value).split("token_budget to ")[1].split()[0])
-    smaller = config.model_copy(update={"token_budget": proposed})
-    check_fits(make_plan(THREE_B, smaller, LENGTHS, GPU), smaller)
-
-
 def test_what_is_proposed_fits_in_every_case() -> None:
     """The budget was scaled from the one that was set, though a step may hold fewer tokens, and a sequence more."""
-    seen: dict[str, int] = {}
-    generator = random.Random(0)
-    for _ in range(1500):
+    seen, generator = 0, random.Random(0)
+    for _ in range(200):
         kind, memory = generator.choice(["cpu", "cuda"]), 10 ** generator.uniform(9.3, 11.3)
         settings: dict[str, Any] = {
             "groups": generator.choice([4, 8, 32]),
@@ -226,23 +215,16 @@ def test_what_is_proposed_fits_in_every_case() -> None:
             way = str(error).split("; ")[-1]
         else:
             continue
-        if one := re.match(r"set (token_budget|batch_size) to (\d+)", way):
-            change: dict[str, Any] = {one[1]: int(one[2])}
-        elif "set gradient_checkpointing" in way:
-            change = {"gradient_checkpointing": True}
-        elif "set lora" in way:
-            change = {"lora": {"rank": 16, "alpha": 32}}
-        elif "grpo." in way:
-            words = parse_changes(way.removeprefix("set ").split(" and "))
-            change = {key.removeprefix("grpo."): value for key, value in words.items()}
-        else:
+        if "grpo." not in way:
             assert not fit_to_memory(shape, config, lengths, card)[0].fits
             continue
+        words = parse_changes(way.removeprefix("set ").split(" and "))
+        change = {key.removeprefix("grpo."): value for key, value in words.items()}
         kept = {key: value for key, value in settings.items() if key not in change}
+        seen += 1
         smaller = GrpoConfig.model_validate({**kept, **change})
-        seen[way[:8]] = seen.get(way[:8], 0) + 1
         assert make_plan(shape, smaller, lengths, card).fits, (settings, kind, memory, way)
-    assert min(seen[each] for each in ("set toke", "set grad", "set batc", "set lora", "set grpo")) > 0
+    assert seen > 20
 
 
 @pytest.mark.parametrize(("gib", "adapters"), [(22, True), (11, True), (76, False)])

@@ -172,7 +172,7 @@ class Checklist(Shown):
 
     def tables(self) -> Sequence[Any]:
         """The table, and the status."""
-        from gradus.runs.checks.table import findings_table
+        from gradus.runs.checks import findings_table
 
         return findings_table(self.findings, self.status)
 

@@ -1,4 +1,4 @@
-"""`gradus check`: everything that would go wrong in a run, seen before it starts. Nothing is trained and nothing downloaded.
+"""`gradus check`: finds what would go wrong in a run before it starts. Nothing is trained and nothing downloaded.
 
 A check is one function from the subject to findings, and one entry in ``CHECKS``. A GradusError that escapes it is a finding
 too: its message says what was expected and the way out.
@@ -11,21 +11,22 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gradus.core import ConfigError, GradusError
-from gradus.core.documents import SCHEMA
+from gradus.runs.checks.findings import Finding, findings_table, from_error, passed, status_of, to_json
 from gradus.runs.checks.model import context, disk, memory, model, probe, spelling, too_long
 from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
-from gradus.runs.checks.subject import Finding, Subject, failed, passed
+from gradus.runs.checks.subject import Subject
 from gradus.runs.checks.tasks import data, environment, gold
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 
 __all__ = [
     "CHECKS",
+    "Finding",
     "check_recipe",
+    "findings_table",
     "from_error",
     "require_names",
     "status_of",
@@ -61,7 +62,7 @@ def check_recipe(
     recipe: Recipe, *, out: Path | None = None, online: bool = False, several: bool = False
 ) -> tuple[Finding, ...]:
     """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds."""
-    findings = [passed(f"the recipe for {recipe.environment} is understood", check="recipe")]
+    findings = [replace(passed(f"the recipe for {recipe.environment} is understood"), check="recipe")]
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
         progress_bar("check", len(CHECKS), "checks") as advance,
@@ -97,20 +98,3 @@ def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_fa
         return [replace(finding, check=name) for finding in check(subject)]
     except GradusError as error:
         return [from_error(error, name)]
-
-
-def from_error(error: GradusError, check: str, way: str = "") -> Finding:
-    """Errors end in the way out, behind a semicolon."""
-    message, _, remedy = str(error).partition("; ")
-    return failed(message, remedy or way, check=check)
-
-
-def status_of(findings: Sequence[Finding]) -> str:
-    """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
-    statuses = {finding.status for finding in findings}
-    return next((status for status in ("fail", "warn") if status in statuses), "pass")
-
-
-def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What machines read."""
-    return {"schema": SCHEMA, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}

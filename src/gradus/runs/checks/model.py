@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from gradus.policies.local.thinking import close_thought
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
+from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
+from gradus.runs.checks.subject import Subject
 
 GIB = 2**30
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter

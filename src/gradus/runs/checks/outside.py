@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, warned
+from gradus.runs.checks.findings import Finding, failed, passed, warned
+from gradus.runs.checks.subject import Subject
 from gradus.training.run.trackers import check_trackers
 
 

@@ -12,8 +12,10 @@ from gradus.environments.verifiable.datasets import takes_test
 from gradus.evidence.evaluation.evaluate import chosen_pairs
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import check_quantize
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, warned
+from gradus.runs.checks.findings import Finding, failed, passed, warned
+from gradus.runs.checks.subject import Subject
 from gradus.runs.policies import installed_policies, teacher_name
+from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
 from gradus.runs.stages.state import CHECKPOINTS
@@ -57,13 +59,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
         yield lambda name=name: spec.tasks(name)
-    sizes = {
-        name: len(spec.conditions[name].seeds)
-        for name in section.conditions or spec.conditions
-        if name in spec.conditions
-    }
-    if sizes:  # a smaller condition gives all it has
-        yield lambda: _enough_tasks(max(sizes, key=lambda name: sizes[name]), max(sizes.values()), section.episodes)
+    yield lambda: _enough_tasks(subject)
     if recipe.grpo.validation_condition is not None:
         yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
@@ -81,11 +77,16 @@ def _grammar(subject: Subject) -> None:
         )
 
 
-def _enough_tasks(condition: str, size: int, episodes: int | None) -> None:
-    if episodes is not None and not 1 <= episodes <= size:
+def _enough_tasks(subject: Subject) -> None:
+    """One condition must have as many seeds as are asked for; a smaller one gives all it has."""
+    section, spec = subject.recipe.eval, subject.spec
+    named = section.conditions or spec.conditions
+    sizes = {name: len(spec.conditions[name].seeds) for name in named if name in spec.conditions}
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    if largest is not None and section.episodes is not None and not 1 <= section.episodes <= sizes[largest]:
         raise ConfigError(
-            f"eval.episodes = {episodes}, and condition {condition!r} has {size} seeds; set eval.episodes to a number "
-            f"between 1 and {size}"
+            f"eval.episodes = {section.episodes}, and condition {largest!r} has {sizes[largest]} seeds; set eval.episodes to a number "
+            f"between 1 and {sizes[largest]}"
         )
 
 
@@ -104,44 +105,37 @@ def _policy(subject: Subject, name: str) -> None:
         raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model{hint}")
 
 
-def _promise(subject: Subject, promise: Any) -> None:
-    """A promise about what is not measured could never be met. Nothing is held to it at toy size, where only its names must be right."""
+def _promise(subject: Subject, promise: Promise) -> None:
+    """A promise about what is not measured could never be met. At toy size, where less is compared, only its names must be right."""
     from gradus.evidence.reports.results import sides_of
 
     section, compared = subject.recipe.eval, subject.recipe.evaluated(subject.spec)
     for name in (promise.policy, *(sides_of(promise.pair or "", compared) or (promise.pair,))):
         if name and name not in CHECKPOINTS:
             _policy(subject, name)
-    if promise.condition not in subject.spec.conditions:
-        hint = did_you_mean(promise.condition, subject.spec.conditions)
-        raise ConfigError(
-            f"the promise {promise.text!r} is about {promise.condition!r}, which is no condition of {subject.spec.name}{hint}"
-        )
-    if subject.recipe.quick:
-        return
+    conditions = section.conditions or subject.spec.conditions
     pairs = chosen_pairs(compared, [parse_pair(text, compared) for text in section.pairs] or None)
-    if promise.policy is not None and promise.policy not in compared:
-        raise ConfigError(
-            f"the promise {promise.text!r} is about {promise.policy!r}, which is not evaluated; name it in eval.policies"
-        )
-    if promise.pair is not None and promise.pair not in [f"{a} - {b}" for a, b in pairs]:
-        raise ConfigError(
-            f"the promise {promise.text!r} is about the pair {promise.pair!r}, which is not compared; name it in eval.pairs"
-        )
-    if promise.condition not in (section.conditions or subject.spec.conditions):
-        raise ConfigError(f"the promise {promise.text!r} is about {promise.condition!r}, which is not evaluated")
+    measured = {
+        "condition": (promise.condition, subject.spec.conditions if subject.recipe.quick else conditions),
+        "policy": (promise.policy, compared),
+        "pair": (promise.pair, [f"{a} - {b}" for a, b in pairs]),
+    }
+    for kind, (name, known) in measured.items():
+        if name is not None and name not in known and (kind == "condition" or not subject.recipe.quick):
+            raise ConfigError(
+                f"the promise {promise.text!r} is about the {kind} {name!r}, which is not measured{did_you_mean(name, known)}; "
+                f"it is one of {', '.join(known)}"
+            )
 
 
 def schedule(subject: Subject) -> list[Finding]:
     """Stages and adaptive weights name components that the grader has."""
-    subject.recipe.schedule(subject.grader)  # raises for a name that the grader does not know
-    stages = subject.recipe.stage
-    if not stages:
-        adapt = subject.recipe.adaptive is not None
-        return [passed("weights adapt" if adapt else "the grader's weights stay as they are")]
-    lengths = [stage.steps for stage in stages]
-    ends = sum(length or 0 for length in lengths[:-1])
-    said = [f"{stage.name} {stage.steps or subject.recipe.grpo.max_steps - ends}" for stage in stages]
+    recipe = subject.recipe
+    recipe.schedule(subject.grader)  # raises for a name that the grader does not know
+    if not recipe.stage:
+        return [passed("the grader's weights stay as they are" if recipe.adaptive is None else "weights adapt")]
+    begun = sum(stage.steps or 0 for stage in recipe.stage[:-1])
+    said = [f"{stage.name} {stage.steps or recipe.grpo.max_steps - begun}" for stage in recipe.stage]
     return [passed(f"stages: {', '.join(said)} steps")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.errors import first_line
@@ -14,16 +14,6 @@ from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
 from gradus.runs.recipe.record import Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of the table. ``skip``: could not be looked at. ``remedy`` is empty if nothing is to be done."""
-
-    check: str = ""
-    status: Literal["pass", "warn", "fail", "skip"]
-    message: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,26 +27,6 @@ class Longest:
     said: int
     answer: int
     needed: int
-
-
-def passed(message: str, *, check: str = "") -> Finding:
-    """Nothing to do."""
-    return Finding(check=check, status="pass", message=message)
-
-
-def warned(message: str, remedy: str) -> Finding:
-    """A run would go through, and disappoint."""
-    return Finding(check="", status="warn", message=message, remedy=remedy)
-
-
-def failed(message: str, remedy: str, *, check: str = "") -> Finding:
-    """A run would break, or train on something wrong."""
-    return Finding(check=check, status="fail", message=message, remedy=remedy)
-
-
-def skipped(message: str, remedy: str) -> Finding:
-    """Not looked at, and how it would be."""
-    return Finding(check="", status="skip", message=message, remedy=remedy)
 
 
 class Subject:

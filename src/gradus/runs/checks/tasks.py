@@ -11,7 +11,8 @@ from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.under_way import make_environment, start_of, unequal_starts
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
+from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
+from gradus.runs.checks.subject import Subject
 from gradus.stats import format_number
 
 _FEW = 8  # tasks of each condition that gold answers
@@ -125,41 +126,26 @@ def gold(subject: Subject) -> list[Finding]:
     below = [episode for episode in episodes if not _full(subject, episode, top)]
     if below:
         asked = below[0].turns[0].observation[:60] if below[0].turns else "?"
-        return [
-            failed(f"gold does not get the full reward on {len(below)} of {len(episodes)} tasks, as in {asked!r}", _TRY)
-        ]
+        message = f"gold does not get the full reward on {len(below)} of {len(episodes)} tasks, as in {asked!r}"
+        return [failed(message, _TRY)]
     if top is not None:
         return [passed(f"{len(episodes)} gold episodes get the full reward")]
-    earned, nothing = (_mean_reward(each) for each in (episodes, _silent(subject, tasks)))
-    if earned is None:
-        return [failed("no gold episode has a reward", _TRY)]
+    earned, nothing = _mean_reward(episodes), None
+    if "silence" in spec.policies:
+        nothing = _mean_reward(roll_out(spec, spec.policy("silence"), tasks, grader=grader).episodes)
     if nothing is not None and earned <= nothing:
-        return [
-            failed(
-                f"gold gets a reward of {format_number(earned)} and an empty answer {format_number(nothing)} on the same tasks",
-                _TRY,
-            )
-        ]
-    return [
-        passed(
-            f"{len(episodes)} gold episodes are right, their reward is {format_number(earned)} (no range is declared)"
-        )
-    ]
+        message = f"gold gets a reward of {format_number(earned)} and an empty answer {format_number(nothing)} on the same tasks"
+        return [failed(message, _TRY)]
+    message = f"{len(episodes)} gold episodes are right, their reward is {format_number(earned)} (no range is declared)"
+    return [passed(message)]
 
 
 _TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"
 
 
-def _silent(subject: Subject, tasks: list[Task]) -> list[Episode]:
-    """The tasks with an empty answer each; nothing if there is no such policy."""
-    if "silence" not in subject.spec.policies:
-        return []
-    return roll_out(subject.spec, subject.spec.policy("silence"), tasks, grader=subject.grader).episodes
-
-
-def _mean_reward(episodes: list[Episode]) -> float | None:
+def _mean_reward(episodes: list[Episode]) -> float:
     values = [each.reward.value for each in episodes if each.reward is not None and each.reward.value is not None]
-    return sum(values) / len(values) if values else None
+    return sum(values) / max(1, len(values))
 
 
 def _error(episode: Episode) -> str | None:

@@ -1,8 +1,6 @@
-"""What a GRPO run will need, said before it starts: memory, time and money, from shapes alone. No weights are loaded.
+"""Forecasts memory, time and money of a GRPO run from shapes alone. No weights are loaded.
 
-The memory forecast adds up what is alive at the two peaks of a step, sampling and the backward pass; each term is a count of
-numbers that follows from the model's shape, and the comments say what they are. Time divides the arithmetic by what this
-machine was measured to do, times the share of it that such work reaches.
+Time is the arithmetic of a step divided by what this machine was measured to do, times the share of it that such work reaches.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.runs.planning.hardware import Hardware
+from gradus.runs.planning.hardware import GIB, Hardware
 from gradus.runs.planning.memory import (
     cache_bytes,
     memory_forecast,
@@ -26,7 +24,6 @@ from gradus.runs.planning.shapes import Lengths, ModelShape
 from gradus.stats import format_money
 from gradus.training.config import GrpoConfig
 
-GIB = 2**30
 _ADAPTERS = {"rank": 16, "alpha": 32}
 
 
@@ -81,11 +78,19 @@ def make_plan(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware:
 
 
 def check_fits(plan: Plan, config: GrpoConfig) -> None:
-    """Raises ConfigError that names a setting with a value that fits, or several that fit together, if there are any."""
+    """Raises ConfigError if a plan does not fit; it names settings that do, if there are any."""
     if plan.fits:
         return
+    fitted, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
+    held = sum(plan.memory.get(name, 0.0) for name in ("weights", "gradients", "masters", "optimizer", "reference"))
+    if fitted.fits:
+        way = f"set {' and '.join(changed)}"
+    elif held > plan.hardware.memory:
+        way = "choose a smaller model, or a machine with more memory"
+    else:
+        way = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
-    raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {_way_out(plan, config)}")
+    raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {way}")
 
 
 def fit_to_memory(
@@ -97,8 +102,10 @@ def fit_to_memory(
     the last attempt, and :func:`check_fits` refuses it.
     """
     attempts: list[dict[str, Any]] = [{"gradient_checkpointing": True}]
-    attempts += [{"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512) if budget < config.token_budget]
-    attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8) if rows < rows_at_once(config)]
+    attempts += [
+        {"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512, 256) if budget < config.token_budget
+    ]
+    attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8, 4, 2, 1) if rows < rows_at_once(config)]
     attempts += [{"optimizer": "adamw8bit"}] if config.optimizer == "adamw" and config.lora is None else []
     adapters = {"lora": _ADAPTERS, "lr": 1e-5, "optimizer": config.optimizer}
     attempts += [adapters] if config.lora is None else []
@@ -123,42 +130,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}={each}" for key, each in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _way_out(plan: Plan, config: GrpoConfig) -> str:
-    """The first setting that is enough by itself, else the settings that are enough together, else what lies outside of them."""
-    for change, text in _single_changes(config):
-        other = GrpoConfig.model_validate({**config.model_dump(exclude_unset=True), **change})
-        if make_plan(plan.model, other, plan.lengths, plan.hardware).fits:
-            return f"set {text}"
-    together, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
-    if together.fits:
-        return f"set {' and '.join(changed)}"
-    held = sum(plan.memory.get(name, 0.0) for name in ("weights", "gradients", "masters", "optimizer", "reference"))
-    if held > plan.hardware.memory:
-        return "choose a smaller model, or a machine with more memory"
-    return "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
-
-
-def _single_changes(config: GrpoConfig) -> list[tuple[dict[str, Any], str]]:
-    """Changes of one setting that need less memory, with how each is called; what costs only time comes first."""
-    rows, budgets = rows_at_once(config), _halves(config.token_budget, least=256)
-    changes: list[tuple[dict[str, Any], str]] = []
-    changes += [({"token_budget": each}, f"token_budget to {each} (now {config.token_budget})") for each in budgets]
-    if not config.gradient_checkpointing:
-        changes.append(({"gradient_checkpointing": True}, "gradient_checkpointing"))
-    fewer = _halves(rows, least=1)
-    changes += [({"batch_size": each}, f"batch_size to {each} (now {rows} rows are sampled at once)") for each in fewer]
-    if config.lora is None:
-        why = "which needs no gradients and no optimizer memory for the weights"
-        changes.append(({"lora": _ADAPTERS}, f"lora, as in {_toml(_ADAPTERS)}, {why}"))
-    return changes
-
-
-def _halves(number: int, *, least: int) -> list[int]:
-    """Half of it, a quarter and so on, each a multiple of ``least``."""
-    halves = (number >> power for power in range(1, number.bit_length()))
-    return [each // least * least for each in halves if each >= least]
 
 
 def _time_forecast(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> dict[str, float]:

@@ -87,7 +87,6 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         parameter for name, parameter in model.named_parameters() if ".experts." in name and parameter.dim() == 3
     ]
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
-    kept = {name: getattr(text, name, None) for name in ("num_key_value_heads", "head_dim", "intermediate_size")}
     head = model.get_output_embeddings()
     linear = {
         name: module.weight
@@ -107,9 +106,9 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         products=matrices + routed * sum(parameter[0].numel() for parameter in experts),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
-        kv_heads=kept["num_key_value_heads"] or heads,
-        head_dim=kept["head_dim"] or (text.hidden_size // heads if heads else 0),
-        intermediate=kept["intermediate_size"] or 4 * text.hidden_size,
+        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_dim=getattr(text, "head_dim", None) or (text.hidden_size // heads if heads else 0),
+        intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
         context=context_length(config),
         finishes_logits=finishes_logits(text),
