@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +31,6 @@ from gradus.core import (
 )
 from gradus.environments.tools import by_call, tool_environment
 
-sys.path.insert(0, str(Path(__file__).parent))  # the tests of this folder import verifiers_stand_in
 collect_ignore = ["stock_client.py", "two_processes.py"]  # scripts that other interpreters and launchers run
 STEPS = 6
 
@@ -201,3 +202,21 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def stock_python() -> Callable[[str], Path]:
+    """The Python of a virtual environment that holds a package of the registry; it is kept in the temporary directory."""
+
+    def python(requirement: str) -> Path:
+        folder = Path(tempfile.gettempdir()) / f"gradus-{requirement.replace('==', '-')}"
+        if not (folder / "done").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            pip = [folder / "bin/pip", "install", "--quiet", requirement]
+            installed = subprocess.run(pip, capture_output=True, text=True)
+            if installed.returncode != 0:
+                pytest.skip(f"needs {requirement} from a package registry: {installed.stderr[-300:]}")
+            (folder / "done").touch()
+        return folder / "bin" / "python"
+
+    return python

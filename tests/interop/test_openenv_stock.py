@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,17 +30,9 @@ CLIENT = Path(__file__).parent / "stock_client.py"
 
 
 @pytest.fixture(scope="module")
-def stock() -> Path:
-    """The ``bin`` folder of a virtual environment that holds one stock OpenEnv."""
-    folder = Path(tempfile.gettempdir()) / f"gradus-{STOCK.replace('==', '-')}"
-    done = folder / "done"
-    if not done.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        installed = subprocess.run([folder / "bin/pip", "install", "--quiet", STOCK], capture_output=True, text=True)
-        if installed.returncode != 0:
-            pytest.skip(f"needs {STOCK} from a package registry: {installed.stderr[-300:]}")
-        done.touch()
-    return folder / "bin"
+def stock(stock_python: Callable[[str], Path]) -> Path:
+    """The ``bin`` folder of a virtual environment that holds the stock package."""
+    return stock_python(STOCK).parent
 
 
 def played_by(stock: Path, address: str, kind: str, sessions: int, steps: int) -> list[list[float]]:

@@ -1,8 +1,8 @@
-"""``verifiers:MODULE``: environments of verifiers 0.1 to 0.3, and tasksets of 0.4, rewarded by their own functions.
+"""``verifiers:MODULE``: tasksets of verifiers 0.4, rewarded by their own functions.
 
 MODULE is a module that is installed where verifiers is, or a file ``my_taskset.py``. The pins of verifiers conflict with ours, so
 it runs in a process of its own: GRADUS_VERIFIERS_PYTHON names the Python of the environment that has it. Tasks that take one reply are
-scored by it alone; environments that say more than once something, and tasksets with tools, have episodes of several turns.
+scored by it alone; tasksets with tools have episodes of several turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.code_files import file_sources
@@ -24,13 +23,13 @@ from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks
-from gradus.interop.suites.naming import SuiteNames, option_value, started
+from gradus.interop.suites.naming import SuiteNames, started
 from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
 from gradus.sandbox.worker import Worker, WorkerError
 
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
 _TASKS = 2000  # of an endless taskset
-_TURNS = 10  # of what names no limit itself
+_TURNS = 10  # of an episode with tools
 
 
 @cache
@@ -44,54 +43,42 @@ def _running(place: str) -> Worker:
     return started(
         _worker(python, frozenset({"": place, **file_sources(place)}.items() if place.endswith(".py") else ())),
         "verifiers",
-        f"verifiers==0.4.0 (0.3.1 for environments with load_environment) in an environment of its own, and set {_SETTING} to its "
-        f"python (now {python})",
+        f"verifiers==0.4.0 in an environment of its own, and set {_SETTING} to its python (now {python})",
     )
 
 
 def suite_names() -> SuiteNames:
-    """Tasksets and environments are modules of one's own; there is no list of them."""
-    return {"MODULE": "a module or file.py with one verifiers Taskset in __all__, or with load_environment"}
+    """Says what a name is: tasksets are modules of one's own, and nothing lists them."""
+    return {"MODULE": "a module or file.py with one verifiers Taskset in __all__"}
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
-    """``MODULE`` or ``FILE.py``, and options: ``?turns=N`` limits episodes, all others go to ``load_environment``."""
+    """``MODULE`` or ``FILE.py``; ``?turns=N`` limits episodes with tools."""
     if not argument:
         raise ConfigError("verifiers takes a module or a file, as in verifiers:my_taskset.py")
     place, _, query = argument.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    turns = options.pop("turns", None)
-    if turns is not None and (not turns.isdecimal() or int(turns) < 1):
-        raise ConfigError(f"verifiers:{place} takes the option turns=NUMBER, got turns={turns}")
+    turns = query.removeprefix("turns=") if query else str(_TURNS)
+    if not turns.isdecimal() or int(turns) < 1:
+        raise ConfigError(f"verifiers:{place} takes the option turns=NUMBER, got {query!r}")
     if place.endswith(".py") and not Path(place).is_file():
         raise ConfigError(f"no file {place} for verifiers:{argument}")
     path = str(Path(place).resolve()) if place.endswith(".py") else place
-    given = json.dumps({key: option_value(text) for key, text in options.items()})
-    module = {"module": path, "limit": _TASKS, "options": given}
+    module = {"module": path, "limit": _TASKS}
     worker = _running(path)
     try:
         about = worker.call("describe", **module)
     except WorkerError as error:
         raise ConfigError(f"verifiers:{argument} cannot be loaded: {error}") from error
-    tasks = _tasks(f"verifiers:{argument}", about["rows"], about["held_out"])
+    rows = about["rows"]
+    system = next((row["system"] for row in rows if row["system"]), "")
+    items = [_item(row, index) for index, row in enumerate(rows)]
+    tasks = split_items(f"verifiers:{argument}", items, None, system_prompt=system)
     sources = file_sources(path) if path.endswith(".py") else {f"code of {path}": about["code"]}
     if about["kind"] == "one reply":
-        return replace(_one_reply(worker, tasks, module, about["rows"]), sources=sources)
-    sources[f"rows of {Path(path).name}"] = sha256(json.dumps(about["rows"]).encode()).hexdigest()
-    kind = "verifiers environment" if about["kind"] == "environment" else "verifiers taskset with tools"
-    summary = f"{len(about['rows'])} tasks of the {kind} {argument}"
-    spec = episode_spec(worker, tasks, module, summary=summary, max_turns=int(turns or about["turns"] or _TURNS))
-    return replace(spec, sources=sources)
-
-
-def _tasks(name: str, rows: Sequence[Mapping[str, Any]], held_out: int | None) -> TableTasks:
-    """The rows in splits; from ``held_out`` on they are held out, unless they ask nothing that the others do not ask."""
-    items = [_item(row, index) for index, row in enumerate(rows)]
-    train, kept = items[:held_out], items[held_out:] if held_out else None
-    if kept and {each.question for each in train} <= {each.question for each in kept}:
-        train, kept = items[:held_out], None
-    system = next((row["system"] for row in rows if row["system"]), "")
-    return split_items(name, train, kept, system_prompt=system)
+        return replace(_one_reply(worker, tasks, module, rows), sources=sources)
+    sources[f"rows of {Path(path).name}"] = sha256(json.dumps(rows).encode()).hexdigest()
+    summary = f"{len(rows)} tasks of the verifiers taskset with tools {argument}"
+    return replace(episode_spec(worker, tasks, module, summary=summary, max_turns=int(turns)), sources=sources)
 
 
 def _one_reply(
@@ -104,7 +91,7 @@ def _one_reply(
     def judge(item: Item, text: str) -> Verdict:
         index = item.columns["index"]
         try:
-            result = worker.call("score", module=module["module"], limit=_TASKS, index=index, reply=text)
+            result = worker.call("score", **module, index=index, reply=text)
         except WorkerError as error:
             return Verdict(score=None, given=text, error=f"rewards of {name}: {error}")
         problem = "no reward of this task can be computed without a sandbox" if result["reward"] is None else None

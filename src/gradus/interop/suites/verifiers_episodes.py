@@ -1,4 +1,4 @@
-"""Episodes of several turns in verifiers' own process: environments up to 0.3, and tasksets of 0.4 with tools."""
+"""Episodes of several turns in verifiers' own process: tasksets with tools."""
 
 from __future__ import annotations
 
@@ -122,7 +122,6 @@ class VerifiersEpisode:
         return Observation(
             text="\n".join(each.content for each in messages),
             messages=tuple(messages),
-            restart=told["restart"],
             terminated=told["done"],
             reward=told["reward"] if told["done"] else None,
         )

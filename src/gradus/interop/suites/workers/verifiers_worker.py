@@ -1,8 +1,7 @@
 """Runs in a process of its own, with a Python that has verifiers: lists tasks, scores replies to them, and runs their episodes.
 
-Nothing of Gradus is imported. Three kinds of modules are known: tasksets of verifiers 0.4 whose tasks take one reply, such tasksets with
-tools, and environments of verifiers 0.1 to 0.3 (``load_environment``). A reply is scored offline: rewards that need a runtime (a sandbox)
-are skipped by verifiers.
+Nothing of Gradus is imported. Two kinds of tasksets of verifiers 0.4 are known: those whose tasks take one reply, and those with tools. A
+reply is scored offline: verifiers skips rewards that need a runtime (a sandbox).
 """
 
 import asyncio
@@ -10,11 +9,9 @@ import importlib
 import importlib.util
 import inspect
 import json
-import logging
 import random
 import re
 import sys
-from contextvars import ContextVar
 from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
@@ -56,22 +53,6 @@ def _code(module):
 
 
 @lru_cache(maxsize=8)
-def _environment(module, options):
-    """What ``load_environment`` of a module returns; None for a taskset of 0.4."""
-    package = sys.modules[_import(module).replace("-", "_")]
-    load = getattr(package, "load_environment", None)
-    return None if load is None else load(**json.loads(options))
-
-
-@lru_cache(maxsize=8)
-def _rows(module, options, limit):
-    """The rows of an environment's data set and those of its ``eval_dataset``, each up to ``limit``."""
-    environment = _environment(module, options)
-    several = environment.build_dataset(), environment.build_eval_dataset()
-    return [[] if each is None else list(islice(each, limit)) for each in several]
-
-
-@lru_cache(maxsize=8)
 def _taskset(module, limit):
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils import loaders
@@ -109,34 +90,16 @@ def _hook(task, name):
     return None if getattr(type(task), name) is getattr(vf.Task, name) else getattr(task, name)
 
 
-def describe(module, limit, options):
-    """``one reply``, ``tools`` or ``environment``; how many turns it allows itself; a digest of its code; its tasks.
-
-    ``held_out``: the number of the first task that the environment itself keeps for evaluation; None if it keeps none.
-    """
-    _import(module)
-    about = {"code": _code(module), "turns": None, "held_out": None}
-    environment = _environment(module, options)
-    if environment is not None:
-        if getattr(environment, "requires_group_rollouts", False):
-            raise ValueError("its rubric rewards groups, not episodes; that is not supported")
-        train, kept = _rows(module, options, limit)
-        if not train and not kept:
-            raise ValueError("it has neither a dataset nor an eval_dataset")
-        turns = getattr(environment, "max_turns", -1)
-        about |= {"turns": turns if turns > 0 else None, "held_out": len(train) if train and kept else None}
-        rows = [_row(row["prompt"], row.get("answer")) for row in train + kept]
-        return {**about, "kind": "environment", "rows": rows}
-    if options != "{}":
-        raise ValueError("options are for load_environment; a taskset takes none")
+def describe(module, limit):
+    """``one reply`` or ``tools``, a digest of the module's code, and its tasks."""
     taskset, tasks = _taskset(module, limit)
     rows = [_row(_prompt(each), getattr(each.data, "answer", None)) for each in tasks]
-    tools = bool(tasks) and bool(_toolsets(taskset, tasks[0]))
-    return {**about, "kind": "tools" if tools else "one reply", "rows": rows}
+    kind = "tools" if tasks and _toolsets(taskset, tasks[0]) else "one reply"
+    return {"kind": kind, "code": _code(module), "rows": rows}
 
 
 def _prompt(task):
-    """The messages that a task of 0.4 begins with."""
+    """The messages that a task begins with."""
     import verifiers.v1 as vf
 
     data = task.data
@@ -155,7 +118,7 @@ def _row(prompt, answer):
 def score(module, limit, index, reply):
     """The reward of one reply and what it is made of; None if no reward could be computed without a sandbox."""
     random.seed(index)
-    return LOOP.run_until_complete(_scored(_Toolsets(module, limit, "{}", index), reply))
+    return LOOP.run_until_complete(_scored(_Episode(module, limit, index), reply))
 
 
 async def _scored(episode, reply):
@@ -168,14 +131,13 @@ def _reward(trace):
     return {"reward": float(trace.reward) if parts else None, "parts": parts}
 
 
-# -- episodes: of either kind they are asked for a reply, given one, and asked again --------------------------------------
+# -- episodes --------------------------------------------------------------------------------------------------------------
 
 
-def start(key, module, limit, options, index, seed):
+def start(key, module, limit, index, seed):
     """Begin an episode; what the model sees first, with its tools."""
-    random.seed(seed)  # what an environment draws as it begins is the same for all members of a group
-    kind = _Asking if _environment(module, options) is not None else _Toolsets
-    EPISODES[key] = kind(module, limit, options, index)
+    random.seed(seed)  # what a taskset draws as an episode begins is the same for all members of a group
+    EPISODES[key] = _Episode(module, limit, index)
     return LOOP.run_until_complete(EPISODES[key].begin())
 
 
@@ -191,124 +153,7 @@ def finish(key):
 
 def close(key):
     """Forget an episode."""
-    episode = EPISODES.pop(key, None)
-    if episode is not None:
-        LOOP.run_until_complete(episode.close())
-
-
-class _Asking:
-    """An episode of an environment up to 0.3. It runs as it always does; the model that it asks is whoever calls :meth:`step`."""
-
-    def __init__(self, module, limit, options, index):
-        self.environment = _environment(module, options)
-        train, kept = _rows(module, options, limit)
-        row = dict((train + kept)[index])
-        self.failed = []  # what its reward functions raised
-        self.task = LOOP.create_task(self._rollout({"example_id": index, **row}))
-        self.asked = asyncio.Event()  # the environment waits for a reply
-        self.prompt, self.tools, self.known = [], [], []
-        self.reply = None
-
-    async def _rollout(self, row):
-        state = await self.environment.rollout(row, _model(self), "gradus", {})
-        if state.get("error") is not None:
-            raise state["error"]
-        FAILED.set(self.failed)
-        logging.getLogger("verifiers").addHandler(
-            LISTENER
-        )  # again each time, as whoever sets up logging may have removed it
-        await self.environment.rubric.score_rollout(state)
-        return state
-
-    async def ask(self, prompt, tools):
-        """What the environment's model does: wait for a reply."""
-        self.prompt, self.tools = [_plain(each) for each in prompt], tools or []
-        self.reply = LOOP.create_future()
-        self.asked.set()
-        return await self.reply
-
-    async def _next(self):
-        waiting = LOOP.create_task(self.asked.wait())
-        await asyncio.wait({waiting, self.task}, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        self.asked.clear()
-        if not self.task.done():
-            return self._seen(self.prompt)
-        state = self.task.result()
-        whole = [_plain(each) for each in [*state["prompt"], *(state["completion"] or [])]]
-        end = {"reward": state["reward"], "parts": state["metrics"]}
-        if self.failed:
-            end = {"reward": None, "parts": {}, "error": "; ".join(self.failed)}
-        return {**self._seen(whole), "done": True, **end}
-
-    def _seen(self, whole):
-        """What is new since the last reply; everything, if the environment wrote the past anew."""
-        known, self.known = self.known, whole
-        extends = whole[: len(known)] == known
-        schemas = [
-            {"name": each.name, "description": each.description, "parameters": each.parameters} for each in self.tools
-        ]
-        new = whole[len(known) :] if extends else whole
-        return {"messages": new, "restart": not extends, "tools": schemas, "done": False}
-
-    async def begin(self):
-        return await self._next()
-
-    async def step(self, content, calls):
-        message = _legacy_reply(content, calls)
-        self.known = [*self.known, _plain(message)]
-        self.reply.set_result(message)
-        return await self._next()
-
-    async def finish(self):
-        from verifiers.errors import OverlongPromptError
-
-        if not self.task.done():
-            self.reply.set_exception(OverlongPromptError("the episode ends here"))
-        return await self._next()
-
-    async def close(self):
-        self.task.cancel()
-        await asyncio.wait({self.task})
-        if not self.task.cancelled():
-            self.task.exception()  # seen, so that asyncio does not complain
-
-
-FAILED = ContextVar("failed", default=None)  # the list that a failure of a reward function goes to
-
-
-class _Failures(logging.Handler):
-    """Hears what the functions of a rubric raise: verifiers logs it and counts 0."""
-
-    def emit(self, record):
-        failed = FAILED.get()
-        if failed is not None and record.levelno >= logging.ERROR:
-            failed.append(record.getMessage())
-
-
-LISTENER = _Failures()
-
-
-def _model(episode):
-    """A client of verifiers that asks ``episode``."""
-    from verifiers.clients import Client
-    from verifiers.types import Response
-
-    class Model(Client):
-        async def get_response(self, prompt, model, sampling_args, tools=None, **more):
-            message = await episode.ask(prompt, tools)
-            return Response(id="gradus", created=0, model=model, usage=None, message=message)
-
-    Model.__abstractmethods__ = frozenset()  # the others make requests of another dialect
-    return Model(episode)
-
-
-def _legacy_reply(content, calls):
-    from verifiers.types import ResponseMessage, ToolCall
-
-    tool_calls = [ToolCall(id=each["id"], name=each["name"], arguments=json.dumps(each["arguments"])) for each in calls]
-    reason = "tool_calls" if calls else "stop"
-    return ResponseMessage(content=content, tool_calls=tool_calls or None, finish_reason=reason, is_truncated=False)
+    EPISODES.pop(key, None)
 
 
 def _plain(message):
@@ -331,10 +176,10 @@ def _text(content):
     return "\n".join(each["text"] for each in parts)
 
 
-class _Toolsets:
-    """An episode of a taskset of 0.4 with tools, without a harness: replies that call tools go on, one that does not is the last."""
+class _Episode:
+    """An episode of a taskset, without a harness: replies that call tools go on, one that does not is the last."""
 
-    def __init__(self, module, limit, options, index):
+    def __init__(self, module, limit, index):
         self.taskset, tasks = _taskset(module, limit)
         self.task = tasks[index]
         self.trace = _trace(self.task)
@@ -346,7 +191,7 @@ class _Toolsets:
         for each in messages:
             _say(self.trace, each)
         schemas = [schema for each in _toolsets(self.taskset, self.task) for schema in await self._served(each)]
-        return {"messages": [_plain(each) for each in messages], "restart": False, "tools": schemas, "done": False}
+        return {"messages": [_plain(each) for each in messages], "tools": schemas, "done": False}
 
     async def _served(self, toolset):
         """The toolset behind an MCP server in this process: the same schemas and results as by its own server, without a connection."""
@@ -390,7 +235,7 @@ class _Toolsets:
         for each in results:
             _say(self.trace, each)
         messages = [_plain(each) for each in results]
-        seen = {"messages": messages, "restart": False, "tools": None, "done": False}
+        seen = {"messages": messages, "tools": None, "done": False}
         stopped = not calls or await self._stopped()
         return {**seen, **(await self.finish() if stopped else {})}
 
@@ -418,16 +263,13 @@ class _Toolsets:
     async def finish(self):
         await self._call_hook("finalize")
         await self.task.score(self.trace)
-        return {"messages": [], "restart": False, "tools": None, "done": True, **_reward(self.trace)}
+        return {"messages": [], "tools": None, "done": True, **_reward(self.trace)}
 
     async def _call_hook(self, name):
         from verifiers.v1.utils.decorators import invoke
 
         if hook := _hook(self.task, name):
             await invoke(hook, {"trace": self.trace})
-
-    async def close(self):
-        pass
 
 
 def _toolsets(taskset, task):
@@ -451,7 +293,7 @@ def _say(trace, message, sampled=False):
 
 
 def ready():
-    """Whether verifiers is here at all."""
+    """Return the release of verifiers; raises ModuleNotFoundError without it."""
     import verifiers
 
     return verifiers.__version__
