@@ -119,7 +119,6 @@ def test_an_option_has_the_default_of_the_call_that_it_goes_to(command, call):
     [
         (("audit", "arithmetic", "--attempts", 3), "--attempts"),
         (("audit", "new.json", "--compare", "old.json", "--seed", 2), "--seed"),
-        (("export", "run", "logs", "--format", "inspect", "--overwrite"), "--overwrite"),
     ],
 )
 def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatch):
@@ -128,7 +127,6 @@ def test_an_option_without_effect_is_refused(words, option, tmp_path, monkeypatc
     for each in (
         "commands.audit",
         "commands.compare_audits",
-        "commands.export_logs",
     ):
         monkeypatch.setattr(f"gradus.{each}", lambda *_, **__: pytest.fail("it went on"))
     said = gradus(*words, expect=3).stderr
@@ -335,8 +333,11 @@ def test_commands_end_with_the_next_one(tmp_path):
     lessons = tmp_path / "my lessons.jsonl"
     said = gradus("teach", "arithmetic", "-n", 2, "-o", lessons).stderr
     assert said.splitlines()[-1] == f"next: gradus sft arithmetic --data '{lessons}'"
-    said = gradus("push", lessons, "me/lessons", "--public", "--dry-run").stderr
-    assert said.splitlines()[-1] == f"next: gradus push '{lessons}' me/lessons --public"
+    model = tmp_path / "my model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "qwen2"}')
+    said = gradus("push", model, "me/model", "--public", "--dry-run").stderr
+    assert said.splitlines()[-1] == f"next: gradus push '{model}' me/model --public"
     assert "next: gradus rewards try" in gradus("rewards", "list").stderr
     said = gradus("rewards", "try", "-c", "x", "-a", "x", "--reward", "format=2").stderr
     assert "next: gradus audit arithmetic --reward format=2" in said

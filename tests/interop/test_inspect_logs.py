@@ -1,11 +1,9 @@
-"""Logs of inspect_ai: ours are read by its library, its own are compared as runs are."""
+"""Logs of inspect_ai: compared as runs are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +11,7 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError
-from gradus.interop.inspect_logs import _metrics, is_log, read_log, write_logs
-from gradus.rollouts import roll_out
+from gradus.interop.inspect_logs import is_log, read_log
 
 
 def test_without_the_package_the_message_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,13 +22,11 @@ def test_without_the_package_the_message_names_it(tmp_path: Path, monkeypatch: p
     assert not is_log(tmp_path)
 
 
-def _sample(name: int, scores: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
+def _sample(name: int, scores: dict[str, Any]) -> Any:
     messages = [SimpleNamespace(role="user", text="q"), SimpleNamespace(role="assistant", text="a")]
     values = {scorer: SimpleNamespace(value=value) for scorer, value in scores.items()}
     asked = {"input": f"q{name}", "target": "a", "choices": None}
-    return SimpleNamespace(
-        id=name, epoch=1, scores=values, metadata=metadata, error=None, limit=None, messages=messages, **asked
-    )
+    return SimpleNamespace(id=name, epoch=1, scores=values, error=None, limit=None, messages=messages, **asked)
 
 
 def _stub(
@@ -39,13 +34,12 @@ def _stub(
     samples: list[Any] | dict[str, list[Any]],
     *,
     listed: tuple[str, ...] = (),
-    packages: tuple[str, ...] = (),
     whole: bool = True,
 ) -> None:
     """The library, with a log of these samples in every file, or of the samples of its name."""
     scores = [SimpleNamespace(name=name, scorer=name) for name in listed]
     config = SimpleNamespace(model_dump=lambda exclude_none: {})
-    told = {"task": "t", "model": "m", "task_args": {}, "scorers": scores, "packages": dict.fromkeys(packages)}
+    told = {"task": "t", "model": "m", "task_args": {}, "scorers": scores}
     spec = SimpleNamespace(**told, model_generate_config=config)
     results = SimpleNamespace(scores=scores) if whole else None
 
@@ -57,18 +51,8 @@ def _stub(
     monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
 
 
-def test_metadata_name_a_task_only_in_logs_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [_sample(index, {"s": "C"}, {"seed": 42, "condition": f"kind {index}"}) for index in range(20)]
-    _stub(monkeypatch, samples, packages=("inspect_ai",))
-    tasks = [each.task for each in read_log(Path("a.eval"), policy="a").episodes]
-    assert (len({task.seed for task in tasks}), {task.condition for task in tasks}) == (20, {"samples"})
-    _stub(monkeypatch, samples, packages=("gradus-rl",))
-    tasks = [each.task for each in read_log(Path("a.eval"), policy="a").episodes]
-    assert ({task.seed for task in tasks}, tasks[7].condition) == ({42}, "kind 7")
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "nan", "-inf", "4/5", [1, 0]])
-def test_a_score_that_is_no_finite_number_is_missing(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+def test_a_score_that_is_not_a_finite_number_is_missing(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
     _stub(monkeypatch, [_sample(index, {"s": value if index == 3 else "0.5"}) for index in range(5)])
     rewards = [each.reward for each in read_log(Path("a.eval"), policy="a").episodes]
     assert [reward and reward.value for reward in rewards] == [0.5, 0.5, 0.5, None, 0.5]
@@ -84,22 +68,11 @@ def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(m
     assert read_log(Path("a.eval"), policy="a").scorer == "g"
 
 
-def test_values_that_a_scorer_gives_by_name_are_as_many_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [_sample(index, {"s": {"form": 1, "right": "I"}, "t": 0.5}) for index in range(3)]
-    _stub(monkeypatch, samples)
-    log = read_log(Path("a.eval"), policy="a")
-    assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == ("s/form", 1.0)
-    assert log.episodes[0].metrics == {"s/right": 0.0, "t": 0.5}
-    _stub(monkeypatch, samples, listed=("right",))  # the library lists a value under its name and its scorer's
-    monkeypatch.setattr(samples[0].scores["s"], "value", {"form": 1, "right": [1, 0]})
-    assert read_log(Path("a.eval"), policy="a").scorer == "s/form"  # "right" alone names no score of ours
-
-
 def test_a_score_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _stub(monkeypatch, [_sample(0, {"s": [1, 0]})])
     (episode,) = read_log(Path("a.eval"), policy="a").episodes
     assert episode.reward is not None
-    assert episode.reward.error == "the score '[1, 0]' is no finite number"
+    assert episode.reward.error == "the score '[1, 0]' is not a finite number"
 
 
 def _asking(texts: Sequence[str], score: str) -> list[Any]:
@@ -161,18 +134,6 @@ def test_a_log_that_was_broken_off_says_how_many_samples_are_shared(
         _compared(tmp_path)
 
 
-def test_policies_whose_names_differ_by_a_slash_have_logs_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = SimpleNamespace(write_eval_log=lambda log, path: Path(path).write_text(log))
-    monkeypatch.setattr("gradus.interop.inspect_logs._library", lambda: library)
-    monkeypatch.setattr("gradus.interop.inspect_logs._log", lambda logs, episodes, condition, name, model: name)
-    spec = gradus.load_environment("arithmetic")
-    (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
-    paths = write_logs([replace(episode, policy=name) for name in ("a/b", "a_b", "a:b")], tmp_path, model="none")
-    assert [path.read_text() for path in paths] == ["gradus/a/b", "gradus/a_b", "gradus/a:b"]
-
-
 def test_a_sample_is_an_episode_with_its_epoch_its_end_and_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [("C", 1.0), ("I", 0.0), ("P", 0.5), ("N", 0.0), ("yes", 1.0), ("no", 0.0), (True, 1.0), ("3.5", 3.5)]
     samples = [_sample(index, {"s": word, "t": 0.25}) for index, (word, _) in enumerate(words)]
@@ -195,72 +156,6 @@ def test_a_sample_is_an_episode_with_its_epoch_its_end_and_its_scores(monkeypatc
     assert episodes[4].task.seed == read_log(Path("b.eval"), policy="b").episodes[4].task.seed > 10
     turns = [(turn.index, turn.observation, turn.action) for turn in episodes[4].turns]
     assert turns == [(0, "s\n\nu", "a"), (1, "t", "b")]
-
-
-@pytest.fixture
-def logs(tmp_path: Path) -> list[Path]:
-    pytest.importorskip("inspect_ai")
-    spec = gradus.load_environment("arithmetic")
-    written: list[Path] = []
-    for name in ("gold", "careless:0.5"):
-        tasks = spec.tasks("held-out", 12)
-        episodes = roll_out(spec, spec.policy(name), tasks, group_size=2, grader=spec.grader()).episodes
-        written += write_logs(episodes, tmp_path / name[:4], model="none")
-    return written
-
-
-def test_a_log_of_ours_reads_back(logs: list[Path]) -> None:
-    from inspect_ai.log import read_eval_log  # pyright: ignore[reportMissingImports]
-
-    log: Any = read_eval_log(str(logs[0]))
-    assert (log.eval.task, log.eval.dataset.name, log.results.total_samples) == ("arithmetic", "held-out", 24)
-    assert log.results.scores[0].metrics["mean"].value == 3.0
-    assert [message.role for message in log.samples[0].messages][-2:] == ["user", "assistant"]
-    back = read_log(logs[0], policy="gold")
-    assert {each.task.seed for each in back.episodes} == {
-        each.seed for each in gradus.load_environment("arithmetic").tasks("held-out", 12)
-    }
-    assert back.episodes[0].turns[0].action == log.samples[0].output.completion
-    assert back.episodes[0].task.id == log.samples[0].metadata["task"] != ""
-
-
-def test_the_grader_is_listed_first_if_the_first_episode_has_no_reward(tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai")
-    spec = gradus.load_environment("arithmetic")
-    episodes = list(roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 3), grader=spec.grader()).episodes)
-    episodes[0] = replace(episodes[0], reward=None)
-    (path,) = write_logs(episodes, tmp_path, model="none")
-    log = read_log(path, policy="gold")
-    assert (log.scorer, log.episodes[0].reward and log.episodes[0].reward.value) == (spec.default_grader, None)
-
-
-def test_a_metric_of_the_graders_name_does_not_take_the_place_of_the_reward(tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai")
-    spec = gradus.load_environment("arithmetic")
-    (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1), grader=spec.grader()).episodes
-    assert episode.reward is not None
-    episode = replace(episode, reward=replace(episode.reward, grader="exact"))
-    (path,) = write_logs([episode], tmp_path, model="none")
-    (back,) = read_log(path, policy="gold").episodes
-    assert (episode.metrics["exact"], back.reward and back.reward.value) == (1.0, 3.0)
-
-
-def test_the_epochs_of_a_task_are_one_figure() -> None:
-    logs = SimpleNamespace(EvalMetric=lambda name, value: value)
-    solved = [1.0, 1.0, 0.0, 1.0]
-    written = _metrics(logs, [(f"main/{task}", value) for task, value in enumerate(solved) for _ in range(8)])
-    assert written == {"mean": 0.75, "stderr": pytest.approx(stdev(solved) / 2)}
-    assert _metrics(logs, [("main/1", 1.0), ("main/1", 0.0)]) == {"mean": 0.5}  # of one task no error is known
-
-
-def test_logs_are_compared_over_their_samples(logs: list[Path], tmp_path: Path) -> None:
-    result = gradus.compare(f"gold={logs[0]}", f"careless={logs[1]}")
-    pair = result.to_json()["conditions"]["held-out"]["pairs"]["careless - gold"]["reward"]
-    assert pair["episodes"] == 12
-    assert pair["high"] < 0
-    assert pair["p_holm"] is not None
-    assert result.settings["model"] == {"gold": "gradus/gold", "careless": "gradus/careless:0.5"}
-    assert "careless" in result.report(tmp_path / "compare.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the library's own parts

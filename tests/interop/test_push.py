@@ -19,10 +19,8 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from gradus.cli import push as push_command
-from gradus.core import ConfigError, EnvironmentSpec, GradusError
+from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
-from gradus.policies.local.model_card import front_matter
-from gradus.rollouts import roll_out, write_episodes
 from tests.fakes import results_document
 
 NONE = {"mean": None, "low": None, "high": None}
@@ -98,11 +96,6 @@ def test_a_model_is_pushed_whatever_its_chat_template_is(run: Path) -> None:
     assert '"role": "user"' in (plan_push(run, "me/it").files[0].text or "")
 
 
-def test_a_cards_header_is_yaml_for_every_name() -> None:
-    head = {"data_files": "é 🦊: #1.jsonl", "tags": ["a", "b"]}
-    assert yaml.safe_load(front_matter(head).split("---")[1]) == head
-
-
 def test_a_model_that_was_pushed_before_has_each_file_once(run: Path) -> None:
     """Its figures and results are in the model's own folder, and were planned twice."""
     model = run / "grpo" / "best"
@@ -161,24 +154,6 @@ def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
     assert "not evaluated" in (plan.files[0].text or "")
 
 
-def test_episodes_become_a_data_set(adder: EnvironmentSpec, tmp_path: Path, serve: Callable[..., Any]) -> None:
-    from fakes import Answers
-
-    path = tmp_path / "teacher.jsonl"
-    one = Answers("ones", lambda start, observation: "1")
-    episodes = roll_out(adder, one, [adder.train_task(index) for index in range(3)]).episodes
-    write_episodes(path, episodes, environment="adder")
-    plan = plan_push(path, "me/lessons")
-    assert plan.kind == "dataset"
-    assert [file.path for file in plan.files] == ["README.md", "teacher.jsonl"]
-    assert "3 episodes (18 turns)" in (plan.files[0].text or "")
-    hub = LittleHub()
-    with serve(uvicorn.Config(hub.app, log_level="error")) as address:
-        upload(plan, endpoint=f"http://{address}", token="hf_right")
-    assert hub.files["teacher.jsonl"] == path.read_bytes()
-    assert hub.created[0]["type"] == "dataset"
-
-
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
     app = Typer()
     app.command()(push_command.command)
@@ -194,7 +169,7 @@ def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
 def test_what_cannot_be_pushed_is_said(tmp_path: Path, run: Path) -> None:
     with pytest.raises(ConfigError, match="owner/name"):
         plan_push(run, "it")
-    with pytest.raises(ConfigError, match="no model folder"):
+    with pytest.raises(ConfigError, match="expected a model folder"):
         plan_push(tmp_path, "me/it")
     with pytest.raises(GradusError, match="could not be reached"):
         upload(plan_push(run, "me/it"), endpoint="http://127.0.0.1:1", token="hf_right")

@@ -185,7 +185,7 @@ def test_a_task_of_one_reply_has_its_own_prompt_and_messages_and_its_hooks_run(w
     assert broken.reward.value is None
     assert "this grader broke" in (broken.reward.error or "")
     before = environment_sources(name, spec)
-    assert sorted(before) == ["code of mine.py", "code of weights.py"]
+    assert sorted(before) == ["code of mine.py", "code of weights.py", "rows of mine.py"]
     edited = environments.load(write(ADD.replace("range(80)", "range(82)"), weight=0.0))  # in a new process
     assert paid(edited) == {"In words.": hooks + right, "In digits.": hooks + right}
     after = environment_sources(name, edited)

@@ -1,4 +1,4 @@
-"""`gradus export`: a checkpoint as a plain Hugging Face folder, or an evaluation as logs of inspect_ai."""
+"""`gradus export`: a checkpoint as a plain Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -8,33 +8,21 @@ from pathlib import Path
 import typer
 
 from gradus.commands.options import MAX_NEW_TOKENS, TEMPERATURE
-from gradus.commands.output import refuse
 from gradus.core.printing import quiet
 
 
 def command(
     run: Path = typer.Argument(..., help="A run folder (its best checkpoint) or a model folder."),
     out: Path = typer.Argument(..., help="Folder to write; must be empty or not there."),
-    kind: str = typer.Option(
-        "model", "--format", help="model, or inspect: the evaluation as logs of inspect_ai (`inspect view`)."
-    ),
     merge: bool = typer.Option(True, "--merge/--no-merge", help="Merge adapters into the weights."),
     dtype: str = typer.Option("auto", "--dtype", help="float32, bfloat16, float16, or auto: that of the base model."),
     temperature: float | None = TEMPERATURE,
     max_new_tokens: int | None = MAX_NEW_TOKENS,
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is there."),
 ) -> None:
-    """Write model, tokenizer, generation config and a model card with the evaluation table; or the evaluation as logs."""
+    """Write model, tokenizer, generation config and a model card with the evaluation table."""
     from gradus import commands
-    from gradus.core import ConfigError
 
-    if kind not in ("model", "inspect"):
-        raise ConfigError(f"--format is model or inspect, got {kind!r}")
-    if kind == "inspect":
-        refuse("merge", "dtype", "temperature", "max_new_tokens", "overwrite", why="on logs")
-        for path in commands.export_logs(run, out):
-            typer.echo(str(path))
-        return
     sampling = {"temperature": temperature, "max_new_tokens": max_new_tokens}
     exported = commands.export(run, out, merge=merge, dtype=dtype, overwrite=overwrite, **sampling)
     merged = "" if exported.gap is None else f", merged (largest gap {exported.gap:.1e} nats)"

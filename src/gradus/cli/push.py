@@ -1,4 +1,4 @@
-"""`gradus push`: a model or trajectories to the Hugging Face Hub."""
+"""`gradus push`: a model to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gradus.commands.output import next_command, same
 
 
 def command(
-    source: Path = typer.Argument(..., help="A model folder, a run folder, or a .jsonl file of episodes."),
+    source: Path = typer.Argument(..., help="A model folder or a run folder."),
     repository: str = typer.Argument(..., help="Where to: owner/name."),
     public: bool = typer.Option(False, "--public", help="Let everybody see it; private otherwise."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show exactly what would be uploaded, and stop."),
     endpoint: str | None = typer.Option(None, "--endpoint", help="Another Hub than huggingface.co."),
 ) -> None:
-    """Upload a model or trajectories with a card to the Hugging Face Hub."""
+    """Upload a model with a card to the Hugging Face Hub."""
     from gradus import commands
 
     plan, address = commands.push(source, repository, public=public, dry_run=dry_run, endpoint=endpoint)
     seen = "private" if plan.private else "public"
-    typer.echo(f"{plan.kind} {plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
+    typer.echo(f"{plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
     for file in plan.files:
         typer.echo(f"  {file.size:>14,}  {file.path}{'' if file.source is None else f'  <- {file.source}'}")
     if address is not None:

@@ -11,7 +11,7 @@ from gradus.commands.checking import Audit, Checklist, Forecast, audit, check, p
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import describe, list_environments, load_environment, roll_out
 from gradus.commands.episodes import Regraded, StoredEpisodes, play, regrade, show
-from gradus.commands.models import can_chat, chat, export, export_logs, push, serve
+from gradus.commands.models import can_chat, chat, export, push, serve
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.servers import package_environment, serve_environment, watch
 from gradus.commands.stages import Diagnosis, diagnose, grpo, init, sft, teach
@@ -38,7 +38,6 @@ __all__ = [
     "diagnose",
     "evaluate",
     "export",
-    "export_logs",
     "grpo",
     "init",
     "is_stored_audit",

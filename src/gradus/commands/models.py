@@ -44,20 +44,6 @@ def export(
     return export_model(source, out, sampling=sampling, results=document, **options)
 
 
-def export_logs(run: str | Path, out: str | Path) -> list[Path]:
-    """Write a run's evaluation as logs of inspect_ai, one a policy and condition (and training seed); returns the paths."""
-    from gradus.evidence.reports.run_files import seed_folders
-    from gradus.interop.inspect_logs import write_logs
-    from gradus.rollouts import read_episodes
-
-    folder = Path(run)
-    written: list[Path] = []
-    for name, each in (seed_folders(folder) or {"": folder}).items():
-        episodes = read_episodes(each / "eval" / "episodes.jsonl.gz").episodes
-        written += write_logs(episodes, Path(out) / name.replace(" ", "-"), model=str(each))
-    return written
-
-
 def push(
     source: str | Path, repository: str, *, public: bool = False, dry_run: bool = False, endpoint: str | None = None
 ) -> tuple[PushPlan, str | None]:

@@ -176,7 +176,7 @@ def _compare_logs(runs: Mapping[str, Path]) -> Results:
 
     if not all(is_log(path) for path in runs.values()):
         raise ConfigError(
-            "a log of inspect_ai is compared with logs; gradus export RUN FOLDER --format inspect writes a run's evaluation as logs"
+            "a log of inspect_ai is compared with other logs, not with runs; give logs alone, or run folders alone"
         )
     logs = {name: read_log(path, policy=name) for name, path in runs.items()}
     _same({name: log.task for name, log in logs.items()}, "task")
