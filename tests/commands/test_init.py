@@ -11,7 +11,7 @@ from gradus.commands import init
 from gradus.core import Condition, ConfigError
 from gradus.environments import load
 from gradus.environments.verifiable import check_tasks
-from gradus.environments.verifiable.columns import gold_column
+from gradus.environments.verifiable.rows import gold_column
 from gradus.runs.recipe.first import find_columns
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.starter import starter
@@ -147,7 +147,7 @@ def test_a_row_without_an_answer_is_named(tmp_path):
     """The first command that a newcomer types ended in a traceback."""
     columns = [{"question": f"{n} + 1", "answer": f"one more #### {n + 1}"} for n in range(80)]
     del columns[7]["answer"]
-    with pytest.raises(ConfigError, match="row 8 has no column 'answer'; it has question"):
+    with pytest.raises(ConfigError, match="row 8 has no answer, as 1 of its 80 rows"):
         said_of(tmp_path, columns)
 
 

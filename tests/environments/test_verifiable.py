@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import os
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 import gradus
 from gradus import environments
 from gradus.commands.environments import as_name
-from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError, StorageError
+from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError
 from gradus.environments.verifiable import (
     ArithmeticTasks,
     DataSource,
@@ -27,8 +26,8 @@ from gradus.environments.verifiable import (
     read_tasks,
 )
 from gradus.environments.verifiable.arithmetic import solve, sum_item, work
-from gradus.environments.verifiable.datasets import read_rows, split_items
-from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks
+from gradus.environments.verifiable.from_files import read_rows
+from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks
 from gradus.rollouts import roll_out
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
@@ -44,11 +43,6 @@ def test_a_source_is_named_so_that_the_name_gives_it_again(question: str, answer
     """A column called "a+b" was looked for as "a b" wherever the name came from stored episodes."""
     source = DataSource(kind="jsonl", place="rows.jsonl", question=question, answer=answer, worked=worked)
     assert parse_source("jsonl", source.name.partition(":")[2]) == source
-
-
-def test_a_name_is_as_readable_as_it_can_be() -> None:
-    named = DataSource(kind="csv", place="r.csv", question="größe", answer="a+b = 100%", test="more/rows.csv").name
-    assert named == "csv:r.csv?question=größe&answer=a%2Bb%20%3D%20100%25&test=more/rows.csv"
 
 
 def mean(spec: EnvironmentSpec, policy: str, grader: str, episodes: int = 12) -> float:
@@ -87,11 +81,6 @@ def test_a_careless_teacher_knows_the_form_and_gets_sums_wrong() -> None:
     assert 0.05 < mean(spec, "careless:0.55", "correctness", 200) < 0.4  # 0.45 squared is 0.2
     with pytest.raises(ConfigError, match="careless takes a share between 0 and 1"):
         spec.policy("careless:2")
-
-
-def test_format_only_pays_for_nothing_and_correctness_does_not(spec: EnvironmentSpec) -> None:
-    assert mean(spec, "format-only", "format-only") == mean(spec, "gold", "format-only") == 2.0
-    assert mean(spec, "gold", "correctness") > mean(spec, "random", "correctness")
 
 
 def test_grades_stay_in_the_declared_range(spec: EnvironmentSpec) -> None:
@@ -136,14 +125,6 @@ def test_an_environment_takes_one_answer() -> None:
         environment.reset(seed=1, split="dev")
 
 
-def test_spans_mark_reasoning_and_answer() -> None:
-    environment = VerifiableEnvironment(ArithmeticTasks())
-    environment.reset(seed=1)
-    text = "<reasoning> 1 </reasoning> <answer> 2 </answer>"
-    spans = {span.name: text[span.start : span.end] for span in environment.step(text).action_spans}
-    assert spans == {"reasoning": " 1 ", "answer": " 2 "}
-
-
 @given(st.integers(0, 9999), st.sampled_from("+-*"), st.integers(0, 9999))
 def test_worked_solutions_end_in_the_right_answer(left: int, operation: str, right: int) -> None:
     left, right = max(left, right), min(left, right)
@@ -181,18 +162,6 @@ def test_a_condition_asks_nothing_twice(name: str) -> None:
 def test_a_sum_with_its_operands_swapped_is_the_same_task() -> None:
     contents = [sum_item(left, sign, right).content for left, sign, right in ((3, "+", 47), (47, "+", 3), (47, "-", 3))]
     assert contents[0] == contents[1] != contents[2]
-
-
-def test_harder_is_harder() -> None:
-    tasks = ArithmeticTasks(digits=2)
-    for seed in range(50):
-        columns = tasks.item("harder", seed).columns
-        assert 100 <= max(columns["left"], columns["right"]) < 1000
-
-
-def test_training_seeds_meet_no_seed_of_a_condition(spec: EnvironmentSpec) -> None:
-    seeds = {task.seed for condition in spec.conditions for task in spec.tasks(condition)}
-    assert not seeds & {spec.train_task(index).seed for index in range(2000)}
 
 
 def test_an_epoch_shows_every_training_row_once() -> None:
@@ -281,7 +250,7 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
     def answers() -> set[str]:
         return {item.answer for item in environments.load(f"jsonl:{path}").data_set.splits["train"]}
 
-    monkeypatch.setattr("gradus.environments.verifiable.datasets.read_rows", noted)
+    monkeypatch.setattr("gradus.environments.verifiable.from_files.read_rows", noted)
     write("a", age=60)
     assert answers() == answers() == {"a"}
     assert len(read) == 1
@@ -293,22 +262,14 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
     assert len(read) == 4
 
 
-def test_rows_for_trl_need_no_options(tmp_path: Path) -> None:
-    rows = [{"prompt": row["prompt"], "answer": row["target"]} for row in questions(40)]
-    plain = environments.load(f"jsonl:{write(tmp_path / 'plain.jsonl', rows)}")
-    mapped = environments.load(f"jsonl:{tmp_path / 'plain.jsonl'}?question=prompt")
-    shown = [spec.make().reset(seed=spec.train_task(0).seed).text for spec in (plain, mapped)]
-    assert shown[0] == shown[1] != ""
-
-
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
         (None, "needs a path"),
         ("nowhere.jsonl", "no file"),
         ("{}?color=x", "unknown option 'color'"),
-        ("{}?answer=gold", "no column 'gold'; it has prompt, target, tag; map it as in"),
-        ("{}?question=ask&answer=target", "no column 'ask'; it has prompt, target, tag; map it as in"),
+        ("{}?answer=gold", "no column 'gold', only prompt, target, tag; map them as in"),
+        ("{}?question=ask&answer=target", "no column 'ask', only prompt, target, tag; map them as in"),
         ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
     ],
 )
@@ -360,12 +321,6 @@ def test_questions_alone_are_data_for_rewards_that_need_no_answer(tmp_path: Path
         gradus.roll_out(file, "constant:a b", episodes=4)
 
 
-def test_a_broken_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "1"}\n{"question": \n')
-    with pytest.raises(StorageError, match="line 2 is not JSON"):
-        environments.load(f"jsonl:{tmp_path / 'a.jsonl'}")
-
-
 def test_a_good_data_set_has_no_problems() -> None:
     assert check_tasks(read_tasks(parse_source("gsm8k", str(DATA))), prompt_limit=400) == []
 
@@ -378,8 +333,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         {"prompt": "Empty?", "target": "#### "},
         {"prompt": "Long? " + "word " * 200, "target": "1"},
         {"prompt": "Torn?", "target": "</answer> 3"},
-        {"prompt": "Which two?", "target": ["a", "b"]},
-        {"prompt": "Which two numbers?", "target": [1, 2]},
         {"prompt": "How many minutes are 28 hours?", "target": "1680"},
         {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
     ]
@@ -389,7 +342,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     assert set(problems) == {
         "empty answers",
         "gold answers",
-        "structured answers",
         "prompt length",
         "duplicates",
         "contradictions",
@@ -397,21 +349,9 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     }
     assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
     assert problems["duplicates"].severity == "warning"
-    assert problems["structured answers"].rows == ["Which two?"]
     assert [problem.severity for problem in problems.values()].count("error") == 5
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
-
-
-def test_rows_that_all_ask_the_same_are_not_each_compared_with_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[str] = []
-    checks = "gradus.environments.verifiable.checks"
-    monkeypatch.setattr(f"{checks}.same_answer", lambda given, gold: compared.append(given) or given == gold)
-    items = [Item(question="Summarize the text.", answer=f"about {number}") for number in range(60)]
-    tasks = TableTasks("a", {"train": items, "in-distribution": items[:1], "held-out": items[:1]})
-    problems = {problem.check: problem.message for problem in check_tasks(tasks)}
-    assert problems["contradictions"] == "questions that have different answers in different rows: 1"
-    assert len(compared) < 3 * len(items)
 
 
 def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) -> None:
@@ -475,7 +415,9 @@ def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> N
     for data in (rows, str(write(tmp_path / "a.jsonl", rows))):
         spec = gradus.load_environment(data, rewards=[reward, "correctness"])
         (episode,) = gradus.roll_out(spec, "silence", episodes=1).episodes
-        assert episode.outcome["answer"] == ("" if own is None else str(own)), "the gold answer is text"
+        assert episode.outcome["answer"] == (
+            "" if own is None else json.dumps(own) if isinstance(own, list | dict) else str(own)
+        )
         assert (episode.reward.error, episode.reward.components["reward"]) == (None, 1.0)
     assert seen == [(own, True)] * 2
     assert type(seen[0][0]) is type(own)
@@ -508,16 +450,20 @@ def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, c
     ("name", "content", "says"),
     [
         ("latin.csv", "question,answer\nWie groß?,1\n".encode("latin-1"), "latin.csv.*save it as UTF-8"),
-        ("half.jsonl", b'{"question": "a \\ud800", "answer": "1"}\n', r"half.jsonl row 1 holds '\\ud800'"),
-        ("half.jsonl", b'{"question": "a", "answer": "1", "note": "\\ud800"}\n', r"half.jsonl row 1 holds '\\ud800'"),
+        ("a.jsonl", b'{"question": "a", "answer": "1"}\n{"question": \n', "line 2 is not JSON"),
+        ("rows.csv", b'question,answer\na,"b\n', "rows.csv line 2 cannot be read: .*; a cell that begins with a quote"),
         ("nope.jsonl", None, "no file .*nope.jsonl"),
         ("nope.csv", None, "no file .*nope.csv"),
         (
             "one.csv",
             b"question answer\na b\n",
-            r"one.csv has one column, 'question answer'; expected two or more with a comma",
+            "one.csv has the columns question answer; expected two or more, each with a name of its own, and a comma between the cells",
         ),
-        ("twice.csv", b"question,question,answer\na,b,c\n", "twice.csv has two columns called 'question'"),
+        (
+            "twice.csv",
+            b"question,question,answer\na,b,c\n",
+            "twice.csv has the columns question, question, answer; expected",
+        ),
         ("few.csv", b"question,answer\na,b\n", r"few.csv\?test=FILE"),
         ("rows.parquet", b"PAR1", "convert it"),
     ],
@@ -527,26 +473,6 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(GradusError, match=says):
         gradus.load_environment(str(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("name", "way_out"), [("csv:r.csv", r"r\.csv\?test=FILE"), ("verifiers:r.py", "more questions$")]
-)
-def test_too_few_rows_name_a_way_out_that_there_is(name: str, way_out: str) -> None:
-    with pytest.raises(ConfigError, match=way_out):
-        split_items(name, [Item(question="a", answer="b")], system_prompt="")
-
-
-@pytest.mark.parametrize("between", [",", ";", "\t"])
-def test_tables_of_spreadsheets_and_gzipped_files_are_read_by_their_names(tmp_path: Path, between: str) -> None:
-    lines = [f"question{between}answer", *(f'"What is {n}; or, {n}?"{between}{n}' for n in range(60))]
-    (tmp_path / "t.csv").write_bytes("\r\n".join(lines).encode())
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
-    one, other = (gradus.load_environment(str(tmp_path / name)).data_set.splits for name in ("t.csv", "t.csv.gz"))
-    assert one == other
-    assert {item.question: item.answer for item in one["train"]}.items() <= {
-        (f"What is {n}; or, {n}?", str(n)) for n in range(60)
-    }
 
 
 def test_of_several_splits_one_is_given_and_a_tables_columns_differ() -> None:
@@ -581,31 +507,6 @@ def test_what_is_no_data_is_refused_without_showing_it() -> None:
     for data in ([], ["a"], 3):
         with pytest.raises(ConfigError, match="a list of rows such as"):
             gradus.load_environment(data)
-
-
-def test_a_row_is_measured_with_its_own_system_prompt() -> None:
-    rows = [{"prompt": [{"role": "user", "content": f"{n}"}], "answer": "a"} for n in range(40)]
-    long = [{"role": "system", "content": "word " * 50}, {"role": "user", "content": "5"}]
-    tasks = gradus.load_environment([*rows[:5], {"prompt": long, "answer": "a"}, *rows[6:]]).data_set
-    assert [each.check for each in check_tasks(tasks, prompt_limit=20)] == ["prompt length"]
-
-
-def test_a_quote_that_is_not_closed_takes_in_no_rows(tmp_path: Path) -> None:
-    """Of a hundred rows 31 were left, and nothing was said."""
-    asked = [f"Who wrote work {n}?" for n in range(40)]
-    for name, between, answer in (("rows.tsv", "\t", "Author"), ("rows.csv", ",", "Author")):
-        lines = [f"question{between}answer", *(f"{each}{between}{answer}" for each in asked)]
-        lines[11] = f'"Hamlet" was written by whom?{between}Shakespeare'
-        lines[31] = f'Who said it?{between}"To be or not'
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
-    rows = read_rows(tmp_path / "rows.tsv", "csv")  # quotes are letters there
-    assert (len(rows), rows[10]["question"], rows[30]["answer"]) == (
-        40,
-        '"Hamlet" was written by whom?',
-        '"To be or not',
-    )
-    with pytest.raises(StorageError, match=r"rows.csv line 12 cannot be read: .*; a cell that begins with a quote"):
-        read_rows(tmp_path / "rows.csv", "csv")
 
 
 def test_a_column_that_a_row_leaves_out_is_none_for_every_reward(tmp_path: Path) -> None:
@@ -654,19 +555,6 @@ def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path:
     assert [spec.make().system_prompt for spec in (own, boxed)] == ["", ""]  # their prompts are their own
 
 
-def test_a_chat_that_a_csv_file_holds_as_text_is_a_chat(tmp_path: Path) -> None:
-    chats = [
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f'Say "{n}", please'}]
-        for n in range(40)
-    ]
-    for write_chat in (json.dumps, str):  # as json and as pandas write it
-        with (tmp_path / "rows.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerows([("prompt", "answer"), *((write_chat(chat), n) for n, chat in enumerate(chats))])
-        item = read_tasks(parse_source("csv", str(tmp_path / "rows.csv"))).item("train", 0)
-        assert (item.system, item.question) == ("Be brief.", f'Say "{item.answer}", please')
-
-
 def test_text_that_questions_do_not_show_is_told(tmp_path: Path) -> None:
     rows = [{"instruction": f"Count the letters ({n}).", "input": "abc" * n, "output": str(3 * n)} for n in range(60)]
     problems = check_tasks(
@@ -683,9 +571,3 @@ def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str, monkeypatch: p
     text = "".join(json.dumps({"question": f"{n}?", "answer": "a"}) + "\n" for n in range(40)).encode()
     Path(name).write_bytes(gzip.compress(text) if name.endswith(".GZ") else text)
     assert gradus.load_environment(name).data_set.size("train") > 20
-
-
-def test_blanks_behind_commas_belong_to_no_cell(tmp_path: Path) -> None:
-    lines = ["question, answer", *(f'"What is {n}, plus 1?", "{n}, ok"' for n in range(40))]
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    assert read_rows(tmp_path / "rows.csv", "csv")[3] == {"question": "What is 3, plus 1?", "answer": "3, ok"}

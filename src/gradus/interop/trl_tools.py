@@ -20,7 +20,7 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, 
 from gradus.core.waiting import settled
 from gradus.environments.tools import ToolEnvironment
 from gradus.environments.tools.environment import plain_text, public_methods
-from gradus.environments.verifiable.items import read_content
+from gradus.environments.verifiable.rows import read_content
 from gradus.rewards import RewardFunction, Rewards, grader_of, reward_name
 from gradus.rewards.compose import is_async
 

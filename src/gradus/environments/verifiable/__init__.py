@@ -2,12 +2,19 @@
 
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.checks import DataProblem, check_tasks
-from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
 from gradus.environments.verifiable.environment import VerifiableEnvironment
-from gradus.environments.verifiable.from_files import load_csv, load_gsm8k, load_jsonl
-from gradus.environments.verifiable.from_rows import answered_rows, list_rows, one_turn, rows_to_mark
+from gradus.environments.verifiable.from_files import (
+    DataSource,
+    load_csv,
+    load_gsm8k,
+    load_jsonl,
+    parse_source,
+    read_tasks,
+)
+from gradus.environments.verifiable.from_rows import answered_rows, one_turn, rows_to_mark
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import in_format
+from gradus.environments.verifiable.rows import list_rows
 from gradus.environments.verifiable.spec import load_arithmetic
 
 __all__ = [

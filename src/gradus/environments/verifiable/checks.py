@@ -1,14 +1,14 @@
-"""What is wrong with a data set, before anything is trained on it."""
+"""Checks a data set before anything is trained on it."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.environments.verifiable.items import Item, TableTasks, plain, prompt_of, question_key
+from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, question_key
 from gradus.environments.verifiable.policies import in_format
+from gradus.environments.verifiable.rows import plain
 from gradus.rewards import gold_answer, read_answer, same_answer
 
 _CHOICES = ("choices", "options", "endings")
@@ -16,11 +16,12 @@ _CONTEXT = ("input", "context", "passage", "paragraph", "document", "article", "
             "premise", "hypothesis")  # fmt: skip
 _MARKS = ("<answer>", "boxed", "####")
 _LETTERS = ("A", "B", "C", "D", "E")
+_Found = tuple[str, str, str, Sequence[Item]]  # the check, its severity, the fault in words, the items that have it
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataProblem:
-    """``severity`` is error (training on it would be wrong) or warning. ``rows`` are some examples, by question."""
+    """One fault of a data set. ``severity`` is error (training on it would be wrong) or warning; ``rows`` are some questions."""
 
     check: str
     severity: str
@@ -36,67 +37,42 @@ def check_tasks(
     answered: bool = True,
     marked: bool = False,
 ) -> list[DataProblem]:
-    """All problems of a data set; an empty list means that there is none.
+    """Returns all problems of a data set.
 
     ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
-    ``prompt_limit`` are errors. ``answered``: whether every row needs an answer; reward functions may need none. ``marked``: whether
-    only what a prompt asks for tells the model to mark its answer, as ``correctness`` needs it.
+    ``prompt_limit`` are errors. ``answered``: every row needs an answer; reward functions may need none. ``marked``: only the
+    prompt tells the model to mark its answer, as ``correctness`` needs it.
     """
-    everything = {split: tasks.splits[split] for split in ("train", "in-distribution", "held-out")}
-    items = list({id(item): item for rows in everything.values() for item in rows}.values())
-    problems = [
-        _problem(
-            "empty answers",
-            "error",
-            [item for item in items if answered and not gold_answer(item.answer)],
-            "rows without an answer",
-        ),
-        _problem(
-            "gold answers",
-            "error",
-            [item for item in items if not _gold_scores(item)],
-            "rows whose own gold answer does not score 1",
-        ),
-        _problem(
-            "structured answers",
-            "warning",
-            [item for item in items if _is_python(item)],
-            "gold answers that are lists or objects with texts, which an answer has to repeat as Python writes them",
-        ),
-        _problem(
-            "prompt length",
-            "error",
-            _overlong(tasks, items, prompt_limit, measure),
-            f"rows with a prompt of more than {prompt_limit} tokens",
-        ),
-        _problem(
-            "choices",
-            "error",
-            [item for item in items if hides_choices(item)],
-            "questions that do not show the choices of which the answer is one",
-        ),
-        _problem(
-            "marks",
-            "warning",
-            [item for item in items if marked and not asks_for_marks(item, tasks.system_prompt)],
-            "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
-        ),
-        *_unshown(items),
+    everything = [item for split in ("train", "in-distribution", "held-out") for item in tasks.splits[split]]
+    items = list({id(item): item for item in everything}.values())
+    length = measure or (lambda system, question: len(system.split()) + len(question.split()))
+
+    def system(item: Item) -> str:
+        return tasks.system_prompt if item.system is None else item.system
+
+    found: list[_Found] = [
+        ("empty answers", "error", "rows without an answer", [each for each in items if answered and not gold_answer(each.answer)]),
+        ("gold answers", "error", "rows whose own gold answer does not score 1", [each for each in items if not _gold_scores(each)]),
+        ("prompt length", "error", f"rows with a prompt of more than {prompt_limit} tokens",
+         [each for each in items if prompt_limit is not None and length(system(each), each.question) > prompt_limit]),
+        ("choices", "error", "questions that do not show the choices of which the answer is one", [each for each in items if hides_choices(each)]),
+        ("marks", "warning", "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
+         [each for each in items if marked and not asks_for_marks(each, tasks.system_prompt)]),
+        *(("context", "warning", f"the column {name!r} is not shown to the model; rows such as this have text there", [item])
+          for name, item in unshown_columns(items).items()),
         *_repeats(items),
-        _problem("overlap", "error", _overlap(tasks), "questions that are held out and trained on as well"),
+        ("overlap", "error", "questions that are held out and trained on as well", _overlap(tasks)),
+    ]  # fmt: skip
+    return [
+        DataProblem(
+            check=check,
+            severity=severity,
+            message=f"{fault}: {len(rows)}",
+            rows=[item.question[:80] for item in rows[:5]],
+        )
+        for check, severity, fault, rows in found
+        if rows
     ]
-    return [problem for problem in problems if problem is not None]
-
-
-def _problem(check: str, severity: str, items: Sequence[Item], what: str) -> DataProblem | None:
-    if not items:
-        return None
-    return DataProblem(
-        check=check,
-        severity=severity,
-        message=f"{what}: {len(items)}",
-        rows=[item.question[:80] for item in items[:5]],
-    )
 
 
 def _gold_scores(item: Item) -> bool:
@@ -106,13 +82,13 @@ def _gold_scores(item: Item) -> bool:
 
 
 def asks_for_marks(item: Item, system_prompt: str = "") -> bool:
-    """Whether the prompt asks to mark the answer. ``system_prompt``: the one of rows without their own."""
+    """True if the prompt asks to mark the answer. ``system_prompt``: the one of rows without their own."""
     prompt = (system_prompt if item.system is None else item.system) + item.question
     return any(mark in prompt for mark in _MARKS)
 
 
 def hides_choices(item: Item) -> bool:
-    """Whether the answer is the place or the letter of one of the row's choices, and the question does not show them.
+    """True if the answer is the place or the letter of one of the row's choices, and the question does not show them.
 
     Choices are a list in a column of a usual name (in ARC's form it holds ``text``), or columns that have letters as names.
     """
@@ -126,7 +102,7 @@ def hides_choices(item: Item) -> bool:
 
 
 def unshown_columns(items: Sequence[Item]) -> dict[str, Item]:
-    """Columns of a usual name for what a question is about that the questions do not show -> a row that has text there."""
+    """Returns columns with a usual name for context that the questions do not show, each with a row that has text there."""
     return {
         name: item
         for item in reversed(items)
@@ -137,52 +113,21 @@ def unshown_columns(items: Sequence[Item]) -> dict[str, Item]:
     }
 
 
-def _unshown(items: Sequence[Item]) -> list[DataProblem | None]:
-    return [
-        _problem(
-            "context",
-            "warning",
-            [item],
-            f"the column {name!r} is not shown to the model; rows such as this have text there",
-        )
-        for name, item in unshown_columns(items).items()
-    ]
-
-
-def _is_python(item: Item) -> bool:
-    own = item.columns.get("answer")
-    return isinstance(own, list | Mapping) and item.answer != json.dumps(own, ensure_ascii=False, default=str)
-
-
-def _overlong(
-    tasks: TableTasks, items: Sequence[Item], limit: int | None, measure: Callable[[str, str], int] | None
-) -> list[Item]:
-    if limit is None:
-        return []
-    length = measure or (lambda system, question: len(system.split()) + len(question.split()))
-    return [
-        item
-        for item in items
-        if length(tasks.system_prompt if item.system is None else item.system, item.question) > limit
-    ]
-
-
-def _repeats(items: Sequence[Item]) -> list[DataProblem | None]:
+def _repeats(items: Sequence[Item]) -> Iterator[_Found]:
+    """Finds questions that several rows ask, and those of them whose answers differ."""
     keys = [prompt_of(item) for item in items]
     counts = Counter(keys)
     answers: dict[tuple[str | None, str], list[str]] = {}
     for key, item in zip(keys, items, strict=True):
         told, gold = answers.setdefault(key, []), gold_answer(item.answer)
-        # Two tell that they differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
+        # Two are enough to differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
         if len(told) < 2 and not any(gold == other or same_answer(gold, other) for other in told):
             told.append(gold)
     first = dict(zip(reversed(keys), reversed(items), strict=True))
-    twice = [first[key] for key, count in counts.items() if count > 1 and key[1]]
-    torn = [first[key] for key, count in counts.items() if count > 1 and key[1] and len(answers[key]) > 1]
-    return [
-        _problem("duplicates", "warning", twice, "questions that more than one row asks"),
-        _problem("contradictions", "error", torn, "questions that have different answers in different rows"),
-    ]
+    twice = [key for key, count in counts.items() if count > 1 and key[1]]
+    torn = [first[key] for key in twice if len(answers[key]) > 1]
+    yield "duplicates", "warning", "questions that more than one row asks", [first[key] for key in twice]
+    yield "contradictions", "error", "questions that have different answers in different rows", torn
 
 
 def _overlap(tasks: TableTasks) -> list[Item]:

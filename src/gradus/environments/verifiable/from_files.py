@@ -1,29 +1,102 @@
-"""Data sets in files as environments: ``gsm8k:``, ``jsonl:`` and ``csv:``."""
+"""Data sets in files as environments: ``gsm8k:``, ``jsonl:`` and ``csv:``, or GSM8K from the Hugging Face hub.
+
+An argument is a path with options behind a question mark, as in a web address:
+
+    jsonl:train.jsonl?question=prompt&answer=target&worked=solution&test=test.jsonl&system=prompt.txt
+
+``question``, ``answer`` and ``worked`` name columns; without them usual names are looked for. ``answer=`` takes no answers, for
+rewards that need none. ``test`` is a second file that is held out; without it a tenth of the rows is, chosen by their text.
+``system`` is a file with the system prompt.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, quote
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
-from gradus.environments.verifiable.datasets import DataSource, parse_source, read_tasks
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StorageError
+from gradus.core.files import read_json_lines, read_text
 from gradus.environments.verifiable.from_rows import graded, judge_value, one_turn_of
-from gradus.environments.verifiable.items import TableTasks
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
+from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns, with_class_names
 from gradus.environments.verifiable.spec import table_spec
+
+_KINDS = ("gsm8k", "jsonl", "csv")
+_OPTIONS = ("question", "answer", "worked", "test", "system")
+_QUOTED = str.maketrans({each: quote(each) for each in "%&+= "})
+_LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """A data set as named on a command line. ``kind`` is gsm8k, jsonl or csv; ``place`` a path or a hub name.
+
+    An option that is None was not given.
+    """
+
+    kind: str
+    place: str
+    question: str | None = None
+    answer: str | None = None
+    worked: str | None = None
+    test: str | None = None
+    system: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that gives this source again."""
+        given = {key: getattr(self, key) for key in _OPTIONS if getattr(self, key) is not None}
+        options = "&".join(f"{key}={quoted(value)}" for key, value in given.items())
+        return f"{self.kind}:{self.place}" + (f"?{options}" if given else "")
+
+
+def quoted(value: str) -> str:
+    """Quotes the value of an option as in a web address."""
+    return value.translate(_QUOTED)
+
+
+def takes_test(name: str) -> bool:
+    """True if an environment of this name takes a second file that is held out."""
+    return name.partition(":")[0] in _KINDS
+
+
+def parse_source(kind: str, argument: str | None) -> DataSource:
+    """Reads the text after ``kind:``. Raises ConfigError for options that do not exist."""
+    if not argument:
+        hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
+        raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
+    place, _, query = argument.partition("?")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise ConfigError(
+            f"{kind}:{argument} should have options such as ?question=COLUMN&answer=COLUMN; {error}"
+        ) from error
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(_OPTIONS)}")
+    return DataSource(kind=kind, place=place, **options)
 
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
-    """``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
+    """Loads ``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
     return _load("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
 
 
 def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
-    """``jsonl:PATH`` with options, see the module ``datasets``."""
+    """Loads ``jsonl:PATH`` with options."""
     return _load("jsonl", argument, "questions and answers out of a JSONL file")
 
 
 def load_csv(argument: str | None = None) -> EnvironmentSpec:
-    """``csv:PATH`` with options, see the module ``datasets``."""
+    """Loads ``csv:PATH`` with options."""
     return _load("csv", argument, "questions and answers out of a CSV file")
 
 
@@ -36,7 +109,7 @@ def _load(kind: str, argument: str | None, summary: str, recipe: str | None = No
 
 
 def _unanswered(source: DataSource, tasks: TableTasks) -> EnvironmentSpec:
-    """Questions alone, for reward functions that need no gold answer. Without those nothing can be graded."""
+    """Makes an environment of questions alone, for reward functions that need no gold answer. Without those nothing can be graded."""
     have = ", ".join(tasks.splits["train"][0].columns)
 
     def refuse(episodes: Sequence[Episode]) -> list[Any]:
@@ -54,3 +127,128 @@ def _unanswered(source: DataSource, tasks: TableTasks) -> EnvironmentSpec:
         write=lambda _, answer: answer,
         true_reward=graded,
     )
+
+
+def read_tasks(source: DataSource) -> TableTasks:
+    """Reads all rows, in splits. The stages of a run ask for the same rows: they are read again only if a file changed.
+
+    Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
+    """
+    place = Path(source.place).expanduser()
+    others = [Path(each).expanduser() for each in (source.test, source.system) if each]
+    paths = [path.resolve() for path in (place, place / "train.jsonl", place / "test.jsonl", *others) if path.exists()]
+    return _read(source, tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
+
+
+@lru_cache(maxsize=1)
+def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> TableTasks:
+    """Reads a source. ``files``: path, time of change in nanoseconds and size in bytes of each, by which a read is kept."""
+    train, test = _rows(source)
+    way_out = f"; map them as in {source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
+    told = "?answer=COLUMN names another one, ?answer= none"
+    columns = usual_columns([*train, *(test or ())], source.place, told, question=source.question, answer=source.answer)
+    columns = replace(columns, worked=source.worked or "worked")
+    items = _items(source, train, columns, source.place, way_out)
+    held_out = (
+        None
+        if test is None
+        else _items(source, test, columns, source.test or f"the test file of {source.place}", way_out)
+    )
+    answered = any(item.answer for item in (*items, *(held_out or ())))
+    for place, each in ((source.place, items), (source.test or source.place, held_out or ())):
+        if answered and (missing := [number for number, item in enumerate(each, 1) if not item.answer]):
+            raise ConfigError(
+                f"{place} row {missing[0]} has no answer, as {len(missing)} of its {len(each)} rows; leave these rows out, or give "
+                "all an answer"
+            )
+    more = f", or a second file, as in {source.kind}:{source.place}?test=FILE"
+    return split_items(source.name, items, held_out, system_prompt=_system_prompt(source, answered), way_out=more)
+
+
+def _items(source: DataSource, rows: Sequence[Row], columns: Columns, place: str, way_out: str) -> list[Item]:
+    items = read_items(rows, columns, place=place, way_out=way_out)
+    return [_with_solution(item) for item in items] if source.kind == "gsm8k" and source.worked is None else items
+
+
+def _with_solution(item: Item) -> Item:
+    """Takes the text before ``####`` as the worked solution, as in GSM8K."""
+    solution, mark, _ = item.answer.rpartition("####")
+    return replace(item, worked=re.sub(r"<<[^>]*>>", "", solution).strip() or None) if mark else item
+
+
+def _system_prompt(source: DataSource, answered: bool) -> str:
+    """Reads the one that is given, else takes one that asks for tags, if there is an answer to mark."""
+    if source.system is None:
+        return SYSTEM_PROMPT if answered else ""
+    try:
+        return Path(source.system).expanduser().read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"system={source.system} cannot be read: {error}") from error
+
+
+def _rows(source: DataSource) -> tuple[list[Row], list[Row] | None]:
+    """Reads the rows of the source and those that are held out, None if no file has any."""
+    path = Path(source.place).expanduser()
+    test = Path(source.test).expanduser() if source.test else None
+    if path.is_dir():
+        train, test = path / "train.jsonl", test or path / "test.jsonl"
+        return read_rows(train, source.kind), read_rows(test, source.kind) if test.exists() else None
+    if path.exists():
+        return read_rows(path, source.kind), read_rows(test, source.kind) if test else None
+    if source.kind != "gsm8k" or path.suffix:
+        raise ConfigError(f"no file {source.place} for {source.name}")
+    return _from_hub(source)
+
+
+def _from_hub(source: DataSource) -> tuple[list[Row], list[Row] | None]:
+    """Takes both splits of a hub data set; downloads, because its name was given."""
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{source.place} is no file; to take it from the hub, pip install datasets") from error
+    try:
+        dataset: Any = load_dataset(source.place, "main")
+    except Exception as error:
+        raise ConfigError(f"{source.place} is no file, and the hub gave no data set of that name: {error}") from error
+    if "train" not in dataset:
+        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
+    train, test = (
+        with_class_names(dataset[each], source.answer or "answer") if each in dataset else None
+        for each in ("train", "test")
+    )
+    return train or [], test
+
+
+def read_rows(path: Path, kind: str) -> list[Row]:
+    """Reads the rows of a JSONL or CSV file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
+    if not path.exists():
+        raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
+    rows: list[Row] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path).whole())]
+    if not rows:
+        raise ConfigError(f"{path} has no rows")
+    return rows
+
+
+def _csv_rows(path: Path) -> list[Row]:
+    """Reads cells between commas, between tabs in a .tsv file. ``strict``: a quote that is not closed would take in the next rows."""
+    tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
+    text = read_text(path).removeprefix("\ufeff")
+    before = csv.field_size_limit(_LONGEST_CELL)  # of the process
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
+    try:
+        names = list(reader.fieldnames or ())
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise StorageError(
+                f"{path} has the columns {', '.join(names) or 'none'}; expected two or more, each with a name of its own, and a "
+                f"{'tab' if tabs else 'comma'} between the cells; save a table of another form so, or as JSONL"
+            )
+        rows = list(reader)
+    except csv.Error as error:
+        raise StorageError(
+            f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
+        ) from error
+    finally:
+        csv.field_size_limit(before)
+    if any(None in row for row in rows):
+        raise StorageError(f"{path} has a line with more cells than the header has columns")
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]

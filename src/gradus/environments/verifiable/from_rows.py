@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.checks import asks_for_marks
-from gradus.environments.verifiable.columns import gold_column, tell_column
-from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import (
-    SYSTEM_PROMPT,
-    Item,
-    TaskSource,
-    cell_text,
-    named_rows,
-    plain,
-    read_gold,
-    row_item,
-)
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, split_items
 from gradus.environments.verifiable.policies import Writer, make_policies
+from gradus.environments.verifiable.rows import list_rows, read_items, usual_columns
 from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
-from gradus.environments.verifiable.telling import told
 from gradus.rewards import (
     RewardFunction,
     Rewards,
@@ -39,7 +28,7 @@ from gradus.rewards import (
 from gradus.rewards.compose import copied_cell
 from gradus.rewards.limits import limited
 
-_QUESTION = ("question", "prompt")
+_WAY_OUT = ", or gradus.one_turn(rows, test=...)"
 
 
 def one_turn(
@@ -77,7 +66,7 @@ def one_turn(
         raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
     held_out = None if test is None else _items(test) if len(test) else []
     items = _items(rows)
-    tasks = split_items(name, items, held_out, system_prompt=system_prompt)
+    tasks = split_items(name, items, held_out, system_prompt=system_prompt, way_out=_WAY_OUT)
     graders = (
         [
             grader_of(
@@ -192,74 +181,28 @@ def graded(episode: Episode) -> float | None:
 
 
 def answered_rows(rows: Any) -> EnvironmentSpec:
-    """Rows with gold answers and nothing else to judge by, as those of a file: with tags, and graders of marked answers."""
+    """Makes an environment of rows with gold answers and no other judge, as of a file: with tags, and graders of marked answers."""
     items = _items(rows)
     for number, item in enumerate(items, 1):
         if not item.answer:
-            have = ", ".join(item.columns)
             raise ConfigError(
-                f"row {number} has no answer; its columns are {have}. Leave the row out, or give rewards that need no answer"
+                f"row {number} has no answer; its columns are {', '.join(item.columns)}. Leave the row out, or give rewards that need "
+                "no answer"
             )
     return _tagged(items)
 
 
 def rows_to_mark(rows: Any) -> EnvironmentSpec | None:
-    """The same for rewards that read marked answers; None if a row has no answer, or if its prompt asks for marks itself."""
+    """Does the same for rewards that read marked answers; None if a row has no answer, or if its prompt asks for marks itself."""
     items = _items(rows)
     return None if any(not item.answer or asks_for_marks(item) for item in items) else _tagged(items)
 
 
 def _tagged(items: Sequence[Item]) -> EnvironmentSpec:
-    return table_spec(split_items("rows", items, system_prompt=SYSTEM_PROMPT), f"{len(items)} rows of one turn")
+    tasks = split_items("rows", items, system_prompt=SYSTEM_PROMPT, way_out=_WAY_OUT)
+    return table_spec(tasks, f"{len(items)} rows of one turn")
 
 
-def _items(rows: Any) -> list[Item]:
-    listed = list_rows(rows)
-    column = gold_column(listed) or "answer"
-    tell_column("rows", column, "rename it if they are none")
-    return [_item(row, number, column) for number, row in enumerate(told(listed, "rows read"), 1)]
-
-
-def _item(row: Mapping[str, Any], number: int, gold: str = "answer") -> Item:
-    column = next((key for key in _QUESTION if key in row), None)
-    if column is None:
-        raise ConfigError(f"row {number} has no question; expected a column named question or prompt, got {list(row)}")
-    if plain(row[column]) is None:
-        raise ConfigError(f"row {number} has no question: its {column} is empty; leave the row out")
-    answer, own = read_gold(row.get(gold))
-    columns = {**row, **({"answer": own} if gold in row else {})}
-    worked = cell_text(plain(row.get("worked"))) or None
-    return row_item(f"row {number}", row[column], answer=answer, columns=columns, worked=worked)
-
-
-def list_rows(data: Any) -> list[Mapping[str, Any]]:
-    """The rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
-    rows: Any = data
-    if hasattr(data, "iterrows"):
-        if not data.columns.is_unique:
-            twice = data.columns[data.columns.duplicated()][0]
-            raise ConfigError(f"the table has two columns called {twice!r}; give each a name of its own")
-        rows = data.to_dict("records")
-        _whole_answers(rows)
-    listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
-    rows = named_rows(rows, "answer") if listed or isinstance(rows, Iterator) else []
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        splits = (
-            [key for key, each in data.items() if hasattr(each, "column_names")] if isinstance(data, Mapping) else []
-        )
-        way_out = f"; give one of its splits, as in data[{splits[0]!r}]" if splits else ""
-        raise ConfigError(
-            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
-            f"{type(data).__name__}{'' if rows or not listed else ' without rows'}{way_out}"
-        )
-    return rows
-
-
-def _whole_answers(rows: list[dict[str, Any]]) -> None:
-    """Whole numbers as they were: a table writes them as 1.0 if a cell of their column is empty."""
-    cells = [row.get("answer") for row in rows]
-    numbers = [each for each in cells if isinstance(each, float) and not math.isnan(each)]
-    whole = all(each.is_integer() for each in numbers)
-    if whole and 0 < len(numbers) < len(cells) and all(each is None or isinstance(each, float) for each in cells):
-        for row in rows:
-            row["answer"] = int(row["answer"]) if row["answer"] in numbers else None
+def _items(data: Any) -> list[Item]:
+    rows = list_rows(data)
+    return read_items(rows, usual_columns(rows, "rows", "rename it if they are none"))

@@ -1,22 +1,18 @@
-"""A task with a checkable answer, and where tasks come from."""
+"""Tasks with a checkable answer, and sources of tasks."""
 
 from __future__ import annotations
 
-import ast
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradus.core import ConfigError, Message, Task, child_rng, child_seed
-from gradus.core.printing import quiet
-from gradus.environments.verifiable.telling import told
 
 SYSTEM_PROMPT = (
     "Answer the question. Think inside <reasoning> and </reasoning>, then write only the final answer inside <answer> and "
     "</answer>. Write nothing else."
 )
+_TENTH = 0.1
 SPLITS = ("train", "in-distribution", "held-out", "harder")
 TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds of conditions lie below
 
@@ -41,7 +37,7 @@ class Item:
 
 
 class TaskSource(Protocol):
-    """Where tasks come from. The same split and seed give the same item."""
+    """A source of tasks. The same split and seed give the same item."""
 
     @property
     def name(self) -> str: ...
@@ -52,136 +48,8 @@ class TaskSource(Protocol):
     def item(self, split: str, seed: int) -> Item: ...
 
     def size(self, split: str) -> int | None:
-        """How many different seeds a split has; None for no end."""
+        """Number of different seeds of a split; None if there is no end."""
         ...
-
-
-def read_messages(cell: Any) -> tuple[str, str | None]:
-    """Question and system prompt of a cell: text, or chat messages. Turns before the last stand in the question, as an example.
-
-    >>> read_messages([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}])
-    ('2 + 2?', 'Be brief.')
-    """
-    if not is_chat(cell):
-        if isinstance(cell, list | Mapping):
-            raise ConfigError(
-                f"the question is a {type(cell).__name__} and no chat; expected text, or messages such as "
-                "[{'role': 'user', 'content': ...}]"
-            )
-        return ("" if cell is None else str(cell).strip()), None
-    if any(each.get("tool_calls") for each in cell):
-        raise ConfigError(
-            "a message of the question calls a tool, which a question in words cannot show; leave the row out"
-        )
-    if odd := next((each for each in cell if "role" not in each or "content" not in each), None):
-        raise ConfigError(f"a message of the question has {', '.join(map(str, odd))}; expected role and content")
-    if cell[-1]["role"] == "assistant":
-        raise ConfigError(
-            "the question ends with what the assistant says, so it would hold the answer; put the messages before it and the "
-            "answer into columns of their own"
-        )
-    messages = [(str(each["role"]), read_content(each["content"]).strip()) for each in cell]
-    system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
-    *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
-    shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)
-    return shown + question, system
-
-
-def is_chat(cell: Any) -> bool:
-    """Whether a cell is chat messages, one at least."""
-    return isinstance(cell, list) and bool(cell) and all(isinstance(each, Mapping) for each in cell)
-
-
-def _chat_in(text: str) -> list[Any] | None:
-    """The messages that a text holds, as JSON or as Python writes them, which pandas does; None if it holds none."""
-    if not text.lstrip().startswith("[") or "role" not in text:
-        return None
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            read = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return read if is_chat(read) and all("role" in each and "content" in each for each in read) else None
-
-
-def cell_text(cell: Any) -> str:
-    """A cell as text; the last of chat messages."""
-    if is_chat(cell):
-        return read_content(cell[-1].get("content")).strip()
-    return "" if cell is None else str(cell).strip()
-
-
-def plain(cell: Any) -> Any:
-    """A cell as JSON has it: tables hold lists as arrays, CSV files chats as text, and what is missing is NaN. None if it is missing."""
-    if isinstance(cell, str):
-        return _chat_in(cell) or cell
-    if hasattr(cell, "tolist"):  # arrays and numbers of numpy
-        cell = cell.tolist()
-    if isinstance(cell, Mapping):
-        return {key: plain(each) for key, each in cell.items()}
-    if isinstance(cell, list | tuple):
-        return [plain(each) for each in cell]
-    missing = (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
-    return None if missing else cell
-
-
-def named_rows(table: Any, column: str) -> list[Mapping[str, Any]]:
-    """The rows of a table; classes of the library datasets in ``column`` as their names, which is said on standard error."""
-    rows: list[Mapping[str, Any]] = list(told(table, "rows taken from the table"))
-    classes: Any = (getattr(table, "features", None) or {}).get(column)
-    if type(classes).__name__ != "ClassLabel":
-        return rows
-    if not quiet():
-        print(f"{column}: classes are taken by their names: {', '.join(classes.names)}", file=sys.stderr)
-    return [{**row, column: classes.names[row[column]] if _is_class(row[column]) else None} for row in rows]
-
-
-def _is_class(cell: Any) -> bool:
-    return cell is not None and cell >= 0  # the library has -1 for a row without a class
-
-
-def read_gold(cell: Any) -> tuple[str, Any]:
-    """A gold answer as text, and as reward functions get it: the text of the last chat message, or the cell as it is."""
-    cell = plain(cell)
-    text = cell_text(cell)
-    return text, text if is_chat(cell) else cell
-
-
-def read_content(content: Any) -> str:
-    """The text of a message: a text, or a list of parts of the type text. Raises ConfigError for parts of another type."""
-    if not isinstance(content, list):
-        return str(content or "")
-    other = [each for each in content if not isinstance(each, str | Mapping) or not isinstance(_part(each), str)]
-    if other:
-        kind = other[0].get("type") if isinstance(other[0], Mapping) else type(other[0]).__name__
-        raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
-    return "".join(map(_part, content))
-
-
-def _part(part: Any) -> Any:
-    return part if isinstance(part, str) else part.get("text") if part.get("type", "text") == "text" else None
-
-
-def row_item(where: str, cell: Any, *, answer: str, columns: Mapping[str, Any], worked: str | None = None) -> Item:
-    """The task of a row. ``cell`` is its question. Raises ConfigError that begins with ``where`` if it cannot be asked or stored."""
-    try:
-        if other := [key for key in columns if not isinstance(key, str)]:
-            raise ConfigError(f"column names are texts, got {other[0]!r}; rename the column")
-        asked = plain(cell)
-        question, system = read_messages(asked)
-        if not question:
-            raise ConfigError("the question is empty; leave the row out")
-        json.dumps([question, system, answer, worked, columns], ensure_ascii=False, default=str, skipkeys=True).encode()
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise ConfigError(
-            f"{where} holds {half!a}, half of a character, which no file can hold; mend the row"
-        ) from error
-    return Item(question=question, answer=answer, worked=worked, columns=columns, system=system, chat=is_chat(asked))
 
 
 class TableTasks:
@@ -199,7 +67,7 @@ class TableTasks:
         return len(self.splits[split])
 
     def item(self, split: str, seed: int) -> Item:
-        """The row for this seed; raises ConfigError for a split that is not there or empty."""
+        """Returns the row for this seed."""
         rows = self.splits[split]
         if split != "train":
             return rows[seed % len(rows)]
@@ -215,12 +83,12 @@ class TableTasks:
 
 
 def question_key(question: str) -> str:
-    """What a question asks, by which tasks are told apart: neither case nor white space makes another question of it."""
+    """Returns a question without the case and white space that make no other question of it."""
     return " ".join(question.lower().split())
 
 
 def content_of(source: TaskSource) -> Callable[[Task], str]:
-    """What tells the tasks of a source apart, see :class:`~gradus.core.EnvironmentSpec`."""
+    """Returns the function that tells the tasks of a source apart, see :class:`~gradus.core.EnvironmentSpec`."""
 
     def content(task: Task) -> str:
         item = source.item(task.options["split"], task.seed)
@@ -230,18 +98,47 @@ def content_of(source: TaskSource) -> Callable[[Task], str]:
 
 
 def prompt_of(item: Item) -> tuple[str | None, str]:
-    """What the model is asked, white space aside: its case may matter ("the code of c"), and a system prompt may say in which language."""
+    """Returns the prompt of an item, white space aside: its case may matter ("the code of c"), and so may its system prompt."""
     return item.system, " ".join(item.question.split()) if item.content is None else item.content
 
 
 def seeds_asked_once(source: TaskSource, split: str, seeds: Sequence[int]) -> list[int]:
-    """The first of the seeds for each prompt: what is asked twice is one task for an interval over tasks."""
+    """Returns the first of the seeds for each prompt: a prompt asked twice is one task for an interval over tasks."""
     first: dict[tuple[str | None, str], int] = {}
     for seed in seeds:
         first.setdefault(prompt_of(source.item(split, seed)), seed)
     return list(first.values())
 
 
+def split_items(
+    name: str, items: Sequence[Item], held_out: Sequence[Item] | None = None, *, system_prompt: str, way_out: str = ""
+) -> TableTasks:
+    """Splits items: a tenth is held out unless ``held_out`` is given, a tenth of the rest is only seen in evaluation.
+
+    ``harder`` is the quarter of the held-out items with the longest questions. ``way_out``: what to do if there are too few.
+    """
+    if held_out is None:
+        held_out, items = _tenth(items, "")
+    seen, kept = _tenth(items, "seen ")
+    if not kept or not held_out:
+        raise ConfigError(
+            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
+            f"give more questions{way_out}"
+        )
+    different = {prompt_of(item): item for item in reversed(held_out)}.values()
+    longest = sorted(different, key=lambda item: (-len(item.question), item.question))
+    splits = {"train": kept, "in-distribution": seen or held_out, "held-out": held_out}
+    return TableTasks(name, {**splits, "harder": longest[: max(len(longest) // 4, 1)]}, system_prompt=system_prompt)
+
+
+def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:
+    """Parts about a tenth of the items from the rest, by what they ask, so that added items move no other."""
+    parts: tuple[list[Item], list[Item]] = [], []
+    for item in items:
+        parts[share_of(key + item.question) >= _TENTH].append(item)
+    return parts
+
+
 def share_of(text: str) -> float:
-    """A number in [0, 1) that depends on what is asked alone, to split a data set so that added rows move no other."""
+    """Returns a number in [0, 1) that depends on the question alone, to split a data set so that added rows move no other."""
     return child_seed(0, "split", question_key(text)) / 2**128

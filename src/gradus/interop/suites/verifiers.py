@@ -19,10 +19,9 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.code_files import file_sources
-from gradus.environments.verifiable.datasets import split_items
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
-from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.items import Item, TableTasks, split_items
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
 from gradus.sandbox.worker import Worker, WorkerError

@@ -8,7 +8,7 @@ from typing import Any
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
 from gradus.core.naming import did_you_mean
-from gradus.environments.verifiable.datasets import takes_test
+from gradus.environments.verifiable.from_files import takes_test
 from gradus.evidence.evaluation.evaluate import chosen_pairs
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import check_quantize

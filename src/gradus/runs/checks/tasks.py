@@ -84,7 +84,6 @@ def data(subject: Subject) -> list[Finding]:
 _REMEDIES = {
     "empty answers": "remove these rows, or name the right column with answer=",
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
-    "structured answers": "write them as texts, or read them in a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
     "choices": "write the choices into the question, with the letters or numbers that the answers use",
     "context": "write it into the question if the model needs it; reward functions get it by name",

@@ -14,9 +14,8 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
 from gradus.environments.verifiable import TableTasks
 from gradus.environments.verifiable.checks import hides_choices, unshown_columns
-from gradus.environments.verifiable.columns import ANSWERS, gold_column
-from gradus.environments.verifiable.datasets import DataSource, quoted, read_rows
-from gradus.environments.verifiable.items import is_chat, plain
+from gradus.environments.verifiable.from_files import DataSource, quoted, read_rows
+from gradus.environments.verifiable.rows import ANSWERS, gold_column, is_chat, plain
 from gradus.policies.local.folders import find_model
 from gradus.runs.recipe.starter import starter, with_paths, with_room_for_rows
 
@@ -133,7 +132,8 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
         said.append(f"missing: column {partly!r} in {without} of the rows, so it is left out and gold answers teach")
     elif "worked" not in columns:
         said.append("missing: worked solutions. Gold answers teach; a column 'worked' would teach the way to them")
-    return DataSource(kind=kind, place=place, **columns).name, said
+    given = {role: name for role, name in columns.items() if name != role or role == "worked"}
+    return DataSource(kind=kind, place=place, **given).name, said
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
