@@ -2,10 +2,8 @@
 
 from gradus.environments.tools.environment import ToolEnvironment
 from gradus.environments.tools.mcp import McpTools
-from gradus.environments.tools.python import python_tool
-from gradus.environments.tools.schemas import Tool, check_arguments
-from gradus.environments.tools.spec import by_call, tool_environment
-from gradus.environments.tools.vocabulary import call_vocabulary
+from gradus.environments.tools.spec import by_call, call_vocabulary, tool_environment
+from gradus.environments.tools.tool import Tool, check_arguments, python_tool
 
 __all__ = [
     "McpTools",

@@ -1,4 +1,4 @@
-"""An environment whose actions are calls of tools. Its tools are the public methods of a plain class, and further functions."""
+"""An environment whose actions are calls of tools: the public methods of a plain class, and further functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gradus.core.calls import call_spans, none_carried_out, read_message, withou
 from gradus.core.values import ordered, same_text, without_address
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
-from gradus.environments.tools.schemas import Tool, as_tool, check_arguments
+from gradus.environments.tools.tool import Tool, as_tool, check_arguments
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
 class Tools:
-    """What a class of one's own may look like; nothing needs to inherit from it, and all but ``reset`` may be left out.
+    """The members that a class of one's own may have; it need not inherit from this, and all but ``reset`` may be left out.
 
     Every public method of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools:
     functions, :class:`Tool`, and MCP servers (``"mcp:COMMAND"`` starts one for each episode; a :class:`McpTools` is shared). ``done``: set it to end the episode. Calls of a turn are carried out one after another.
@@ -32,20 +32,20 @@ class Tools:
     done: bool = False
 
     def reset(self, **options: Any) -> str | None:
-        """Begin an episode and return what the user says first. It gets ``seed`` and the task's options, as far as it names them."""
+        """Begins an episode and returns what the user says first. It gets ``seed`` and the task's options, as far as it names them."""
 
     def reply(self, text: str) -> str | None:
-        """What the user says to an answer without a call; None ends the episode."""
+        """Returns what the user says to an answer without a call; None ends the episode."""
 
     def get_reward(self) -> float | Mapping[str, float] | None:
-        """The reward at the end, or its components by name."""
+        """Returns the reward at the end, or its components by name."""
 
     def outcome(self) -> Mapping[str, Any]:
-        """What may be known after the end, hidden truth included, JSON values."""
+        """Returns what may be known after the end, hidden truth included, as JSON values."""
         return {}
 
     def close(self) -> None:
-        """Free what is held."""
+        """Frees what is held."""
 
 
 class ToolEnvironment:
@@ -93,7 +93,7 @@ class ToolEnvironment:
         return {"episode_id": self._episode_id, "step_count": self._steps}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
+        """Begins an episode. A list of messages from ``reset`` is what came before; a text is what the user says."""
         self._end_servers()
         self._episode_id, self._steps, self._calls = episode_id or f"tools-{seed or 0}", 0, 0
         self._over, self._answer, self._reward = False, "", (-1, None)
@@ -105,7 +105,7 @@ class ToolEnvironment:
         return _seen(messages)
 
     def step(self, action: str | Message) -> Observation:
-        """Take an answer: a message with its calls, or a text in which calls of any known form are read."""
+        """Takes an answer: a message with its calls, or a text in which calls of any known form are read."""
         if self._over:
             raise EnvironmentFault("expected reset before this step: the episode is over")
         self._steps += 1
@@ -123,14 +123,14 @@ class ToolEnvironment:
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """The reward with its components, the last answer, and what the class's own ``outcome`` says."""
+        """Returns the reward with its components, the last answer, and the class's own ``outcome``."""
         own = settled(self.instance.outcome()) if hasattr(self.instance, "outcome") else {}
         parts = self._components()
         reward = fsum(parts.values()) if parts is not None else None
         return {"answer": self._answer, "reward": reward, "components": parts, **own}
 
     def close(self) -> None:
-        """End the servers that were started here, and close the class's own, if it has a close."""
+        """Ends the servers that were started here, and calls the class's own ``close``."""
         self._end_servers()
         if hasattr(self.instance, "close"):
             settled(self.instance.close())
@@ -143,7 +143,7 @@ class ToolEnvironment:
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def _collect(self) -> dict[str, Tool]:
-        """The tools by name: public functions of the class, then what it lists."""
+        """Finds the tools by name: public functions of the class, then its list ``tools``."""
         names = [name for name in public_methods(type(self.instance)) if name not in HOOKS]
         given = [getattr(self.instance, name) for name in names]
         for name, method in zip(names, given, strict=True):
@@ -161,7 +161,7 @@ class ToolEnvironment:
         return by_name
 
     def _expanded(self, given: Any) -> Sequence[Tool]:
-        """The tools that an entry stands for: itself, or those of an MCP server, which this environment starts if it is a name."""
+        """Returns an entry as a tool, or the tools of an MCP server, which is started here if the entry is its name."""
         if isinstance(given, str):
             given = self._servers.setdefault(given, McpTools(given))
         if isinstance(given, McpTools):
@@ -173,7 +173,7 @@ class ToolEnvironment:
         return call if call.id else replace(call, id=f"call{self._calls:05d}")  # nine letters: what Mistral takes
 
     def _run(self, call: ToolCall) -> tuple[ToolCall, Message]:
-        """Carry out a call. Returns it with its fault, and the message with its result."""
+        """Carries out a call. Returns it with its fault, and the message with its result."""
         tool = self._by_name.get(call.name)
         fault, problem = "refused", None
         if tool is None:
@@ -196,7 +196,7 @@ class ToolEnvironment:
     # -- what is seen afterwards --------------------------------------------------------------------------------------
 
     def _unreadable(self, calls: Sequence[ToolCall]) -> Observation:
-        """No call of the turn is carried out; the message says what was wrong with the first one that could not be read."""
+        """Carries out no call of the turn; the message says what was wrong with the first one that could not be read."""
         numbered, told = none_carried_out([self._numbered(call) for call in calls])
         seen = _seen((Message(role="user", content=told),))
         error = next(call.error for call in calls if call.fault == "malformed")
@@ -210,7 +210,7 @@ class ToolEnvironment:
         return self._closed(_seen((Message(role="user", content=said),) if said is not None else ()))
 
     def _closed(self, seen: Observation) -> Observation:
-        """The observation, with the reward if the episode is over."""
+        """Returns the observation, with the reward if the episode is over."""
         self._over = self._over or bool(getattr(self.instance, "done", False))
         if not self._over:
             return seen
@@ -218,7 +218,7 @@ class ToolEnvironment:
         return replace(seen, terminated=True, reward=fsum(parts.values()) if parts is not None else None)
 
     def _components(self) -> Mapping[str, float] | None:
-        """What ``get_reward`` says, asked once behind a step."""
+        """Asks ``get_reward`` once behind a step."""
         if self._reward[0] != self._steps and callable(getattr(self.instance, "get_reward", None)):
             reward = settled(self.instance.get_reward())
             parts = (
@@ -229,13 +229,13 @@ class ToolEnvironment:
 
 
 def public_methods(kind: type) -> list[str]:
-    """The names of a class's public methods, class methods and static ones among them."""
+    """Returns the names of a class's public methods, class methods and static ones among them."""
     own = inspect.getmembers(kind, lambda each: inspect.isfunction(each) or inspect.ismethod(each))
     return [name for name, _ in own if not name.startswith("_")]
 
 
 def as_text(value: Any) -> str:
-    """What a tool returned, as a model reads it: texts as they are, everything else as JSON, sets as lists in order."""
+    """Writes what a tool returned for the model: texts as they are, everything else as JSON, sets as lists in order."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_listed)
 
 
@@ -244,15 +244,14 @@ def _listed(value: Any) -> Any:
 
 
 def plain_text(value: Any) -> str:
-    """``str`` of a value, without what differs in every run: the order of sets, and the place in memory of an object that says nothing
-    else."""
+    """Returns ``str`` of a value without what differs in every run: the order of sets and addresses of objects."""
     if isinstance(value, str):
         return value
     return same_text(value) if type(value) in _CONTAINERS else without_address(str(value))
 
 
 def error_text(error: Exception) -> str:
-    """What a tool raised, as a model reads it."""
+    """Writes what a tool raised for the model."""
     return f"Error: {error}" if str(error) else f"Error: {type(error).__name__}"
 
 
@@ -261,12 +260,12 @@ def _seen(messages: tuple[Message, ...]) -> Observation:
 
 
 def _about(calls: tuple[ToolCall, ...]) -> dict[str, Any]:
-    """The calls of an action, and their spans."""
+    """Returns the calls of an action, and their spans."""
     return {"action_calls": calls, "action_spans": call_spans(calls)}
 
 
 def _named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a function names; all of them if it takes ``**options``."""
+    """Returns the options that a function names; all of them if it takes ``**options``."""
     parameters = inspect.signature(function).parameters.values()
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return dict(options)

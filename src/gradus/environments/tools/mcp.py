@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.waiting import begin, wait_for
-from gradus.environments.tools.schemas import Tool
+from gradus.environments.tools.tool import Tool
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -72,7 +72,7 @@ class McpTools:
         self._task = self._stop = self._tools = self._client = self._written = None
 
     def _complaint(self) -> str:
-        """The last line that a server which was started here wrote to its standard error."""
+        """Returns the last line that a server which was started here wrote to its standard error."""
         if self._written is None:
             return ""
         self._written.seek(0)
@@ -80,7 +80,7 @@ class McpTools:
         return lines[-1] if lines else ""
 
     async def _connected(self, listed: Future[list[Any]]) -> None:
-        """Hold the connection until it is told to stop: it has to be closed by whoever opened it."""
+        """Holds the connection until it is told to stop: the task that opened it has to close it."""
         self._stop = asyncio.Event()
         try:
             async with self._make() as client:
@@ -115,7 +115,7 @@ class McpTools:
         return tuple(by_name[name] for name in self._only or by_name)
 
     async def _call(self, name: str, /, **arguments: Any) -> str:
-        """What a tool says. Raises RuntimeError with the server's words if the call failed."""
+        """Returns what a tool says. Raises RuntimeError with the server's words if the call failed."""
         if self._client is None:
             raise ConfigError(f"the MCP server {self.name!r} is closed")
         result = await self._client.call_tool(name, arguments)
@@ -126,7 +126,7 @@ class McpTools:
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong, without the groups of errors that the client's tasks wrap around it."""
+    """Returns the first error in the groups that the client's tasks wrap around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error)
@@ -139,7 +139,7 @@ def _as_tool(tool: Any, run: Any) -> Tool:
 
 
 async def _all_tools(client: Client) -> list[Any]:
-    """The tools of all pages, in the order of the server."""
+    """Lists the tools of all pages, in the order of the server."""
     tools: list[Any] = []
     page = await client.list_tools()
     tools += page.tools

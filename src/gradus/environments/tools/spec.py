@@ -1,14 +1,27 @@
-"""From a class with tools to the record that every command takes, and rewards that stand at the call that earned them."""
+"""Makes the registration record of a class with tools, its vocabulary, and rewards that stand at the call that earned them."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
 from typing import Any
 
-from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm, Task, ToolCall
+from gradus.core import (
+    Condition,
+    ConfigError,
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    Reward,
+    RewardTerm,
+    Task,
+    ToolCall,
+    Vocabulary,
+)
+from gradus.core.calls import write_calls
 from gradus.core.waiting import wait_for
 from gradus.environments.tools.environment import ToolEnvironment
 
@@ -26,7 +39,7 @@ def tool_environment(
     components: Sequence[str] = (),
     **more: Any,
 ) -> EnvironmentSpec:
-    """An environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
+    """Makes an environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
 
     ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`); it may be a coroutine. Without it the class's
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
@@ -38,7 +51,7 @@ def tool_environment(
         raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        given = [reward(episode) if reward else _own_components(episode) for episode in episodes]
+        given = [reward(episode) if reward else episode.outcome.get("components") for episode in episodes]
         if any(map(inspect.isawaitable, given)):
             given = wait_for(_together(given))
         return [_reward(episode, each) for episode, each in zip(episodes, given, strict=True)]
@@ -51,7 +64,7 @@ def tool_environment(
         conditions={each: Condition(name=each, seeds=numbers) for each, numbers in seeds.items()},
         train_task=lambda index: Task(environment=name, seed=TRAIN_SEEDS + index),
         max_turns=max_turns,
-        true_reward=more.pop("true_reward", _own_reward),
+        true_reward=more.pop("true_reward", lambda episode: episode.outcome.get("reward")),
         true_reward_name=more.pop("true_reward_name", "reward"),
         **more,
     )
@@ -64,7 +77,7 @@ def by_call(
     *,
     component: str = "call",
 ) -> Reward:
-    """A reward with a term for each call that ``calls`` gives something, at the call's span, and ``total`` at the last turn.
+    """Makes a reward with a term for each call that ``calls`` gives something, at the call's span, and ``total`` at the last turn.
 
     ``total`` is the rest of the reward, or its components by name. Span credit then pays a call's tokens for that call.
     """
@@ -84,8 +97,31 @@ def by_call(
     return Reward(grader="reward", value=value, components=each, terms=tuple(terms))
 
 
+def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Vocabulary:
+    """Makes a vocabulary in which ``calls`` (examples that use every tool and every value) and ``texts`` are made of whole words.
+
+    Names, keys and values of a call are one token each, wherever in the arguments they stand. Anything else is spelled.
+
+    >>> words = call_vocabulary([ToolCall(name="add", arguments={"a": "one", "b": "two"})]).words
+    >>> '"one",' in words, '"one"}}' in words, '{"b":' in words
+    (True, True, True)
+    """
+    words: dict[str, None] = {}
+    for call in calls:
+        words.update(dict.fromkeys(write_calls([call]).split()))
+        for key, value in call.arguments.items():
+            words.update(dict.fromkeys((f'{{"{key}":', f'"{key}":')))
+            if " " not in str(value) and not isinstance(value, Mapping | list):
+                said = json.dumps(value, ensure_ascii=False)
+                words.update(dict.fromkeys((f"{said},", f"{said}}}}}")))
+    for text in texts:
+        words.update(dict.fromkeys(text.split()))
+    characters = sorted({character for word in words for character in word} | set('0123456789{}[]":,.-'))
+    return Vocabulary(words=[word for word in words if "▁" not in word], pieces=characters)
+
+
 async def _together(given: Sequence[Any]) -> list[Any]:
-    """What coroutines give, waited for beside each other; everything else as it is."""
+    """Awaits coroutines beside each other; returns everything else as it is."""
 
     async def waited(each: Any) -> Any:
         return await each if inspect.isawaitable(each) else each
@@ -99,12 +135,3 @@ def _reward(episode: Episode, given: Reward | Mapping[str, float] | float | None
     if given is None:
         return Reward(grader="reward", value=None, error="the reward function returned None")
     return by_call(episode, given)
-
-
-def _own_components(episode: Episode) -> Any:
-    """What the class's ``get_reward`` said."""
-    return episode.outcome.get("components")
-
-
-def _own_reward(episode: Episode) -> float | None:
-    return episode.outcome.get("reward")

@@ -1,4 +1,4 @@
-"""One question, one answer: the text layer of every task of one turn."""
+"""An environment of one question and one answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in (
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a judge says of an answer. ``score`` is None if it could not judge, and then ``error`` says why.
+    """A judge's verdict on an answer. ``score`` is None if it could not judge, and then ``error`` says why.
 
     ``given`` is the answer that was read in the text, None if there is none; then the turn is invalid, and ``problem`` says why.
     """
@@ -32,7 +32,7 @@ Judge = Callable[[Item, str], Verdict]
 
 
 def judge_marked(item: Item, text: str) -> Verdict:
-    """1 if the marked answer states the gold value, else 0."""
+    """Scores 1 if the marked answer states the gold value, else 0."""
     reading = read_answer(text)
     right = reading.text is not None and same_answer(reading.text, gold_answer(item.answer))
     return Verdict(score=float(right), given=reading.text, problem=reading.problem)
@@ -65,7 +65,7 @@ class VerifiableEnvironment:
         return {"episode_id": self._episode_id, "step_count": int(self._verdict is not None)}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Ask the question that belongs to ``seed`` in ``options["split"]``."""
+        """Asks the question that belongs to ``seed`` in ``options["split"]``."""
         split = options.pop("split", "train")
         if options or split not in SPLITS:
             raise ConfigError(f"reset takes split, one of {', '.join(SPLITS)}; got split = {split!r} and {options}")
@@ -76,7 +76,7 @@ class VerifiableEnvironment:
         return Observation(text=question, messages=self._item.messages, data={"question": question})
 
     def step(self, action: str) -> Observation:
-        """Take the answer. A second one is a fault of the caller."""
+        """Takes the answer. A second one is a fault of the caller."""
         if self._item is None or self._verdict is not None:
             raise EnvironmentFault("expected reset before this step: a task of one turn takes exactly one answer")
         self._verdict = verdict = self._judge(self._item, action)
@@ -92,7 +92,7 @@ class VerifiableEnvironment:
         )
 
     def outcome(self) -> Mapping[str, Any]:
-        """Gold answer, what was given, its score, whether it is the gold answer word for word, the row's columns."""
+        """Returns gold answer, given answer, its score, 1 if it is the gold answer word for word, and the row's columns."""
         if self._item is None:
             return {}
         verdict = self._verdict or Verdict(score=None, given=None)
@@ -115,7 +115,7 @@ class VerifiableEnvironment:
 
 
 def _exact(given: str | None, gold: str) -> float | None:
-    """Whether the gold answer was given word for word: what a judge that can be fooled is compared with. None without a gold."""
+    """Returns 1 if the gold answer was given word for word: a judge that can be fooled is compared with it. None without a gold."""
     return float((given or "").split() == gold.split()) if gold else None
 
 

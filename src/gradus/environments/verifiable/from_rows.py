@@ -1,4 +1,4 @@
-"""An environment of one turn from rows and reward functions, or from rows and a judge, in one call."""
+"""Makes an environment of one turn from rows and reward functions, or from rows and a judge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_turn(
     test: Sequence[Mapping[str, Any]] | None = None,
     time_limit: float = 60.0,
 ) -> EnvironmentSpec:
-    """Rows with ``question`` (or ``prompt``) and perhaps ``answer``, and what judges completions of them.
+    """Makes an environment of rows with ``question`` (or ``prompt``) and perhaps ``answer``, and of what judges their completions.
 
     ``rewards``: functions in TRL's signature, or pairs of function and weight. ``judge(row, completion)`` returns a score, 1 for
     right. One of the two must be given; with both, the rewards train and the judge is the true reward. ``answer_format``: how a
@@ -100,7 +100,7 @@ def one_turn_of(
     true_reward: Callable[[Episode], float | None] | None = None,
     texts: Callable[[], Sequence[Item]] | None = None,
 ) -> EnvironmentSpec:
-    """A source of tasks with a judge. ``items``: examples that random answers are made of. If all have a gold answer, gold answers teach.
+    """Makes an environment of a source of tasks with a judge. ``items``: examples that random answers are made of. If all have a gold answer, gold answers teach.
 
     ``texts``: examples that the vocabulary is made of, ``items`` if None.
     """
@@ -132,7 +132,7 @@ def one_turn_of(
 
 
 def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = 60.0) -> Judge:
-    """A judge from a function of row and completion. What it raises is an error of that answer."""
+    """Makes a judge of a function of row and completion. An exception is an error of that answer."""
 
     def judge(item: Item, text: str) -> Verdict:
         try:
@@ -148,7 +148,7 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
 
 
 def score_grader(summary: str = "the judge's score", *, limits: tuple[float, float] | None = (0.0, 1.0)) -> Grader:
-    """The grader that gives what the environment's judge said, which lies within ``limits``."""
+    """Makes the grader that gives the score of the environment's judge, which lies within ``limits``."""
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
         return [_score(episode) for episode in episodes]
@@ -166,7 +166,7 @@ def _score(episode: Episode) -> Reward:
 
 
 def judge_value(item: Item, text: str) -> Verdict:
-    """The marked answer, or the whole text, against the gold answer; no score if the row has none."""
+    """Compares the marked answer, or the whole text, with the gold answer; no score if the row has none."""
     given = read_answer(text).text or text.strip() or None
     problem = None if given else "the answer is empty"
     if not item.answer:
@@ -176,7 +176,7 @@ def judge_value(item: Item, text: str) -> Verdict:
 
 
 def graded(episode: Episode) -> float | None:
-    """The reward as the true reward, where nothing else tells what is right."""
+    """Returns the reward as the true reward, if there is no gold answer and no judge."""
     return episode.reward.value if episode.reward else None
 
 

@@ -19,12 +19,12 @@ Writer = Callable[[str, str], str]
 
 
 def text_policy(name: str, answer: Answerer) -> Policy:
-    """A policy that answers each question by a function; its randomness comes from the episode's key."""
+    """Makes a policy that answers each question by a function; its randomness comes from the episode's key."""
     return FunctionPolicy(name, lambda seen, script: answer(script.start, seen.text, script.rng))
 
 
 def in_format(reasoning: str, answer: str) -> str:
-    """The strict format.
+    """Writes the strict format.
 
     >>> in_format("1 + 1 = 2", "2")
     '<reasoning> 1 + 1 = 2 </reasoning> <answer> 2 </answer>'
@@ -40,7 +40,7 @@ def make_policies(
     worked: bool = True,
     write: Writer = in_format,
 ) -> dict[str, Callable[[str | None], Policy]]:
-    """Factories by name. ``sample_answer`` draws a plausible answer, ``common_answer`` is the most frequent one.
+    """Makes factories of policies by name. ``sample_answer`` draws a plausible answer, ``common_answer`` is the most frequent one.
 
     ``sums``: the columns hold a sum, so that a pupil's policies can be offered. ``worked``: there are worked solutions.
     ``write``: an answer as a completion, from reasoning and answer. Without worked solutions ``noisy`` writes gold answers, and

@@ -1,4 +1,4 @@
-"""Putting a source of tasks together with graders, policies and conditions: the registration record."""
+"""Makes the registration record: a source of tasks with graders, policies and conditions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from gradus.core import (
 )
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.environment import Judge, VerifiableEnvironment, judge_marked
-from gradus.environments.verifiable.graders import DEFAULT_GRADER, make_graders
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, TableTasks, TaskSource, content_of, seeds_asked_once
 from gradus.environments.verifiable.policies import Writer, in_format, make_policies
-from gradus.rewards import gold_answer
+from gradus.rewards import Rewards, correctness, gold_answer, grader_of, incremental_format, strict_format
 from gradus.stats import format_number
 
 _CONDITIONS = {
@@ -45,7 +44,7 @@ _ENDLESS = 1000  # seeds a condition where a source has no end
 
 
 def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
-    """``arithmetic`` or ``arithmetic:digits=3&operations=+-*`` (write ``+`` as it is)."""
+    """Loads ``arithmetic`` or ``arithmetic:digits=3&operations=+-*`` (write ``+`` as it is)."""
     query = (argument or "").replace("+", "%2B")
     options = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(set(options) - {"digits", "operations"})
@@ -78,7 +77,7 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
 
 
 def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> EnvironmentSpec:
-    """Rows of questions and gold answers, answered in tags."""
+    """Makes an environment of rows of questions and gold answers, answered in tags."""
     answers = [gold_answer(item.answer) for item in tasks.splits["train"]]
     worked = all(item.worked for item in tasks.splits["train"])
 
@@ -97,6 +96,30 @@ def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> En
     )
 
 
+def make_graders() -> dict[str, Grader]:
+    """Makes the graders of marked answers. The range of the incremental format is [-0.5, 1]: text after the end costs at most 0.5."""
+    return {
+        "correctness": grader_of(
+            Rewards([(correctness, 1.0)]),
+            name="correctness",
+            summary="1 for the right answer, else 0",
+            range=(0.0, 1.0),
+        ),
+        "composed": grader_of(
+            Rewards([(correctness, 2.0), (strict_format, 0.5), (incremental_format, 0.5)]),
+            name="composed",
+            summary="2 for the right answer, 0.5 for the strict format, up to 0.5 for single tags",
+            range=(-0.25, 3.0),
+        ),
+        "format-only": grader_of(
+            Rewards([(strict_format, 1.0), (incremental_format, 1.0)]),
+            name="format-only",
+            summary="rewards tags and not answers: an example of what an audit must refuse",
+            range=(-0.5, 2.0),
+        ),
+    }
+
+
 def one_turn_spec(
     source: TaskSource,
     *,
@@ -113,7 +136,7 @@ def one_turn_spec(
     conditions: Sequence[str] = tuple(_CONDITIONS),
     true_reward: Callable[[Episode], float | None] | None = None,
 ) -> EnvironmentSpec:
-    """A source of tasks with its judge, graders and policies. The first grader is the default; without any, those of marked answers."""
+    """Makes an environment of a source of tasks with its judge, graders and policies. The first grader is the default; without any, those of marked answers."""
 
     def random_answer(seed: int) -> str:
         return write("a guess", sample(child_rng(seed, "random answer")))
@@ -128,7 +151,7 @@ def one_turn_spec(
         summary=summary,
         make=lambda: VerifiableEnvironment(source, judge),
         graders=by_name,
-        default_grader=DEFAULT_GRADER if graders is None else next(iter(by_name)),
+        default_grader="composed" if graders is None else next(iter(by_name)),
         conditions={
             name: Condition(
                 name=name,
@@ -164,7 +187,7 @@ def one_turn_spec(
 
 
 def _seeds(source: TaskSource, split: str) -> Sequence[int]:
-    """The seeds of a condition. Those of an endless source stay as they are: its items may take long to make."""
+    """Returns the seeds of a condition. Those of an endless source stay as they are: its items may take long to make."""
     size = source.size(split)
     return range(_ENDLESS) if size is None else seeds_asked_once(source, split, range(size))
 
@@ -198,19 +221,19 @@ def _view(episode: Episode) -> EpisodeView:
 
 @cache
 def _most_common(digits: int, operations: str) -> str:
-    """The most frequent answer of 2,000 sums. A command loads the environment several times."""
+    """Returns the most frequent answer of 2,000 sums. A command loads the environment several times."""
     source, rng = ArithmeticTasks(digits=digits, operations=operations), child_rng(0, "most common answer")
     return Counter(source.item("train", rng.randrange(2**40)).answer for _ in range(2000)).most_common(1)[0][0]
 
 
 def _sum_vocabulary(source: ArithmeticTasks) -> Vocabulary:
-    """One token for each digit, sign, tag and word; numbers are spelled digit by digit."""
+    """Makes a vocabulary of each digit, sign, tag and word; numbers are spelled digit by digit."""
     said = f"{source.system_prompt} What is ? {in_format(', =', '')} 10 " + " ".join("+-*")
     return Vocabulary(words=[*dict.fromkeys([*said.split(), *"0123456789"])], pieces=list("0123456789"))
 
 
 def text_vocabulary(items: Sequence[Item], always: Sequence[str]) -> Vocabulary:
-    """The 2,000 most frequent words of these items and all words of ``always``; all their characters as pieces."""
+    """Makes a vocabulary of the 2,000 most frequent words of these items and all words of ``always``; their characters are pieces."""
     texts = [*always, *(f"{item.question} {item.worked or ''} {gold_answer(item.answer)}" for item in items)]
     counts = Counter(
         word for text in texts[len(always) :] for word in re.findall(r"\S+", text) if not re.search(r"\d", word)

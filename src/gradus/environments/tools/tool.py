@@ -1,4 +1,4 @@
-"""A tool: a function with a JSON schema, which comes from its signature and docstring if nobody gives one."""
+"""Tools: functions with a JSON schema, which comes from signature and docstring if it is not given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, EnvironmentFault
+from gradus.sandbox.command import run_python
+
+_SHOWN = 4000  # characters of output that a model reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,7 @@ class Tool:
 
 
 def as_tool(function: Callable[..., Any]) -> Tool:
-    """A function or a bound method as a tool. It needs type hints and a docstring that says what each argument is (Google's style).
+    """Makes a tool of a function or a bound method. It needs type hints and a docstring that says what each argument is (Google's style).
 
     Raises ConfigError for a function that cannot be described.
     """
@@ -57,8 +60,31 @@ def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
     }
 
 
+def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
+    """Makes a tool ``python`` that runs code and returns what it prints; each call starts afresh.
+
+    Without a sandbox the episode fails, unless ``unsafe``: the code can then do what this user can.
+    """
+
+    def python(code: str) -> str:
+        """Run Python code and return what it prints. Nothing is kept from one call to the next.
+
+        Args:
+            code: The code.
+        """
+        try:
+            result = run_python(code, seconds=seconds, unsafe=unsafe)
+        except OSError as error:
+            raise EnvironmentFault(str(error)) from error
+        told = "" if result.code == 0 else f"[ended by the limit on {result.limit}]" if result.limit else result.stderr
+        said = f"{result.stdout}{told}".strip() or "[nothing was printed]"
+        return said if len(said) <= _SHOWN else f"{said[: _SHOWN // 2]}\n[...]\n{said[-_SHOWN // 2 :]}"
+
+    return as_tool(python)
+
+
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments, in a sentence that a model can learn from; None if they fit the schema.
+    """Says in a sentence for the model what is wrong with the arguments; None if they fit the schema.
 
     >>> def add(a: int, b: int) -> int:
     ...     '''Add two numbers.
@@ -95,7 +121,7 @@ def _validator(tool: Tool) -> Any:
 
 
 def _nullable(schema: Any) -> Any:
-    """``nullable`` is how transformers marks what may be null; JSON schema says it by the type."""
+    """Rewrites ``nullable``, by which transformers marks what may be null, as a type of JSON schema."""
     if isinstance(schema, list):
         return [_nullable(each) for each in schema]
     if not isinstance(schema, dict):
