@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -268,11 +269,17 @@ def arguments(description: str) -> argparse.ArgumentParser:
         default=1,
         help="of ours, which share the threads; TRL has one (accelerate launch starts more)",
     )
-    parser.add_argument("--beside", nargs=2, help="(what this script starts its other processes with)")
+    parser.add_argument("--beside", type=json.loads, help="(what this script starts its other processes with)")
     parser.add_argument("--serve", action="store_true", help="(what it starts the process of our steps with)")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser
+
+
+def again(given: dict[str, Any]) -> None:
+    """Run the same script as another of its processes."""
+    sys.argv = [*given["told"], "--beside", json.dumps(given)]
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @contextmanager
@@ -282,8 +289,7 @@ def workplace(options: argparse.Namespace) -> Iterator[str]:
     torch.set_num_threads(1 if options.cpu_time else THREADS)
     if options.cpu_time:
         clock = time.process_time
-    again = [sys.executable, *sys.argv, "--beside"]
     size = options.processes if is_ours(options) else 1
-    joined = beside(options.beside) if options.beside else together(size, again, {})
+    joined = beside(options.beside) if options.beside else together(size, "_against_trl:again", sys.argv)
     with joined, tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
         yield folder

@@ -1,15 +1,16 @@
-"""What the other processes of test_local_processes.py do: ``local_process.py FOLDER RANK``, behind what it is told."""
+"""What the other processes of test_local_processes.py do."""
 
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gradus.training.distributed.local_processes import beside
 from gradus.training.distributed.processes import gather, world
 
 
-def main() -> None:
-    with beside(sys.argv[1:]) as told:
+def take_part(given: Mapping[str, Any]) -> None:
+    with beside(given) as told:
         if told.get("pid"):
             Path(told["pid"]).write_text(str(os.getpid()))
         if told.get("fails") == "before":
@@ -19,7 +20,3 @@ def main() -> None:
         if told.get("fails") == "between":
             raise SystemExit("out of memory")
         gather([world().rank])
-
-
-if __name__ == "__main__":
-    main()

@@ -24,7 +24,14 @@ from gradus.runs.stages.training_processes import training_processes
 from gradus.training.distributed.local_processes import together
 from gradus.training.distributed.processes import gather, world
 
-OTHER = [sys.executable, str(Path(__file__).parent / "local_process.py")]
+OTHER = "local_process:take_part"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
 SMALL = {
     **{f"model.nano.{name}": 32 for name in ("hidden_size", "intermediate_size")},
     "model.nano.layers": 1,
@@ -103,11 +110,9 @@ def test_an_error_here_ends_the_others(tmp_path: Path) -> None:
 def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     script = "import sys,time; from gradus.training.distributed.local_processes import together\n"
     script += "from gradus.training.distributed.processes import gather\n"
-    script += (
-        f"with together(2, sys.argv[1:], dict(rounds=9, pid={str(tmp_path / 'pid')!r})): gather([0]); time.sleep(99)"
-    )
+    script += f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nwith together(2, {OTHER!r}, dict(rounds=9, pid={str(tmp_path / 'pid')!r})): gather([0]); time.sleep(99)"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    first = subprocess.Popen([sys.executable, "-c", script, *OTHER], env=environment)
+    first = subprocess.Popen([sys.executable, "-c", script], env=environment)
     try:
         wait_until((tmp_path / "pid").exists)
     finally:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import multiprocessing
+import os
 import pickle
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, Environment, EnvironmentFault, Observation, TemporaryFault
 from gradus.core.waiting import blocking
+from gradus.sandbox.processes import new_pool
 
 _ENDED = "the process of this environment ended; a step in it ended it or ran out of time"
+_CLOSING = 1.0  # seconds that are waited for an environment to close
 _SEEN = ("system_prompt", "state", "tools")
+_environments: dict[int, Environment] = {}  # of a process that holds them, by number
 
 
 def in_processes(make: Callable[[], Environment], workers: int) -> Callable[[], Environment]:
-    """What makes the environments of ``make`` in one of ``workers`` processes; for a spec with ``Stepping(threads=True)``.
+    """Return what makes the environments of ``make`` in one of ``workers`` processes; for a spec with ``Stepping(threads=True)``.
 
     ``make`` is a class or a function of a module, which another process can import. Policies that look into the environment
     (a clairvoyant) cannot be rolled out there; an ``expert`` of the environment's own can. A process answers one environment at a time; the wait for it counts as time of the
@@ -55,70 +57,51 @@ class _House:
     def __init__(self, make: Callable[[], Environment]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._pipe: Connection[Any, Any] | None = None
-        self._process: SpawnProcess | None = None
-        self._left: list[int] = []  # environments to close before the next call
-        self._numbers = itertools.count()
-
-    def number(self) -> int:
-        return next(self._numbers)
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid: Future[int] | None = None
+        self._owner = 0  # the process that started it: a fork starts its own
+        self.numbers = itertools.count()
 
     def ask(self, number: int, method: str, *arguments: Any, **options: Any) -> tuple[Any, Mapping[str, Any]]:
-        """What a method of an environment returns, and what can be seen of it afterwards. Raises what it raised."""
+        """Return what a method of an environment returns, and what can be seen of it afterwards. Raises what it raised."""
         with self._lock:
-            pipe = self._pipe if method != "reset" else self._started()
-            if pipe is None:
-                raise EnvironmentFault(_ENDED)
-            try:
-                while self._left:
-                    self._exchange(pipe, (self._left.pop(), "close", (), {}))
-                value, error, seen = self._exchange(pipe, (number, method, arguments, options))
-            except (EOFError, OSError) as lost:
-                self._pipe = None
-                atexit.unregister(pipe.close)
-                pipe.close()
-                raise EnvironmentFault(_ENDED) from lost
-        if error is not None:
-            raise error
-        return value, seen
+            pool = self._started() if method == "reset" else self._pool
+        if pool is None:
+            raise EnvironmentFault(_ENDED)
+        try:
+            return pool.submit(_answer, self._make, number, method, arguments, options).result()
+        except RuntimeError as lost:  # of which BrokenProcessPool is one
+            with self._lock:
+                self._pool = None if self._pool is pool else self._pool
+            raise EnvironmentFault(_ENDED) from lost
 
     def leave(self, number: int) -> None:
-        """Close an environment now, or before the next call if the process is busy with another."""
-        if not self._lock.acquire(blocking=False):
-            self._left.append(number)
-            return
-        self._lock.release()
-        if self._pipe is not None:
-            self.ask(number, "close")
+        """Close an environment; later, if the process is busy with another. Raises what it raised."""
+        if self._pool is not None and self._owner == os.getpid():
+            with suppress(RuntimeError, TimeoutError):  # it ended, or is busy
+                self._pool.submit(_answer, self._make, number, "close", (), {}).result(_CLOSING)
 
     def end(self) -> None:
-        """End the process: whoever waits for an answer of it gets a fault, and the next reset starts another."""
-        if self._process is not None:
-            self._process.kill()
+        """End the process: a wait for its answer ends in a fault, and the next reset starts another."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None and self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid.result(), signal.SIGKILL)
 
-    @staticmethod
-    def _exchange(pipe: Connection[Any, Any], message: Any) -> Any:
-        pipe.send(message)
-        return pipe.recv()
-
-    def _started(self) -> Connection[Any, Any]:
-        if self._pipe is None:
-            self._left.clear()
-            spawn = multiprocessing.get_context("spawn")
-            pipe, theirs = spawn.Pipe()
-            self._process = spawn.Process(target=_live, args=(theirs, self._make), daemon=True)
-            self._process.start()
-            theirs.close()
-            self._pipe = pipe
-            atexit.register(self._pipe.close)
-        return self._pipe
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None or self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._pool = new_pool(1)
+            self._pid = self._pool.submit(os.getpid)
+        return self._pool
 
 
 class _Elsewhere:
     """An environment in another process."""
 
     def __init__(self, house: _House) -> None:
-        self._house, self._number = house, house.number()
+        self._house, self._number = house, next(house.numbers)
         self._seen: Mapping[str, Any] = {"system_prompt": "", "state": {}, "tools": ()}
         self._opened = False
         self._asking = False  # a call is out; at the end of an episode it is one that ran out of time
@@ -164,41 +147,22 @@ class _Elsewhere:
         return value
 
 
-def _live(pipe: Connection[Any, Any], make: Callable[[], Environment]) -> None:
-    """The other process: answer until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's, which finishes what it began
-    environments: dict[int, Environment] = {}
-    while True:
-        try:
-            number, method, arguments, options = pipe.recv()
-        except EOFError:
-            return
-        value, error = None, None
-        seen: dict[str, Any] = {}
-        try:
-            if method == "close":
-                closed = environments.pop(number, None)
-                if closed is not None:
-                    closed.close()
-            elif number in environments or method == "reset":
-                if number not in environments:
-                    environments[number] = blocking(make())
-                value = getattr(environments[number], method)(*arguments, **options)
-                seen = {name: getattr(environments[number], name, ()) for name in _SEEN}
-            else:
-                error = EnvironmentFault(_ENDED)
-        except (Exception, SystemExit) as raised:
-            error = _portable(raised)
-        try:
-            pipe.send((value, error, seen))
-        except (OSError, ValueError):
-            return
-        except Exception as raised:  # what cannot be pickled
-            pipe.send((None, _portable(raised), {}))
-
-
-def _portable(error: Exception | SystemExit) -> Exception:
-    """An error that any process can read: its class may be known there alone."""
-    if isinstance(error, TemporaryFault):
-        return TemporaryFault(str(error))
-    return EnvironmentFault(f"{type(error).__name__}: {error}")
+def _answer(
+    make: Callable[[], Environment], number: int, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, Mapping[str, Any]]:
+    """In the process: call a method of an environment. Raises errors that any process can read, as their class may be known here alone."""
+    try:
+        if method == "close":
+            closed = _environments.pop(number, None)
+            return (closed.close() if closed is not None else None), {}
+        if method == "reset" and number not in _environments:
+            _environments[number] = blocking(make())
+        if number not in _environments:
+            raise EnvironmentFault(_ENDED)
+        environment = _environments[number]
+        value = getattr(environment, method)(*arguments, **options)
+        return value, {name: getattr(environment, name, ()) for name in _SEEN}
+    except TemporaryFault as error:
+        raise TemporaryFault(str(error)) from None
+    except (Exception, SystemExit) as error:
+        raise EnvironmentFault(f"{type(error).__name__}: {error}") from None

@@ -1,8 +1,31 @@
-"""Processes of our own code: how they begin, how they end with the one that started them."""
+"""Processes of our own code: one way to start them, and one way in which they end.
+
+All are fresh ones, because a fork of torch's threads may hang. They leave Ctrl-C to the process that started them, which keeps what
+has been done, and end with it however it ends.
+"""
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from gradus.core.errors import GradusError
+
+_CALL = "from gradus.sandbox.processes import main; main()"
 
 
 def collect_rarely() -> None:
@@ -11,3 +34,90 @@ def collect_rarely() -> None:
     Records hold no cycles, and looking for some at every 700th object costs a fifth of a rollout's time.
     """
     gc.set_threshold(100_000, 50, 50)
+
+
+def new_pool(workers: int, begin: Callable[[], object] = bool) -> ProcessPoolExecutor:
+    """Return a pool of fresh processes that call ``begin`` first. What they are given and return is pickled: our own code alone."""
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+
+
+@contextmanager
+def process_pool(
+    workers: int, *, begin: Callable[[], object] = bool, alone: str = "with one worker"
+) -> Generator[ProcessPoolExecutor]:
+    """Enter :func:`new_pool`; at the end, what was not begun is dropped.
+
+    Raises GradusError if a process ended before its work did. ``alone``: how the work is done without other processes, for the message.
+    """
+    pool = new_pool(workers, begin)
+    try:
+        yield pool
+    except BrokenProcessPool as lost:
+        raise GradusError(
+            f"one of {workers} processes ended before its work was done (killed, or no memory left); "
+            f"run the same command again, or {alone}"
+        ) from lost
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(begin: Callable[[], object]) -> None:
+    collect_rarely()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent_process, daemon=True).start()
+    begin()
+
+
+def _end_with_parent_process() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def start_child(
+    target: str, told: Any, *, threads: int | None = None, log: Path | None = None, scratch: Path | None = None
+) -> subprocess.Popen[str]:
+    """Start a process that calls ``target`` (``module:function``) with ``told``, a JSON value.
+
+    What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
+    matrix products. ``scratch``: a folder that it removes if this process is killed.
+    """
+    message = {"target": target, "told": told, "scratch": scratch and str(scratch), "path": sys.path}
+    line = json.dumps(message) + "\n"
+    limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-u", "-c", _CALL],  # -P: no file of the working folder stands before Python's own
+            stdin=subprocess.PIPE,  # open as long as this process lives
+            stdout=subprocess.PIPE if log is None else stack.enter_context(log.open("wb")),
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            env={**os.environ, **limited, "PYTHONIOENCODING": "utf-8"},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    return process
+
+
+def main() -> None:
+    """Do what :func:`start_child` told this process."""
+    message: dict[str, Any] = json.loads(sys.stdin.readline())
+    sys.path[:] = message["path"]
+    Thread(target=_end_with_parent, args=(message["scratch"],), daemon=True).start()
+    collect_rarely()
+    module, _, name = message["target"].partition(":")
+    try:
+        getattr(import_module(module), name)(message["told"])
+    except GradusError as error:
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        sys.exit(3)
+
+
+def _end_with_parent(scratch: str | None) -> None:
+    os.read(0, 1)  # nothing more is written there: it returns when the parent is gone
+    if scratch:
+        shutil.rmtree(scratch, ignore_errors=True)
+    os._exit(1)

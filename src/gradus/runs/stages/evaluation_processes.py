@@ -7,15 +7,12 @@ what it is drawn for. On some CPUs one thread rounds otherwise than two, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 
 from gradus import environments
 from gradus.algorithms import is_registered_here
-from gradus.core import Episode, GradusError, Policy, Task
+from gradus.core import Episode, Policy, Task
 from gradus.evidence.evaluation.evaluate import chosen_graders, condition_tasks, roll_out_condition
 from gradus.rewards import tell_steps_taken
 from gradus.runs.planning.hardware import usable_cores
@@ -23,7 +20,7 @@ from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext, run_policies
 from gradus.runs.stages.state import CHECKPOINTS
-from gradus.runs.stages.teaching import begin_worker
+from gradus.sandbox.processes import process_pool
 
 _WORTH_PROCESSES = 1000  # episodes below which processes take longer to start than they save
 
@@ -65,22 +62,16 @@ def roll_out_beside(run: RunContext, names: Sequence[str], workers: int) -> Roll
     recipe = run.recipe.model_dump_json(exclude_unset=True)
     rollouts: Rollouts = {condition: {} for condition in tasks}
     total = section.samples * len(names) * sum(map(len, tasks.values()))
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
     done = 0
-    try:
-        with progress_bar("evaluate", total, "episodes") as advance:
-            futures = {unit: pool.submit(_unit, recipe, str(run.folder), *unit, tasks[unit[1]]) for unit in units}
-            for (name, condition), future in futures.items():
-                rollouts[condition][name] = future.result()
-                done += len(rollouts[condition][name])
-                advance(done, total)
-    except BrokenProcessPool as lost:
-        raise GradusError(
-            f"one of {workers} processes that roll out the evaluation ended before its work was done (killed, or no memory left); "
-            "run the same command again, or with --set eval.workers=1"
-        ) from lost
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with (
+        process_pool(workers, begin=_one_thread, alone="with --set eval.workers=1") as pool,
+        progress_bar("evaluate", total, "episodes") as advance,
+    ):
+        futures = {unit: pool.submit(_unit, recipe, str(run.folder), *unit, tasks[unit[1]]) for unit in units}
+        for (name, condition), future in futures.items():
+            rollouts[condition][name] = future.result()
+            done += len(rollouts[condition][name])
+            advance(done, total)
     return rollouts
 
 
@@ -89,11 +80,10 @@ def _longest_first(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: name not in CHECKPOINTS)
 
 
-def _begin() -> None:
+def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-    begin_worker()
 
 
 def _unit(recipe: str, folder: str, name: str, condition: str, tasks: Sequence[Task]) -> list[Episode]:

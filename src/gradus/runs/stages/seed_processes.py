@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import psutil
@@ -26,7 +23,7 @@ from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, store_costs
 from gradus.runs.stages.stages import stages_of
 from gradus.sandbox.locks import FolderLock
-from gradus.sandbox.processes import collect_rarely
+from gradus.sandbox.processes import start_child
 
 _LOOK = 1.0  # seconds
 _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused
@@ -107,43 +104,13 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
 
 
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
-    """A process with one thread that trains one seed. Its standard input stays open as long as this process lives."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-u", "-m", "gradus.runs.stages.seed_processes"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-        start_new_session=True,  # Ctrl-C is for the process that started it
-    )
-    assert process.stdin is not None
+    """Start a process with one thread that trains one seed."""
     told = {"recipe": recipe.model_dump(mode="json", exclude_unset=True), "folder": str(folder), "shared": str(shared)}
-    process.stdin.write(json.dumps({**told, "redo": redo, "path": sys.path}) + "\n")
-    process.stdin.flush()
-    return process
+    return start_child(f"{__name__}:train_seed", {**told, "redo": redo}, threads=1)
 
 
-def _end_with_parent() -> None:
-    os.read(0, 1)  # nothing more is written there: it ends when the parent does
-    os._exit(1)
-
-
-def _main() -> None:
-    told: Mapping[str, Any] = json.loads(sys.stdin.readline())
-    sys.path[:] = told[
-        "path"
-    ]  # -P keeps files of the working folder from taking the place of Python's own; here stands what the parent finds
-    Thread(target=_end_with_parent, daemon=True).start()
+def train_seed(told: Mapping[str, Any]) -> None:
+    """Train the seed that this process was started for."""
     torch.set_num_threads(1)
-    collect_rarely()
     recipe = Recipe.model_validate(told["recipe"])
-    try:
-        _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Terminal(width=72))
-    except GradusError as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        sys.exit(3)
-
-
-if __name__ == "__main__":
-    _main()
+    _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Terminal(width=72))

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import repeat
 from math import fsum
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
@@ -25,7 +20,7 @@ from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
 from gradus.runs.stages.sources import rows_digest
-from gradus.sandbox.processes import collect_rarely
+from gradus.sandbox.processes import process_pool
 from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
 
@@ -224,16 +219,13 @@ def _alone(work: _Work, spans: Sequence[Span]) -> Chunks:
 
 
 def _by_workers(work: _Work, spans: Sequence[Span], workers: int) -> Chunks:
-    """The episodes of each span of tasks, in order, by processes that are fresh: a fork of torch's threads may hang."""
+    """Yield the episodes of each span of tasks, in order, rolled out by several processes."""
     names = work.spec.name, work.policy.name, work.grader.name
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_worker)
-    try:
+    with process_pool(workers) as pool:
         rolled_out = pool.map(_roll_out_named, repeat(names), spans, repeat(work.seed))
         for (begin, indices), episodes in zip(spans, rolled_out, strict=True):
             work.tell(begin + len(indices))
             yield episodes
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> bool:
@@ -245,20 +237,6 @@ def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> boo
     except ConfigError:
         return False
     return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
-
-
-def begin_worker() -> None:
-    """Leave Ctrl-C to the process that started this one, which keeps what has been done, and end when it is killed."""
-    collect_rarely()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _roll_out_named(names: tuple[str, str, str], span: Span, seed: int) -> list[Episode]:

@@ -1,19 +1,15 @@
-"""SFT and GRPO in several processes on a CPU (``sft.processes``, ``grpo.processes``).
-
-Run as a module, it is one of these processes.
-"""
+"""SFT and GRPO in several processes on a CPU (``sft.processes``, ``grpo.processes``)."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from gradus.core import GradusError
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.training.config import GrpoConfig
@@ -46,7 +42,7 @@ def training_processes(
         "resume": resume,
         "data": [str(path) for path in data],
     }
-    return together(size, [sys.executable, "-P", "-u", "-m", __name__], told)
+    return together(size, f"{__name__}:train_beside", told)
 
 
 def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
@@ -64,10 +60,11 @@ def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
     return None
 
 
-def _main() -> None:
+def train_beside(given: Mapping[str, Any]) -> None:
+    """Train in a process that :func:`training_processes` started."""
     from gradus.runs.stages import training as stages
 
-    with beside(sys.argv[1:]) as told:
+    with beside(given) as told:
         recipe, folder = Recipe.model_validate(told["recipe"]), Path(told["folder"])
         if told["stage"] == "sft":
             episodes = stages.read_lessons(recipe.spec(), [Path(each) for each in told["data"]])
@@ -75,11 +72,3 @@ def _main() -> None:
         else:
             grader = recipe.spec().grader(recipe.grader_name)
             stages.grpo_stage(recipe, told["model"], folder, grader, resume=told["resume"])
-
-
-if __name__ == "__main__":
-    try:
-        _main()
-    except GradusError as error:
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        sys.exit(3)

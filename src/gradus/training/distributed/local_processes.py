@@ -7,36 +7,31 @@ sequences, Python included. The processes talk by gloo, over the loopback device
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
 
 from gradus.core import GradusError
-from gradus.core.files import read_json, write_json
-from gradus.sandbox.processes import collect_rarely
+from gradus.sandbox.processes import start_child
 from gradus.training.distributed.processes import SLOWEST, World, entered
 
-_TOLD = "told.json"
 _LOOK, _LAST = 0.01, 10.0  # seconds between two looks; that a process may take to end
-_WATCH = 1.0  # seconds between two looks of a process at the one that started it
+_LEFT = 2.0  # seconds until a process without a parent has ended
 
 
 @contextmanager
-def together(size: int, command: Sequence[str], told: Mapping[str, Any]) -> Iterator[None]:
+def together(size: int, target: str, told: Any) -> Iterator[None]:
     """Inside, this process is the first of ``size`` that train as one; they share its CPU threads.
 
-    The others run ``command`` with two arguments more and enter :func:`beside`, which gives them ``told`` (JSON). They end with this
-    process. Raises GradusError with what another said last if it ended before its work was done.
+    The others call ``target`` (``module:function``), which enters :func:`beside` with its argument; that gives it ``told`` (JSON). They
+    end with this process. Raises GradusError with the last line of another that ended before its work was done.
     """
     if size == 1:
         yield
@@ -44,11 +39,10 @@ def together(size: int, command: Sequence[str], told: Mapping[str, Any]) -> Iter
     threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="gradus-processes-") as name:
         meeting = _Meeting(Path(name), 0, size, threads)
-        given = {"told": told, "size": size, "threads": threads, "path": sys.path, "parent": os.getpid()}
-        write_json(meeting.folder / _TOLD, given)
         try:
             for rank in range(1, size):
-                meeting.others[rank] = _start([*command, name, str(rank)], meeting.log(rank))
+                given = {"folder": name, "rank": rank, "size": size, "threads": threads, "told": told}
+                meeting.others[rank] = start_child(target, given, log=meeting.log(rank), scratch=meeting.folder)
             with _at(meeting):
                 yield
         except RuntimeError as error:
@@ -66,21 +60,16 @@ def together(size: int, command: Sequence[str], told: Mapping[str, Any]) -> Iter
 
 
 @contextmanager
-def beside(arguments: Sequence[str]) -> Iterator[Any]:
-    """In a process that :func:`together` started, with the two arguments that it added: what the process was told."""
-    folder, rank = Path(arguments[0]), int(arguments[1])
-    stored = read_json(folder / _TOLD)
-    sys.path[:] = stored["path"]
-    Thread(target=_end_with_parent, args=(stored["parent"], folder), daemon=True).start()
-    torch.set_num_threads(max(1, stored["threads"] // stored["size"]))
-    collect_rarely()
+def beside(given: Mapping[str, Any]) -> Iterator[Any]:
+    """Enter the group in a process that :func:`together` started, with what it was given; yields what it was told."""
+    torch.set_num_threads(max(1, given["threads"] // given["size"]))
     try:
-        with _at(_Meeting(folder, rank, stored["size"], stored["threads"])):
-            yield stored["told"]
+        with _at(_Meeting(Path(given["folder"]), given["rank"], given["size"], given["threads"])):
+            yield given["told"]
     except RuntimeError as error:
         if "gloo" not in str(error):
             raise
-        time.sleep(2 * _WATCH)  # another process is gone: if it was the parent, the watching thread ends this one
+        time.sleep(_LEFT)  # another process is gone: if it is the parent, this one ends meanwhile
         raise
 
 
@@ -89,7 +78,7 @@ class _Meeting:
 
     def __init__(self, folder: Path, rank: int, size: int, threads: int) -> None:
         self.folder, self.place = folder, World(rank=rank, size=size, shared_threads=threads)
-        self.others: dict[int, subprocess.Popen[bytes]] = {}
+        self.others: dict[int, subprocess.Popen[str]] = {}
         self.joined = False
 
     def log(self, rank: int) -> Path:
@@ -143,25 +132,6 @@ def _at(meeting: _Meeting) -> Iterator[None]:
             yield
         finally:
             meeting.leave()
-
-
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the first process, which tells the others
-        )
-
-
-def _end_with_parent(parent: int, folder: Path) -> None:
-    """End when the process that started this one is gone, or has forgotten it."""
-    while os.getppid() == parent and folder.exists():
-        time.sleep(_WATCH)
-    shutil.rmtree(folder, ignore_errors=True)  # the parent was killed, or it would have done so
-    os._exit(1)
 
 
 @contextmanager
