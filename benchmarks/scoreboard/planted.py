@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from gradus.auditing.scoreboard.families import FAMILIES, REFACTORINGS, Family
-from gradus.auditing.scoreboard.flaws import FLAWS
 from gradus.auditing.text.tasks import Judge, TextSubject, TextTask
 from gradus.core import child_rng
+from scoreboard.families import FAMILIES, REFACTORINGS, Family
+from scoreboard.flaws import FLAWS
 
 _TASKS = 48
 _EACH = 4  # graders of a class of flaws

@@ -4,14 +4,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import scoreboard
+from scoreboard.families import FAMILIES
+from scoreboard.flaws import FLAWS
+from scoreboard.parts import run_scoreboard, scoreboard_page
+from scoreboard.planted import plants
+from scoreboard.score import Case, Row, board, judged
 
-import gradus.auditing
-from gradus.auditing.scoreboard.families import FAMILIES
-from gradus.auditing.scoreboard.flaws import FLAWS
-from gradus.auditing.scoreboard.planted import plants
-from gradus.auditing.scoreboard.score import Case, Row, board, judged
 from gradus.core import child_rng
-from gradus.runs.scoreboard import run_scoreboard, scoreboard_page
 
 
 def test_sound_graders_reward_gold_and_no_other_answer_of_the_same_kind():
@@ -151,7 +151,7 @@ def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
     first = run_scoreboard("planted", folder=tmp_path, only=names)
     assert first["detection"]["share"] == 1.0
     assert first["false_alarms"]["share"] == 0.0
-    monkeypatch.setattr("gradus.runs.scoreboard.judged", None)
+    monkeypatch.setattr("scoreboard.parts.judged", None)
     assert run_scoreboard("planted", folder=tmp_path, only=names) == first
 
 
@@ -163,7 +163,7 @@ def test_only_the_checks_that_a_label_speaks_of_count():
 
 
 def test_every_label_is_one_of_three_and_a_third_is_held_out():
-    labels = tomllib.loads((Path(gradus.auditing.__file__).parent / "scoreboard" / "reasoning_gym.toml").read_text())
+    labels = tomllib.loads((Path(scoreboard.__file__).parent / "reasoning_gym.toml").read_text())
     assert {row["label"] for row in labels.values()} == {"flawed", "partial", "sound"}
     assert 0.3 < sum(bool(row.get("held_out")) for row in labels.values()) / len(labels) < 0.5
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gradus.auditing
-from gradus.auditing.scoreboard.planted import plants
-from gradus.auditing.scoreboard.score import Case, Row, board, judged
 from gradus.auditing.text.checks import EXPLOITABLE
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.tasks import TextSubject, subject_of
@@ -20,6 +18,8 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
 from gradus.runs.progress import progress_bar
 from gradus.stats import format_interval, wilson
+from scoreboard.planted import plants
+from scoreboard.score import Case, Row, board, judged
 
 PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
@@ -59,7 +59,7 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
 
 
 def _data(name: str) -> dict[str, Any]:
-    return read_toml(Path(gradus.auditing.__file__).parent / "scoreboard" / f"{name}.toml")
+    return read_toml(Path(__file__).parent / f"{name}.toml")
 
 
 def _itself(subject: TextSubject) -> TextSubject:
@@ -102,8 +102,9 @@ def _kept(case: Case, seed: int, folder: Path | None) -> Row:
 
 
 def _code() -> str:
-    """A digest of the audit's source: rows that other code made are made again."""
-    files = sorted(Path(gradus.auditing.__file__).parent.rglob("*.py"))
+    """A digest of the audit's source and of the planted graders: rows that other code made are made again."""
+    folders = (Path(gradus.auditing.__file__).parent, Path(__file__).parent)
+    files = sorted(file for folder in folders for file in folder.rglob("*.py"))
     return blake2b(b"".join(file.read_bytes() for file in files), digest_size=6).hexdigest()
 
 
@@ -112,7 +113,7 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Results: the audit, measured by flaws",
         "",
-        "Written by `gradus audit --scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
+        "Written by `python benchmarks/scoreboard --out FOLDER`. Detection is the share of flawed graders whose audit fails, false alarms the share of",
         "sound ones; intervals are Wilson's, 95 %. An audit that ends unresolved counts as not failed. Seconds include making the tasks,",
         "and leave out those for which the machine was busy with others.",
         "Labels were frozen before the probes were written; one that was disputed afterwards stays and counts.",

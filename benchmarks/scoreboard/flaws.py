@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gradus.auditing.scoreboard.families import Family
 from gradus.auditing.text.tasks import Judge, TextTask
+from scoreboard.families import Family
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
