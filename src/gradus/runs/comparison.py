@@ -17,10 +17,11 @@ from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_r
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.stepping import LIMITS
-from gradus.runs.shared_tasks import on_shared_conditions, tell_other_texts, with_tasks
+from gradus.runs.shared_tasks import on_shared_conditions, with_tasks
 from gradus.runs.stages.state import CHECKPOINTS
 
 STUDENTS = ("grpo", "sft", "base")
+_CODE, _NOTHING = "code of ", "has none"
 
 
 def by_name(given: Iterable[str]) -> dict[str, Path]:
@@ -78,7 +79,6 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         )
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
-    tell_other_texts(rollouts)
     spec = _spec_of(next(iter(runs.values())), environment)
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     seeds = sorted(set[int]().union(*several))
@@ -114,44 +114,37 @@ def _policies(results: Results) -> set[str]:
 
 
 def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
-    """Raise ConfigError if recipes compose their rewards differently: graders of one name then measure different things."""
-    recipes = {name: folder / "recipe.toml" for name, folder in runs.items()}
-    tables = {name: _grading(read_toml(path)) for name, path in recipes.items() if path.is_file()}
-    if tables and (without := [name for name in runs if name not in tables]):
-        go_around(
-            f"{', '.join(without)} has no recipe.toml, so how its rewards were weighed is not known",
-            "it is compared as it stands",
-        )
-    keys = dict.fromkeys(key for table in tables.values() for key in table)
-    differing = [key for key in keys if len({str(table.get(key)) for table in tables.values()}) > 1]
-    digests = {name: _graded_by(folder) for name, folder in runs.items()}
-    for label in sorted(set[str].intersection(*map(set, digests.values()))):
-        if len({each[label] for each in digests.values()}) > 1:  # the file was changed between the runs
-            differing.append(label)
-            tables = {name: {**table, label: digests[name][label][:8]} for name, table in tables.items()}
-    if differing:
-        values = {key: [f"{name} {table.get(key, 'has none')}" for name, table in tables.items()] for key in differing}
-        told = "; ".join(f"{key}: {', '.join(each)}" for key, each in values.items())
+    """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
+    graded: dict[str, dict[str, str]] = {}
+    for name, folder in runs.items():
+        if (recipe := folder / "recipe.toml").is_file():
+            graded[name] = {**_grading(read_toml(recipe)), **_graded_by(folder)}
+        else:
+            go_around(
+                f"{name} has no recipe.toml, so how its rewards were weighed is not known",
+                "it is compared as it stands",
+            )
+    keys = dict.fromkeys(key for each in graded.values() for key in each)
+    told = [
+        f"{key}: {', '.join(f'{name} {each.get(key, _NOTHING)}' for name, each in graded.items())}"
+        for key in keys
+        if len({each.get(key) for each in graded.values()}) > 1
+        and (not key.startswith(_CODE) or all(key in each for each in graded.values()))
+    ]
+    if told:
+        folders = ", ".join(repr(str(each)) for each in runs.values())
         raise ConfigError(
-            f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them with one "
-            f"grader: {_evaluation(runs, environment)}"
+            f"the runs were not graded in one way ({'; '.join(told)}); only what was measured in one way can be compared. Evaluate them "
+            f"with one grader: gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
         )
 
 
-def _evaluation(runs: Mapping[str, Path], environment: str) -> str:
-    """What evaluates runs anew. Rows and environments that were given as Python objects no command can name."""
-    if ":" in environment or environment.endswith(".py") or environments.is_registered_by_name(environment):
-        return f"gradus eval {environment} --policy {','.join(map(str, runs.values()))} --grader NAME (or --reward NAME=WEIGHT)"
-    folders = ", ".join(repr(str(each)) for each in runs.values())
-    return f"gradus.evaluate([{folders}], env={environment}, rewards=[...]) in Python, with the {environment} that they were trained on"
-
-
-def _graded_by(run: Path) -> Mapping[str, str]:
-    """Digests of the code of one's own that graded a run's evaluation, by what it is."""
+def _graded_by(run: Path) -> dict[str, str]:
+    """The beginnings of the digests of the code of one's own that graded a run's evaluation."""
     path = next((each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()), None)
     stages = read_document(path / "state.json", Stages)["stages"] if path else {}
     sources: Mapping[str, str] = stages["eval"].get("sources", {}) if "eval" in stages else {}
-    return {label: digest for label, digest in sources.items() if label.startswith("code of ")}
+    return {label: digest[:8] for label, digest in sources.items() if label.startswith(_CODE)}
 
 
 def _grading(table: Mapping[str, Any]) -> dict[str, str]:

@@ -157,22 +157,9 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
 ) -> None:
     for folder, table in ((runs["low"], a), (runs["high"], b)):
         (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
-    with pytest.raises(ConfigError, match="gradus eval rhythm --policy") as refused:
+    with pytest.raises(ConfigError, match="gradus eval with --grader") as refused:
         compare_runs(runs)
     assert told in str(refused.value)
-
-
-def test_runs_on_rows_of_a_session_are_told_to_be_evaluated_there(runs: dict[str, Path]) -> None:
-    """`gradus eval rows` ended with: unknown environment 'rows'."""
-    for folder, weight in ((runs["low"], 1), (runs["high"], 2)):
-        results = json.loads((folder / "results.json").read_text())
-        (folder / "results.json").write_text(json.dumps(results | {"environment": "rows"}))
-        (folder / "recipe.toml").write_text(f'environment = "rows"\nrewards = ["length={weight}"]\n')
-    low, high = (str(runs[name]) for name in ("low", "high"))
-    with pytest.raises(ConfigError) as refused:
-        compare_runs({"low": runs["low"], "high": runs["high"]})
-    assert f"gradus.evaluate([{low!r}, {high!r}], env=rows, rewards=[...]) in Python" in str(refused.value)
-    assert "gradus eval" not in str(refused.value)
 
 
 def test_a_run_that_does_not_say_how_it_was_graded_is_named(
@@ -299,13 +286,8 @@ def test_a_task_that_stands_under_another_seed_is_paired_all_the_same(
     assert "8 tasks are paired by what they ask" in capsys.readouterr().err
 
 
-def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(runs: dict[str, Path]) -> None:
     for run in runs.values():
         _moved(run, lambda each: replace(each, task=replace(each.task, id="")))
-    pair = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]
-    assert (pair["episodes"], capsys.readouterr().err) == (8, "")
     _moved(runs["high"], _next_row)
     assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 7
-    assert "begin with other texts under 7 of the seeds" in capsys.readouterr().err
