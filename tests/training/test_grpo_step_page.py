@@ -1,28 +1,31 @@
-"""The page that leads through a GRPO step names files and functions that exist, and at most eight files."""
+"""The pages that lead through a GRPO step and along a reward name files and functions that exist, and few files."""
 
 from __future__ import annotations
 
 import re
 from functools import reduce
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def rows() -> list[tuple[str, str]]:
+def rows(page: str) -> list[tuple[str, str]]:
     """File and name of each row; a row without a file belongs to the one above."""
-    page = (ROOT / "docs" / "grpo_step.md").read_text(encoding="utf-8")
-    matches = re.findall(r"^\| (?:`(\S+\.py)`)? ?\| `([\w.]+)` \|", page, re.MULTILINE)
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     listed: list[tuple[str, str]] = []
-    for file, name in matches:
+    for file, name in re.findall(r"^\| (?:`(\S+\.py)`)? ?\| `([\w.]+)` \|", text, re.MULTILINE):
         listed.append((file or listed[-1][0], name))
     return listed
 
 
-def test_every_name_exists_in_its_file() -> None:
-    assert len(rows()) >= 12
-    for file, name in rows():
+@pytest.mark.parametrize("page", ["grpo_step.md", "reward_path.md"])
+def test_every_name_exists_in_its_file(page: str) -> None:
+    assert len(rows(page)) >= 12
+    for file, name in rows(page):
         module = import_module("gradus." + file.removesuffix(".py").replace("/", "."))
         thing = reduce(getattr, name.split("."), module)
         source = (ROOT / "src" / "gradus" / file).read_text(encoding="utf-8")
@@ -30,5 +33,16 @@ def test_every_name_exists_in_its_file() -> None:
         assert re.search(rf"^\s*(def|class) {last}\b|^{last}\b", source, re.MULTILINE), (file, name, thing)
 
 
-def test_eight_files_are_enough() -> None:
-    assert len({file for file, _ in rows()}) == 8
+@pytest.mark.parametrize(("page", "files"), [("grpo_step.md", 8), ("reward_path.md", 10)])
+def test_few_files_are_enough(page: str, files: int) -> None:
+    assert len({file for file, _ in rows(page)}) == files
+
+
+def test_a_reward_climbs_once() -> None:
+    """A run is data, then stages: the stages know the recipe, and the recipe knows no stage."""
+    rooms = [file.split("/")[0] for file, _ in rows("reward_path.md")]
+    walk = [room for place, room in enumerate(rooms) if place == 0 or rooms[place - 1] != room]
+    assert len(walk) <= 12
+    order = ["commands", "runs", "training", "rollouts", "rewards", "algorithms"]
+    climbs = [(a, b) for a, b in pairwise(walk) if order.index(b) < order.index(a)]
+    assert len(climbs) == 1
