@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.checks import asks_for_marks
 from gradus.environments.verifiable.environment import Judge, Verdict
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, split_items
-from gradus.environments.verifiable.policies import Writer, make_policies
+from gradus.environments.verifiable.policies import Writer
 from gradus.environments.verifiable.rows import list_rows, read_items, usual_columns
-from gradus.environments.verifiable.spec import one_turn_spec, table_spec, text_vocabulary
+from gradus.environments.verifiable.spec import answering_of, one_turn_spec, table_spec
 from gradus.rewards import (
     RewardFunction,
     Rewards,
@@ -67,15 +65,8 @@ def one_turn(
     held_out = None if test is None else _items(test) if len(test) else []
     items = _items(rows)
     tasks = split_items(name, items, held_out, system_prompt=system_prompt, way_out=_WAY_OUT)
-    graders = (
-        [
-            grader_of(
-                Rewards(pairs, messages=tasks.chats, time_limit=time_limit), name="rewards", summary="the given rewards"
-            )
-        ]
-        if pairs
-        else []
-    )
+    own = Rewards(pairs, messages=tasks.chats, time_limit=time_limit) if pairs else None
+    graders = [grader_of(own, name="rewards", summary="the given rewards")] if own else []
     graders += [] if judge is None else [score_grader()]
     answered = all(item.answer for item in items)
     return one_turn_of(
@@ -100,32 +91,15 @@ def one_turn_of(
     true_reward: Callable[[Episode], float | None] | None = None,
     texts: Callable[[], Sequence[Item]] | None = None,
 ) -> EnvironmentSpec:
-    """Makes an environment of a source of tasks with a judge. ``items``: examples that random answers are made of. If all have a gold answer, gold answers teach.
-
-    ``texts``: examples that the vocabulary is made of, ``items`` if None.
-    """
-    answers = [gold_answer(item.answer) for item in items if item.answer]
-    answered = len(answers) == len(items)
-
-    def sample(rng: Random) -> str:
-        return rng.choice(answers) if answers else rng.choice(items).question.split()[-1]
-
-    common = Counter(answers).most_common(1)[0][0] if answers else "0"
-    policies = make_policies(sample, common, worked=False, write=write)
-    if not answered:
-        policies = {key: make for key, make in policies.items() if key not in ("gold", "noisy")}
+    """Makes an environment of a source of tasks with a judge; see :func:`answering_of` for the other arguments."""
+    answering = answering_of(items, source.system_prompt, write=write, texts=texts)
     return one_turn_spec(
         source,
+        answering,
         summary=summary,
-        policies=policies,
-        ladder=("random", "noisy:0.5", "noisy:0.2", "gold") if answered else ("silence", "random"),
-        teacher="gold" if answered else None,
-        vocabulary=lambda: text_vocabulary(texts() if texts else items, [source.system_prompt, write("known", "")]),
-        sample=sample,
-        recipe="one-turn.toml" if answered else None,  # whose nano model learns from gold answers
+        recipe="one-turn.toml" if answering.teacher else None,  # whose nano model learns from gold answers
         judge=judge,
         graders=graders,
-        write=write,
         conditions=("in-distribution", "held-out"),
         true_reward=true_reward,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from urllib.parse import parse_qsl
@@ -39,8 +39,51 @@ _CONDITIONS = {
     "held-out": "operands or questions that are never trained on",
     "harder": "one digit more, or the longest quarter of the held-out questions",
 }
-Policies = Mapping[str, Callable[[str | None], Policy]]
 _ENDLESS = 1000  # seeds a condition where a source has no end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """The ways in which the tasks of a source are answered: policies, their order in the audit's ladder, the teacher, the words."""
+
+    policies: Mapping[str, Callable[[str | None], Policy]]
+    ladder: Sequence[str]
+    teacher: str | None
+    vocabulary: Callable[[], Vocabulary]
+    sample: Callable[[Random], str]  # draws a plausible answer
+    write: Writer = in_format  # writes reasoning and answer as a completion
+
+
+def answering_of(
+    items: Sequence[Item],
+    system_prompt: str,
+    *,
+    worked: bool = False,
+    write: Writer = in_format,
+    texts: Callable[[], Sequence[Item]] | None = None,
+) -> Answering:
+    """Makes answers from items. If all have a gold answer, gold answers teach, or worked solutions if ``worked``.
+
+    ``texts``: examples that the vocabulary is made of, ``items`` if None.
+    """
+    answers = [gold_answer(item.answer) for item in items if item.answer]
+    answered = len(answers) == len(items)
+
+    def sample(rng: Random) -> str:
+        return rng.choice(answers) if answers else rng.choice(items).question.split()[-1]
+
+    common = Counter(answers).most_common(1)[0][0] if answers else "0"
+    policies = make_policies(sample, common, worked=worked, write=write)
+    if not answered:
+        policies = {key: make for key, make in policies.items() if key not in ("gold", "noisy")}
+    return Answering(
+        policies=policies,
+        ladder=("random", "noisy:0.5", "noisy:0.2", "gold") if answered else ("silence", "random"),
+        teacher=("teacher" if worked else "gold") if answered else None,
+        vocabulary=lambda: text_vocabulary(texts() if texts else items, [system_prompt, write("known", "")]),
+        sample=sample,
+        write=write,
+    )
 
 
 def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
@@ -59,17 +102,17 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     def sample(rng: Random) -> str:
         return source.item("train", rng.randrange(2**40)).answer
 
-    spec = one_turn_spec(
-        source,
-        summary="sums with a worked solution, offline and endless",
+    answering = Answering(
         policies=make_policies(sample, _most_common(source.digits, source.operations), sums=True),
         ladder=("random", "no-carry", "noisy:0.2", "gold"),
         teacher="teacher",
         vocabulary=lambda: _sum_vocabulary(source),
         sample=sample,
-        recipe="arithmetic.toml",
     )
-    # There is no end of seeds, but of sums there is: of 400 seeds of held-out 275 ask something new.
+    spec = one_turn_spec(
+        source, answering, summary="sums with a worked solution, offline and endless", recipe="arithmetic.toml"
+    )
+    # Seeds have no end, but sums have one: of 400 seeds of held-out 275 ask something new.
     conditions = {
         name: replace(each, seeds=seeds_asked_once(source, name, each.seeds)) for name, each in spec.conditions.items()
     }
@@ -78,22 +121,9 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
 
 def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> EnvironmentSpec:
     """Makes an environment of rows of questions and gold answers, answered in tags."""
-    answers = [gold_answer(item.answer) for item in tasks.splits["train"]]
-    worked = all(item.worked for item in tasks.splits["train"])
-
-    def sample(rng: Random) -> str:
-        return rng.choice(answers)
-
-    return one_turn_spec(
-        tasks,
-        summary=summary,
-        policies=make_policies(sample, Counter(answers).most_common(1)[0][0], worked=worked),
-        ladder=("random", "noisy:0.5", "noisy:0.2", "gold"),
-        teacher="teacher" if worked else "gold",
-        vocabulary=lambda: text_vocabulary(tasks.splits["train"], [tasks.system_prompt, in_format("known", "")]),
-        sample=sample,
-        recipe=recipe,
-    )
+    items = tasks.splits["train"]
+    answering = answering_of(items, tasks.system_prompt, worked=all(item.worked for item in items))
+    return one_turn_spec(tasks, answering, summary=summary, recipe=recipe)
 
 
 def make_graders() -> dict[str, Grader]:
@@ -122,30 +152,17 @@ def make_graders() -> dict[str, Grader]:
 
 def one_turn_spec(
     source: TaskSource,
+    answering: Answering,
     *,
     summary: str,
-    policies: Policies,
-    ladder: Sequence[str],
-    teacher: str | None,
-    vocabulary: Callable[[], Vocabulary],
-    sample: Callable[[Random], str],
     recipe: str | None = None,
     judge: Judge = judge_marked,
     graders: Sequence[Grader] | None = None,
-    write: Writer = in_format,
     conditions: Sequence[str] = tuple(_CONDITIONS),
     true_reward: Callable[[Episode], float | None] | None = None,
 ) -> EnvironmentSpec:
-    """Makes an environment of a source of tasks with its judge, graders and policies. The first grader is the default; without any, those of marked answers."""
-
-    def random_answer(seed: int) -> str:
-        return write("a guess", sample(child_rng(seed, "random answer")))
-
-    def train_task(index: int) -> Task:
-        return Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"})
-
+    """Makes an environment of a source of tasks. The first grader is the default; without any, those of marked answers."""
     by_name = make_graders() if graders is None else {grader.name: grader for grader in graders}
-
     return EnvironmentSpec(
         name=source.name,
         summary=summary,
@@ -153,33 +170,28 @@ def one_turn_spec(
         graders=by_name,
         default_grader="composed" if graders is None else next(iter(by_name)),
         conditions={
-            name: Condition(
-                name=name,
-                seeds=_seeds(source, name),
-                summary=_CONDITIONS[name],
-                options={"split": name},
-            )
+            name: Condition(name=name, seeds=_seeds(source, name), summary=_CONDITIONS[name], options={"split": name})
             for name in conditions
         },
-        train_task=train_task,
+        train_task=lambda index: Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"}),
         content=content_of(source) if source.size("train") is not None else None,
         data_set=source if isinstance(source, TableTasks) else None,
-        policies=policies,
+        policies=answering.policies,
         true_reward=true_reward or (lambda episode: episode.outcome.get("correct")),
         true_reward_name="correct" if true_reward is None else "reward",
         max_turns=1,
-        teacher=teacher,
+        teacher=answering.teacher,
         metrics=_metrics,
         presentation=Presentation(view=_view, watched={"exact": "exact"}),
-        language=Language(vocabulary=vocabulary),
+        language=Language(vocabulary=answering.vocabulary),
         audit=AuditHints(
             panel=Panel(
-                ladder=ladder,
+                ladder=answering.ladder,
                 reflexes=("constant", "random"),
                 exploits=("format-only", "silence", "copy", "shotgun", "spam"),
             ),
-            gold="gold" if "gold" in policies else None,
-            random_answers=random_answer,
+            gold="gold" if "gold" in answering.policies else None,
+            random_answers=lambda seed: answering.write("a guess", answering.sample(child_rng(seed, "random answer"))),
             hidden=("answer", "worked"),  # a row's other columns may well be said in its question
         ),
         recipe=recipe,
