@@ -9,14 +9,14 @@ import pytest
 from garden import GULLIBLE, HONEST, SPEC, STATED, Accumulating
 
 from gradus import audit, environments
-from gradus.auditing.answers import answer_space
-from gradus.auditing.attack import Attempt, Target, attack_answers, run_attacker
-from gradus.auditing.honest import honest_curve
-from gradus.auditing.judged import Reference
-from gradus.auditing.panel import RandomAnswers, blind_answers
-from gradus.auditing.reading import ReadingAttacker, source_of
+from gradus.auditing.plans.answers import answer_space
+from gradus.auditing.plans.attack import Attempt, Target, attack_answers, run_attacker
+from gradus.auditing.plans.honest import honest_curve
+from gradus.auditing.plans.judged import Reference
+from gradus.auditing.plans.panel import RandomAnswers, blind_answers
+from gradus.auditing.plans.reading import ReadingAttacker, source_of
+from gradus.auditing.plans.search import Field
 from gradus.auditing.run import run_audit
-from gradus.auditing.search import Field
 from gradus.core import ConfigError, Grader
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import roll_out

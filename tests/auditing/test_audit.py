@@ -10,16 +10,16 @@ from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answe
 from rich.console import Console
 
 from gradus.auditing import NoisyPolicy, run_audit
-from gradus.auditing.answers import answer_space
-from gradus.auditing.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
-from gradus.auditing.exploit import PlanSearch, check_search
-from gradus.auditing.features import find_features
-from gradus.auditing.honest import honest_curve
-from gradus.auditing.judged import Reference
-from gradus.auditing.panel import main_tasks, regraded_panel, roll_out_panel
-from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.answers import answer_space
+from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.plans.exploit import PlanSearch, check_search
+from gradus.auditing.plans.features import find_features
+from gradus.auditing.plans.honest import honest_curve
+from gradus.auditing.plans.judged import Reference
+from gradus.auditing.plans.panel import main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes
-from gradus.auditing.search import Field, Search
 from gradus.auditing.tables import tables
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
@@ -272,7 +272,7 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 
 def _hygiene(spec, grader="honest"):
-    from gradus.auditing.hygiene import check_hygiene
+    from gradus.auditing.plans.hygiene import check_hygiene
 
     panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)

@@ -16,9 +16,8 @@ from scipy.stats import ttest_1samp
 
 from gradus import environments
 from gradus.auditing import audit_any, run_text_audit
-from gradus.auditing.bounds import high_of, low_of
 from gradus.auditing.leaks import told_at
-from gradus.auditing.records import Check
+from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.checks import _seconds, _settled_by, text_checks

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from fakes import lamps
 
-from gradus.auditing.answers import answer_space
+from gradus.auditing.plans.answers import answer_space
 from gradus.auditing.run import run_audit
 from gradus.core import AuditHints
 from gradus.interop.classes import class_spec

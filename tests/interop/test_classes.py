@@ -11,10 +11,10 @@ import pytest
 
 import gradus
 from gradus import environments
-from gradus.auditing.comparisons import check_separation
-from gradus.auditing.hygiene import check_hygiene
-from gradus.auditing.panel import regraded_panel, roll_out_panel
-from gradus.auditing.signal import check_signal
+from gradus.auditing.plans.comparisons import check_separation
+from gradus.auditing.plans.hygiene import check_hygiene
+from gradus.auditing.plans.panel import regraded_panel, roll_out_panel
+from gradus.auditing.plans.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
 from gradus.rollouts import roll_out

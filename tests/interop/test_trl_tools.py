@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradus import FunctionPolicy
-from gradus.auditing.determinism import not_deterministic
+from gradus.auditing.plans.determinism import not_deterministic
 from gradus.core import ConfigError, ToolCall
 from gradus.core.calls import write_calls
 from gradus.environments.tools import ToolEnvironment

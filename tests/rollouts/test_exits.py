@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from troubled import Exits
 
-from gradus.auditing.determinism import course
+from gradus.auditing.plans.determinism import course
 from gradus.core import Action, ConfigError, Grader, Stepping, Task
 from gradus.core.waiting import wait_for
 from gradus.environments.tools import ToolEnvironment

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from troubled import Coroutines, Troubled
 
-from gradus.auditing.determinism import not_deterministic
+from gradus.auditing.plans.determinism import not_deterministic
 from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
 from gradus.core.waiting import wait_for
 from gradus.environments.registry import load

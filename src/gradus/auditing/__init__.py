@@ -1,10 +1,10 @@
 """Is this grader worth training on? Seven checks, a verdict and its evidence, without a model and without a GPU."""
 
-from gradus.auditing.panel import roll_out_panel
+from gradus.auditing.plans.panel import roll_out_panel
+from gradus.auditing.plans.signal import NoisyPolicy, forecast
 from gradus.auditing.records import Check, Hack, PanelEpisodes
 from gradus.auditing.result import AuditResult
 from gradus.auditing.run import audit_any, run_audit, run_text_audit
-from gradus.auditing.signal import NoisyPolicy, forecast
 
 __all__ = [
     "AuditResult",

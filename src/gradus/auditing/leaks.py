@@ -12,10 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gradus.auditing.determinism import course
-from gradus.core import EnvironmentSpec, Episode, Task
-from gradus.core.waiting import blocking
-from gradus.stats import spearman, wilson
+from gradus.stats import wilson
 
 _LAST = 3  # words of a text whose place is a place also where its questions differ in length
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
@@ -26,45 +23,13 @@ _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a
 _PUNCTUATION = "()[]{}.,:;=\"'"
 
 
-def leaks(
-    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Callable[[int], str], seed: int, *, texts: bool = True
-) -> list[str]:
-    """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
-
-    ``texts``: look into the texts too, not only into structured data.
-    """
-    if not spec.audit.hidden:
-        return []
-    shown: list[list[tuple[str, Any]]] = []
-    hidden: list[Mapping[str, Any]] = []
-    keys: dict[str, None] = {}
-    for task in tasks:
-        environment = blocking(spec.make())
-        seen = list(course(spec, environment, task, draw, seed))
-        outcome = environment.outcome()
-        hidden.append({key: outcome[key] for key in spec.audit.hidden if key in outcome})
-        shown.append([])
-        for turn, (observation, state) in enumerate(seen):
-            if turn and (observation.terminated or observation.truncated):
-                continue
-            public = {"data": observation.data, "state": state, "action_data": observation.action_data}
-            for place, value in public.items():
-                for path, leaf in _walk(value):
-                    shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
-                    for key in (each for each in spec.audit.hidden if each in path):
-                        keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
-            if texts:
-                shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
-        environment.close()
-    return [*list(keys)[:2], *_telling_places(shown, hidden)][:3]
-
-
-def _telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence[Mapping[str, Any]]) -> list[str]:
+def telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Places that show hidden values, one sentence a hidden key. ``shown``: of each task, places and what stands there."""
     problems: list[str] = []
     places = Counter(place for each in shown for place, _ in each)
     by_place = [dict(each) for each in shown]
     for key in dict.fromkeys(key for each in hidden for key in each):
-        values = [[leaf for _, leaf in _walk(each.get(key)) if _is_worth(leaf)] for each in hidden]
+        values = [[leaf for _, leaf in walk(each.get(key)) if _is_worth(leaf)] for each in hidden]
         for place in places:
             column = [each.get(place) for each in by_place]
             if place.startswith("the text"):
@@ -176,41 +141,14 @@ def _is_worth(leaf: Any) -> bool:
     return (isinstance(leaf, str) and bool(leaf.strip())) or _is_telling(leaf)
 
 
-def given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]:
-    """Numbers of the first observation that order the episodes exactly as a hidden number does."""
-    if len(episodes) < 20:
-        return []
-    public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
-    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
-    problems: list[str] = []
-    for path, column in public.items():
-        for name, truth in hidden.items():
-            rank = spearman(column, truth) if len(column) == len(truth) else None
-            if rank is not None and abs(rank) > 0.999:
-                problems.append(
-                    f"{path} of the first observation gives hidden {name} away (rank correlation {rank:.3f})"
-                )
-    return problems[:3]
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Numeric leaves that every row has and that take at least ten values: path -> one number a row."""
-    columns: dict[str, list[float]] = {}
-    for row in rows:
-        for path, leaf in _walk(row):
-            if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-                columns.setdefault(".".join(map(str, path)), []).append(float(leaf))
-    return {path: column for path, column in columns.items() if len(column) == len(rows) and len(set(column)) >= 10}
-
-
-def _walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Paths and leaves of nested mappings and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _walk(inner, (*path, str(key)))
+            yield from walk(inner, (*path, str(key)))
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            yield from _walk(inner, (*path, index))
+            yield from walk(inner, (*path, index))
     else:
         yield path, value
 

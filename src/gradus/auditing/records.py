@@ -12,6 +12,7 @@ from gradus.stats import Interval, Paired, format_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
 GRADING = "grading"  # the check that stands in place of the others if nothing got a reward
+ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
 
@@ -94,6 +95,16 @@ class Hack:
     unearned: Paired
     components: Mapping[str, float]
     episode: Episode
+
+
+def low_of(figure: Interval | Paired) -> float | None:
+    """The lower bound; the mean itself if at least eight tasks gave the same number."""
+    return figure.low if figure.low is not None or figure.n < ENOUGH else figure.mean
+
+
+def high_of(figure: Interval | Paired) -> float | None:
+    """The upper bound; see :func:`low_of`."""
+    return figure.high if figure.high is not None or figure.n < ENOUGH else figure.mean
 
 
 def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | None:

@@ -7,12 +7,34 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from gradus.auditing.records import Check, Hack, PanelEpisodes, Point
-from gradus.auditing.remedies import remedy_of
+from gradus.auditing.records import GRADING, Check, Hack, PanelEpisodes, Point
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
 _ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
+
+# What to change if a check fails; attackers share the search's.
+_REMEDIES = {
+    "separation": "Give the skill that is missing a component of its own, or more weight.",
+    "exploits": "Look at which component pays the degenerate policy, and pay for what it is meant to measure.",
+    "free credit": "Score against the best constant: 1 - error / error of the constant.",
+    "alignment": "Drop what the true reward does not know.",
+    "search": "Read the episode, close the hole, and audit again.",
+    "signal": "Take larger groups, other tasks, or a finer reward.",
+    "hygiene": "Mend what the sentence names.",
+    GRADING: "Mend what the grader raises; `gradus rewards try` scores one answer with it.",
+    "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
+    "gold": "Pay gold more than the answers of other tasks.",
+    "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",
+    "reflexes": "Refuse answers that restate the question: compare values in their simplest form.",
+    "evolved answers": "Pay for the answer alone; drop credit for words, length and form.",
+    "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
+    "right answers": "Strip spaces and line ends before the comparison.",
+    "hostile answers": "Never execute an answer in the grader's process; catch what it raises, and limit its time.",
+    "leaks": "Take the answer out of what is shown.",
+    "tasks": "Take everything random from the seed, and keep test questions out of training.",
+    "files and processes": "Run the answer in a process of its own that can neither read nor write what decides the reward.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +127,10 @@ class AuditResult:
 
 def _told(check: Check) -> dict[str, Any]:
     """A check as JSON values; one that fails says what to change."""
-    return {**asdict(check), **({"remedy": remedy_of(check.name)} if check.status == "fail" else {})}
+    return {
+        **asdict(check),
+        **({"remedy": _REMEDIES.get(check.name, _REMEDIES["search"])} if check.status == "fail" else {}),
+    }
 
 
 def verdict_of(checks: Sequence[Check]) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradus.auditing.attack import Attack, Attacker, Target, attack_answers, run_attacker, skipped_attack
-from gradus.auditing.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
-from gradus.auditing.determinism import Elsewhere
-from gradus.auditing.exploit import PlanSearch, check_search, constant_credit, search_plans
-from gradus.auditing.hygiene import check_hygiene, check_tasks
-from gradus.auditing.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.attack import Attack, Attacker, Target, attack_answers, run_attacker, skipped_attack
+from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.plans.determinism import Elsewhere
+from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
+from gradus.auditing.plans.hygiene import check_hygiene, check_tasks
+from gradus.auditing.plans.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.signal import check_signal
 from gradus.auditing.records import GRADING, Check, Hack, PanelEpisodes, Point
 from gradus.auditing.result import AuditResult
-from gradus.auditing.signal import check_signal
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import CALLS_SECONDS, TASKS, subject_of
 from gradus.core import EnvironmentSpec, Grader, Policy

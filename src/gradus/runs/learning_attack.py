@@ -14,10 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from gradus.auditing.answers import AnswerSpace
-from gradus.auditing.attack import KEEP, Attacker, Attempt, Target
-from gradus.auditing.panel import RandomAnswers
-from gradus.auditing.reading import ReadingAttacker
+from gradus.auditing.plans.answers import AnswerSpace
+from gradus.auditing.plans.attack import KEEP, Attacker, Attempt, Target
+from gradus.auditing.plans.panel import RandomAnswers
+from gradus.auditing.plans.reading import ReadingAttacker
 from gradus.core import (
     ConfigError,
     Environment,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus import environments
-from gradus.auditing.determinism import digests
-from gradus.auditing.panel import blind_answers
+from gradus.auditing.plans.determinism import digests
+from gradus.auditing.plans.panel import blind_answers
 from gradus.core import EnvironmentFault, Task
 
 _SECONDS = 120

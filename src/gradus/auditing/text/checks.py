@@ -8,9 +8,8 @@ from dataclasses import asdict, replace
 from math import ceil, fsum
 from typing import Any
 
-from gradus.auditing.bounds import ENOUGH, high_of, low_of
 from gradus.auditing.leaks import told_at
-from gradus.auditing.records import GRADING, Check, Status, tasks_to_settle
+from gradus.auditing.records import ENOUGH, GRADING, Check, Status, high_of, low_of, tasks_to_settle
 from gradus.auditing.text.forms import DECLARED
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.probe import LEAST, Probes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.auditing.bounds import high_of, low_of
+from gradus.auditing.records import high_of, low_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import mean_interval, wilson
 from gradus.stats.distributions import student_cdf

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.auditing.panel import RandomAnswers
+from gradus.auditing.plans.panel import RandomAnswers
+from gradus.auditing.plans.signal import NoisyPolicy
 from gradus.auditing.records import LEAST_EFFECT
-from gradus.auditing.signal import NoisyPolicy
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, paired_difference

@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from gradus.auditing.panel import RandomAnswers
+from gradus.auditing.plans.panel import RandomAnswers
 from gradus.auditing.records import Check, Status
 from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
 from gradus.rollouts import roll_out

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.answers import AnswerSpace
-from gradus.auditing.plans import Plan, Shape, Table
+from gradus.auditing.plans.answers import AnswerSpace
+from gradus.auditing.plans.plan import Plan, Shape, Table
 
 _STEP = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before

@@ -12,14 +12,14 @@ from typing import Protocol
 
 import numpy as np
 
-from gradus.auditing.answers import answer_space
-from gradus.auditing.honest import NO_AIM, honest_curve
-from gradus.auditing.judged import Judged, Reference, judge
-from gradus.auditing.minimize import KEPT, shortest
-from gradus.auditing.panel import RandomAnswers, main_tasks
-from gradus.auditing.plans import Plan, Shape
+from gradus.auditing.plans.answers import answer_space
+from gradus.auditing.plans.honest import NO_AIM, honest_curve
+from gradus.auditing.plans.judged import Judged, Reference, judge
+from gradus.auditing.plans.minimize import KEPT, shortest
+from gradus.auditing.plans.panel import RandomAnswers, main_tasks
+from gradus.auditing.plans.plan import Plan, Shape
+from gradus.auditing.plans.search import Field
 from gradus.auditing.records import Check, Hack, Status
-from gradus.auditing.search import Field
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.rollouts import roll_out
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gradus.auditing.answers import COPY, render
-from gradus.auditing.attack import Attempt, Target
+from gradus.auditing.plans.answers import COPY, render
+from gradus.auditing.plans.attack import Attempt, Target
 from gradus.core import Action, EpisodeStart, Grader, Observation, Policy, Request, Task
 from gradus.core.waiting import blocking
 from gradus.stats import format_number, mean_interval

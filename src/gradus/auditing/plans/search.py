@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradus.auditing.answers import AnswerSpace
-from gradus.auditing.distribution import Distribution
-from gradus.auditing.features import Feature
-from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.answers import AnswerSpace
+from gradus.auditing.plans.distribution import Distribution
+from gradus.auditing.plans.features import Feature
+from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.auditing.determinism import Elsewhere, not_deterministic
-from gradus.auditing.leaks import given_away, leaks
+from gradus.auditing.leaks import telling_places, walk
+from gradus.auditing.plans.determinism import Elsewhere, course, not_deterministic
 from gradus.auditing.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Grader, StopReason, Task
+from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Task
 from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
 from gradus.sandbox import clock
+from gradus.stats import spearman
 
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
@@ -182,3 +183,63 @@ def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
 
 def _options(options: Mapping[str, Any]) -> str:
     return json.dumps(options, sort_keys=True, default=str)
+
+
+def leaks(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Callable[[int], str], seed: int, *, texts: bool = True
+) -> list[str]:
+    """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
+
+    ``texts``: look into the texts too, not only into structured data.
+    """
+    if not spec.audit.hidden:
+        return []
+    shown: list[list[tuple[str, Any]]] = []
+    hidden: list[Mapping[str, Any]] = []
+    keys: dict[str, None] = {}
+    for task in tasks:
+        environment = blocking(spec.make())
+        seen = list(course(spec, environment, task, draw, seed))
+        outcome = environment.outcome()
+        hidden.append({key: outcome[key] for key in spec.audit.hidden if key in outcome})
+        shown.append([])
+        for turn, (observation, state) in enumerate(seen):
+            if turn and (observation.terminated or observation.truncated):
+                continue
+            public = {"data": observation.data, "state": state, "action_data": observation.action_data}
+            for place, value in public.items():
+                for path, leaf in walk(value):
+                    shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
+                    for key in (each for each in spec.audit.hidden if each in path):
+                        keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
+            if texts:
+                shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
+        environment.close()
+    return [*list(keys)[:2], *telling_places(shown, hidden)][:3]
+
+
+def given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]:
+    """Numbers of the first observation that order the episodes exactly as a hidden number does."""
+    if len(episodes) < 20:
+        return []
+    public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
+    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
+    problems: list[str] = []
+    for path, column in public.items():
+        for name, truth in hidden.items():
+            rank = spearman(column, truth) if len(column) == len(truth) else None
+            if rank is not None and abs(rank) > 0.999:
+                problems.append(
+                    f"{path} of the first observation gives hidden {name} away (rank correlation {rank:.3f})"
+                )
+    return problems[:3]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Numeric leaves that every row has and that take at least ten values: path -> one number a row."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for path, leaf in walk(row):
+            if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+                columns.setdefault(".".join(map(str, path)), []).append(float(leaf))
+    return {path: column for path, column in columns.items() if len(column) == len(rows) and len(set(column)) >= 10}

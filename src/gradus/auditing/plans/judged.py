@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gradus.auditing.bounds import high_of, low_of
-from gradus.auditing.honest import HonestCurve
-from gradus.auditing.records import Hack, signed
+from gradus.auditing.plans.honest import HonestCurve
+from gradus.auditing.records import Hack, high_of, low_of, signed
 from gradus.core import Episode
 from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gradus.auditing.bounds import ENOUGH, high_of, low_of
-from gradus.auditing.honest import NO_AIM
-from gradus.auditing.panel import best_reflex
-from gradus.auditing.records import Check, PanelEpisodes, Status, signed, tasks_to_settle
+from gradus.auditing.plans.honest import NO_AIM
+from gradus.auditing.plans.panel import best_reflex
+from gradus.auditing.records import ENOUGH, Check, PanelEpisodes, Status, high_of, low_of, signed, tasks_to_settle
 from gradus.core import Grader, child_seed
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradus.auditing.answers import AnswerSpace, answer_space
-from gradus.auditing.plans import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.answers import AnswerSpace, answer_space
+from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
     Action,

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradus.auditing.honest import HonestCurve
-from gradus.auditing.judged import Judged, Reference, judge
-from gradus.auditing.plans import Plan, Table
-from gradus.auditing.search import Field
+from gradus.auditing.plans.honest import HonestCurve
+from gradus.auditing.plans.judged import Judged, Reference, judge
+from gradus.auditing.plans.plan import Plan, Table
+from gradus.auditing.plans.search import Field
 from gradus.core import Task
 
 KEPT = 0.9  # of the effect that a shorter form must keep

@@ -12,8 +12,8 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.answers import COPY, AnswerSpace, render
-from gradus.auditing.features import Feature
+from gradus.auditing.plans.answers import COPY, AnswerSpace, render
+from gradus.auditing.plans.features import Feature
 from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session
 
 Table = npt.NDArray[np.intp]
