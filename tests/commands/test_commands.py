@@ -433,5 +433,5 @@ def test_what_is_next_names_the_environment_as_it_was_given(tmp_path):
 
 def test_an_environment_without_policies_says_how_to_add_some():
     spec = replace(environments.load("arithmetic"), policies={})
-    with pytest.raises(GradusError, match=r"the environment has none of its own \(give it policies=, as docs"):
+    with pytest.raises(GradusError, match=r"expected no policy of its own \(docs/own_environment.md\), remote:MODEL"):
         make_policy(spec, "random")

@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from gradus.core import ConfigError
-from gradus.runs.review import ask_person, read_marks
+from gradus.runs.person import ask_person, read_marks
 
 ROWS = [
     {"key": str(i), "operator": "other case", "prompt": f"Town {i}?", "gold": "Rome", "answer": "ROME", "reward": 1.0}

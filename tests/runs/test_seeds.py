@@ -30,7 +30,7 @@ from gradus.runs.stages import seed_processes
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.runner import run_recipe
-from gradus.runs.stages.seed_processes import free_cores, train_beside
+from gradus.runs.stages.seed_processes import train_beside
 from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe, shared_settings
 from gradus.sandbox.locks import FolderLock
 
@@ -160,18 +160,6 @@ def test_costs_are_added_up_before_they_are_rounded(tmp_path: Path) -> None:
         {"stage": "eval", "seconds": 0.5, "cost": None},
         {"stage": "sft", "seconds": 0.5},
     ]
-
-
-@pytest.mark.parametrize(("busy", "usable", "free"), [(0, 4, 4), (30, 4, 3), (100, 4, 1), (50, 2, 2)])
-def test_seeds_take_the_cores_that_nothing_uses_now(
-    monkeypatch: pytest.MonkeyPatch, busy: int, usable: int, free: int
-) -> None:
-    """The load of the last minute counted the run's own audit, so that two cores trained one seed at a time."""
-    monkeypatch.setattr("os.getloadavg", lambda: (8.0, 8.0, 8.0))
-    monkeypatch.setattr("psutil.cpu_percent", lambda interval: float(busy))
-    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
-    monkeypatch.setattr("gradus.runs.stages.seed_processes.usable_cores", lambda: usable)
-    assert free_cores() == free
 
 
 def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:

@@ -52,7 +52,7 @@ class Audit(Shown):
 
         Returns how many were marked.
         """
-        from gradus.runs.review import ask_person
+        from gradus.runs.person import ask_person
 
         return ask_person(self.result.review, Path(review))
 
@@ -95,10 +95,10 @@ def audit(
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
     'fail'
     """
+    from gradus.runs.person import read_marks
     from gradus.runs.policies import make_policy
     from gradus.runs.recipe import MOST_EPISODES
     from gradus.runs.replay import replay_elsewhere
-    from gradus.runs.review import read_marks
     from gradus.runs.stages.audits import audit_with_progress
 
     numbers = {

@@ -63,11 +63,10 @@ def make_policy(
         return installed_policies()[head].load()(argument or None)
     folder = find_model(name)
     if folder is None and not is_hub_name(name):
-        known = ", ".join([*spec.policies, *installed_policies()])
-        none = "the environment has none of its own (give it policies=, as docs/own_environment.md shows)"
+        known = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
         raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: {f'it is none of {known}' if known else none}, not remote:MODEL, "
-            "no folder with a model, and no hub name (owner/name)"
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: expected {known}, remote:MODEL, "
+            "a folder with a model, or a hub name (owner/name)"
             + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
         )
     if folder is not None:
@@ -93,16 +92,8 @@ def make_policy(
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
 
 
-def base_policy(
-    spec: EnvironmentSpec,
-    folder: Path,
-    *,
-    temperature: float | None = None,
-    max_new_tokens: int | None = None,
-    keep_history: bool | None = None,
-    shelf: ModelShelf,
-) -> Policy:
-    """The model that the run in ``folder`` began with, with the template and the sampling of the run."""
+def base_policy(spec: EnvironmentSpec, folder: Path, *, shelf: ModelShelf, **sampling: Any) -> Policy:
+    """The model that the run in ``folder`` began with, with the template and the sampling of the run; ``sampling`` as in :func:`make_policy`."""
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
@@ -110,13 +101,12 @@ def base_policy(
 
     recipe = load_recipe(None, path=folder / "recipe.toml")
     path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.max_turns == 1)
-    if keep_history is not None:
-        options["keep_history"] = keep_history
+    if (keep := sampling.pop("keep_history", None)) is not None:
+        options["keep_history"] = keep
     check_source(path)
-    load = partial(load_model, path, **options)
-    sampling = recipe.grpo.sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-    make = partial(LocalPolicy, sampling=sampling, name="base", grammar=spec.language.grammar)
-    return ShelvedPolicy(shelf, path, load, make, name="base")
+    changed = recipe.grpo.sampling.changed(**sampling)
+    make = partial(LocalPolicy, sampling=changed, name="base", grammar=spec.language.grammar)
+    return ShelvedPolicy(shelf, path, partial(load_model, path, **options), make, name="base")
 
 
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import psutil
 import torch
 from rich.console import Console
 from rich.text import Text
@@ -25,20 +24,12 @@ from gradus.runs.stages.stages import stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
 
-_LOOK = 1.0  # seconds
 _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused
 
 
-def free_cores() -> int:
-    """Cores that nothing uses now, at least 1; 1 if there is a GPU, which seeds would share.
-
-    It looks for a second in which this process does nothing. The load of the last minute would count what it has just done itself.
-    """
-    if torch.cuda.is_available():
-        return 1
-    cores = psutil.cpu_count() or 1
-    busy = cores * psutil.cpu_percent(interval=_LOOK) / 100
-    return max(1, min(usable_cores(), round(cores - busy)))
+def seeds_at_once() -> int:
+    """How many seeds are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
+    return 1 if torch.cuda.is_available() else usable_cores()
 
 
 def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:

@@ -30,7 +30,7 @@ from gradus.runs.stages.evaluation import (
 )
 from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder
-from gradus.runs.stages.seed_processes import free_cores, train_beside, train_here
+from gradus.runs.stages.seed_processes import seeds_at_once, train_beside, train_here
 from gradus.runs.stages.stages import STAGES
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.sandbox.locks import FolderLock
@@ -52,7 +52,7 @@ def run_seeds(
 ) -> Path:
     """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
 
-    ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are free cores if None.
+    ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are cores if None.
     The numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
     """
     folder = _checked_folder(recipe, seeds, parallel, out)
@@ -68,7 +68,7 @@ def run_seeds(
             remove_evaluation(folder)
         members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
         shared = folder / SHARED
-        beside = parallel or min(free_cores(), seeds)
+        beside = parallel or min(seeds_at_once(), seeds)
         if beside > 1 and known_elsewhere(recipe):
             train_beside(members, shared, beside, redo=redo, console=run.console)
         else:
@@ -157,7 +157,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
 
 
 def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
-    """What was done once, then each stage added up over the seeds."""
+    """The costs of what was done once, then of each stage, added up over the seeds."""
     once = [{**row, "stage": "eval, once" if row["stage"] == "eval" else row["stage"]} for row in run.state.costs()]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for member in members:

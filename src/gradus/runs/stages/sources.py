@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from gradus import environments
-from gradus.algorithms import find_algorithm, is_registered_here
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.code_files import file_sources
 from gradus.core.values import without_address
@@ -62,6 +61,11 @@ def reward_sources(rewards: Sequence[RewardConfig], grader: Grader) -> dict[str,
 
 def algorithm_sources(name: str) -> dict[str, str]:
     """The code of an algorithm that is not Gradus's own -> its digest."""
+    from gradus.algorithms import (
+        find_algorithm,
+        is_registered_here,
+    )  # it brings torch, which a scripted teacher does not need
+
     algorithm = find_algorithm(name)
     functions = [algorithm.loss, algorithm.advantage]
     if not is_registered_here(name):

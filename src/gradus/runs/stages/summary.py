@@ -50,23 +50,17 @@ def show_promises(
 
 def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
     """What to try, by the figure that was missed."""
-    advice = [f"gradus doctor {shlex.quote(str(folder))}: what went wrong in training, with a remedy"]
     value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
-        advice.append(
-            f"{promise['text']}: the interval reaches past 0 ({format_signed(value)}); more tasks (eval.episodes) make it narrower, more "
-            "seeds (--seeds) say whether the gain stays, a longer run (grpo.max_steps) makes it larger"
+        way = (
+            f"the interval reaches past 0 ({format_signed(value)}); more tasks (eval.episodes) make it narrower, more "
+            "seeds (--seeds) say if the gain stays, a longer run (grpo.max_steps) makes it larger"
         )
     elif promise["figure"].startswith("sft"):
-        advice.append(
-            f"{promise['text']}: longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
-        )
+        way = "longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
     else:
-        advice.append(
-            f"{promise['text']}: look at the curve in {folder / 'report.html'}; if it still rises train longer (grpo.max_steps), if "
-            "groups have no variance see gradus docs when_not"
-        )
-    return advice
+        way = f"if the curve in {folder / 'report.html'} still rises, train longer (grpo.max_steps); see gradus docs when_not"
+    return [f"gradus doctor {shlex.quote(str(folder))} says what went wrong in training", f"{promise['text']}: {way}"]
 
 
 def show_costs(console: Console, costs: Sequence[Mapping[str, Any]]) -> None:
