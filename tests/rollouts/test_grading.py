@@ -62,5 +62,5 @@ def test_rewards_of_numpy_are_stored_as_the_numbers_that_they_are(spec, tmp_path
 
 
 def test_a_reward_that_is_no_number_is_an_error_that_says_so(spec):
-    with pytest.raises(GradingError, match="grader 'own' gave a reward, or a term of one, that is no number"):
+    with pytest.raises(GradingError, match="grader 'own' gave a reward, or a term of one, that is not a number"):
         roll_out(spec, spec.policy("random"), TASKS[:2], grader=_rewarding("much"))

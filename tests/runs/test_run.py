@@ -14,7 +14,7 @@ from gradus.cli.app import app
 from gradus.cli.commands import attach
 from gradus.core import ConfigError
 from gradus.core.files import write_json
-from gradus.core.stage_files import changed_since
+from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext

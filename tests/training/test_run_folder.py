@@ -140,16 +140,6 @@ def test_a_run_whose_working_folder_is_gone_still_writes(tmp_path: Path, monkeyp
     assert (tmp_path / "model" / "a").read_text() == "new"
 
 
-@pytest.mark.parametrize("place", [".", "memory"])
-def test_no_new_folder_takes_the_place_of_a_memory(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gradus export RUN MODEL --overwrite` removed what an agent had learned there."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model" / place).mkdir(parents=True)
-    (tmp_path / "model" / place / "memory.sqlite").touch()
-    with pytest.raises(ConfigError, match="is a memory, and a new folder would take the place"):
-        replaceable(Path("model"))
-
-
 def test_a_checkpoint_that_a_run_went_on_below_keeps_no_good_one_out(tmp_path: Path) -> None:
     """With one to keep, a damaged newest one stayed, and both the one that the run went on from and the one just written were removed."""
     model = torch.nn.Linear(3, 2)

@@ -74,8 +74,8 @@ def show(
 
     ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
     """
-    from gradus.core.stage_files import changed_since
     from gradus.evidence.reports import members_of
+    from gradus.evidence.stage_files import changed_since
     from gradus.rollouts import read_episodes
     from gradus.runs.stored_episodes import newest_file, pick_episode, samples
 
@@ -220,7 +220,7 @@ def regrade(
     ``against``: a policy that every other one is compared with, task by task: wins, reward and the environment's metrics. If the file has
     no episodes of it, it is rolled out on the same tasks.
     """
-    from gradus.core.stage_files import changed_since
+    from gradus.evidence.stage_files import changed_since
     from gradus.rollouts import grade_episodes, read_episodes
 
     if (grader is None) == (not rewards):

@@ -83,7 +83,7 @@ _FENCE = re.compile(r"`{1,3}\s*\Z")
 
 
 def _read_json(text: str) -> Iterator[ToolCall]:
-    """Objects with a name and arguments, or a name alone, at the end of an answer; any other object is no call."""
+    """Read objects with a name and arguments, or a name alone, at the end of an answer; other objects are not calls."""
     begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
     if begin is None:
         return
@@ -107,7 +107,7 @@ def _read_json(text: str) -> Iterator[ToolCall]:
 
 
 def _is_call(text: str) -> bool:
-    """Whether an object is meant as a call: it has the keys of one, or begins with them and cannot be read."""
+    """Say whether an object is meant as a call: it has the keys of one, or begins with them and cannot be read."""
     try:
         value, _ = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):

@@ -91,7 +91,7 @@ def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], s
 
 
 def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
-    """What an answer says besides its calls."""
+    """Return an answer without its calls."""
     content = text
     for call in reversed(calls):
         content = content[: call.start] + content[call.end :]
@@ -135,7 +135,7 @@ def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
 
 
 def _typed_value(text: str, kinds: set[str]) -> Any:
-    """What a text stands for, if it is one of these types; an argument that may be a text stays one, unless it is another of them."""
+    """Read a text as one of these types; an argument that may be a text stays one, unless it is another of them."""
     if kinds <= {"string"}:
         return text
     truth = "boolean" in kinds and text.lower() in ("true", "false")

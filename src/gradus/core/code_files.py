@@ -42,7 +42,7 @@ def imported_files(path: Path, root: Path) -> dict[str, Path]:
 
 
 def _imports(path: Path) -> Iterator[tuple[Path | None, list[str]]]:
-    """What a file imports: the folder if it is told relative to the file, and the parts of the name."""
+    """Yield the imports of a file: the folder of a relative import, and the parts of the name."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

@@ -116,7 +116,7 @@ class Conditions(TypedDict):
 
 
 class PromiseOutcome(TypedDict):
-    """What a recipe promised of a figure, and whether the figure came out so."""
+    """One promise of a recipe about a figure, and the figure."""
 
     text: str
     condition: str
@@ -201,7 +201,7 @@ class AuditRecord(TypedDict, extra_items=Any):
 
 
 class StageCost(TypedDict, extra_items=Any):
-    """What one stage of a run took."""
+    """The cost of one stage of a run."""
 
     stage: str
     seconds: float

@@ -65,7 +65,7 @@ def replacing(path: Path) -> Generator[Path]:
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write into a folder aside, then put it in place of ``path``, synced and with checksums.
 
-    The files get the mode that the umask gives, whoever wrote them; in a folder that was private they are private. Raises
+    The files get the mode that the umask gives; in a folder that was private they are private. Raises
     StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
     The folder that is worked in and a git repository are never replaced (StorageError).
     """
@@ -103,25 +103,18 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def replaceable(folder: Path) -> Path:
-    """A folder whose place a new one can take, with a name of its own. Raises ConfigError if it is, or holds, the one that is worked in:
-    whoever stands in it would stand in a folder that is no longer there. So it does if an agent keeps its memory in it.
-    """
+    """Return a folder whose place a new one can take, with a name of its own. Raises ConfigError for the working folder and those above."""
     path = _named(folder)
     if _is_worked_in(path):
         raise ConfigError(
             f"{folder} is the folder that you work in, or above it, and a new one would take its place; "
             "name a new folder, as in ./model"
         )
-    memory = next((each.parent for place in (".", "*") for each in path.glob(f"{place}/memory.sqlite")), None)
-    if memory is not None:
-        raise ConfigError(
-            f"{memory} is a memory, and a new folder would take the place of {folder}; move the memory elsewhere, or name a new folder"
-        )
     return path
 
 
 def _is_worked_in(path: Path) -> bool:
-    """Whether a folder is the one that is worked in, or above it. That one may be gone: a run goes on without it."""
+    """Say whether a folder is the working folder, or above it. The working folder may be gone: a run goes on without it."""
     try:
         return Path.cwd().is_relative_to(path.resolve())
     except FileNotFoundError:
@@ -185,7 +178,7 @@ def read_json(path: Path) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """What a JSON-lines file holds: its objects, and a sentence for each line that is none. ``cut``: the last line has no end."""
+    """The objects of a JSON-lines file, and a sentence for each bad line. ``cut``: the last line has no end."""
 
     source: str
     records: list[dict[str, Any]]

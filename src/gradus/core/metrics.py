@@ -1,4 +1,4 @@
-"""What a run writes down in its ``metrics.jsonl``: the records' types (docs/metrics.md), and reading them."""
+"""The records of a run's ``metrics.jsonl``: their types (docs/metrics.md), and reading them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ KINDS = {"step": StepRecord, "validation": ValidationRecord, "alert": AlertRecor
 
 
 def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
-    """The records of a metrics file. Raises StorageError for a line that is damaged, or a figure that is none."""
+    """Return the records of a metrics file. Raises StorageError for a damaged line, or a value of another type."""
     if lines.problems:
         raise StorageError(f"{lines.problems[0]}; restore the file or remove the line")
     for number, record in enumerate(lines.records, start=1):
@@ -129,7 +129,7 @@ def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
 
 
 def check_record(record: dict[str, Any], name: str) -> None:
-    """Raises StorageError if a record of one of the ``KINDS`` holds a figure that is none; it may lack some."""
+    """Raise StorageError if a record of one of the ``KINDS`` holds a value of another type; keys may be absent."""
     kind = record.get("kind")
     if isinstance(kind, str) and kind in KINDS:
         checked(record, KINDS[kind], name, partial=True)
@@ -144,7 +144,7 @@ def metrics_files(run: Path | str) -> list[Path]:
 def read_metrics(run: Path | str) -> list[dict[str, Any]]:
     """All records of :func:`metrics_files`. A last line that is cut off is left out: the run may be writing it just now.
 
-    Raises StorageError if there is no file, a line is damaged, or nothing in it is a record of a run.
+    Raises StorageError if the file is missing, a line is damaged, or the lines are not records of a run.
     """
     files = metrics_files(run)
     if not files:

@@ -30,7 +30,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def import_object(name: str, kind: str) -> Any:
-    """What ``module:attribute`` or ``FILE.py:NAME`` stands for. Raises ConfigError; ``kind`` says what for.
+    """Import ``module:attribute`` or ``FILE.py:NAME``. Raises ConfigError; ``kind`` says what it is wanted for.
 
     The folder of a file is importable while it is imported, so that it can use the files beside it.
     """
@@ -62,14 +62,14 @@ def _module(name: str, kind: str) -> ModuleType:
 
 
 def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
-    """What went wrong in somebody's own code while it was imported, and where."""
+    """Return the error for code of a user that raised while it was imported, with the place."""
     last = extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
     return ConfigError(f"{name} cannot be imported for {kind}: {type(error).__name__}: {error}{place}; mend it there")
 
 
 def import_file(name: str, kind: str) -> ModuleType:
-    """The module of a Python file, imported once. Raises ConfigError if there is none."""
+    """Import a Python file, once. Raises ConfigError if the file is missing."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(f"no file {name} for {kind}")

@@ -1,4 +1,4 @@
-"""What the parts promise each other. Anything with these methods fits; nothing needs to inherit."""
+"""The protocols between the parts. Anything with these methods fits; nothing needs to inherit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Environment(Protocol):
         ...
 
     def outcome(self) -> Mapping[str, Any]:
-        """What may be known after the end, hidden truth included, JSON values; graders and reports read it."""
+        """Return what may be known after the end, hidden truth included, as JSON values; graders and reports read it."""
         ...
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStart:
-    """What a policy learns of an episode before its first turn.
+    """The things that a policy learns of an episode before its first turn.
 
     ``key`` are the seed keys of this member: ``child_seed(*key, ...)`` is all the randomness a policy may use.
     ``environment`` is for privileged policies only (a clairvoyant asks it for hidden state); no other may touch it.
@@ -107,7 +107,7 @@ class Renderer(Protocol):
     def stop_ids(self) -> frozenset[int]: ...
 
     def for_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
-        """The renderer of an episode with these tools; itself if there are none."""
+        """Return the renderer of an episode with these tools; itself without tools."""
         ...
 
     def first(self, system_prompt: str, observation: str | Sequence[Message]) -> tuple[int, ...]:
@@ -123,6 +123,6 @@ class Renderer(Protocol):
         ...
 
 
-# One entry per episode, in order. A plain number is the reward of the whole episode; None says that there is none.
+# One entry per episode, in order. A plain number is the reward of the whole episode; None says that it has no reward.
 Rewarded = Sequence[Reward] | Sequence[float | None]
 GraderFunction = Callable[[Sequence[Episode]], Rewarded | Awaitable[Rewarded]]

@@ -26,7 +26,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is to be solved: an environment, a condition's name, a seed, and what reset is told besides.
+    """One thing to solve: an environment, a condition's name, a seed, and further options of reset.
 
     ``id`` names what the task is: two tasks of the same content have the same (``EnvironmentSpec.identify``).
     """
@@ -80,7 +80,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What an environment shows.
+    """One thing that an environment shows.
 
     ``text`` is what a language model reads; ``messages`` are the same as messages with roles, for environments with tools;
     without any, ``text`` is one message of the user. ``data`` is the same in structured form (JSON values only, public: no hidden
@@ -107,7 +107,7 @@ class Observation:
 
     @property
     def shown(self) -> str | tuple[Message, ...]:
-        """The messages, or the text if there are none: what a renderer is given."""
+        """Return the messages, or the text if there are no messages: a renderer is given this."""
         return self.messages or self.text
 
 
@@ -132,7 +132,7 @@ class TurnTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What an action cost. Money is in US dollars, None if the price is unknown."""
+    """The cost of one action. Money is in US dollars, None if the price is unknown."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -201,13 +201,13 @@ class Turn:
 
     @property
     def shown(self) -> str | tuple[Message, ...]:
-        """The observation's messages, or its text if there are none."""
+        """Return the observation's messages, or its text without them."""
         return self.messages or self.observation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reward:
-    """What a grader says of one episode.
+    """A grader's verdict on one episode.
 
     ``value`` is None if it could not be computed, and ``error`` says why; it is never silently 0.
     ``components`` are unweighted; ``terms`` are weighted, one tuple per turn, and their sum is ``value``.

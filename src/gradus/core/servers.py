@@ -1,4 +1,4 @@
-"""What every client of an HTTP server needs: this machine's own addresses, and the options that a chat model takes."""
+"""Helpers for clients of HTTP servers: this machine's own addresses, and the options that a chat model takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSUPPORTED = (
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a URL is of this machine: a proxy would be in the way there.
+    """Say whether a URL is of this machine: a proxy would be in the way there.
 
     >>> is_loopback("ws://[::1]:8000/ws"), is_loopback("https://localhost.example.org")
     (True, False)
@@ -26,7 +26,7 @@ def is_loopback(address: str) -> bool:
 
 
 class ChatOptions:
-    """What one model of one server takes; it learns from refusals, for all requests that use it.
+    """The options that one model of one server takes; refusals teach it, for all requests that use it.
 
     ``max_tokens`` gets its newer name where that is wanted. ``temperature`` and ``seed`` are left out where they are not supported, which
     is told once on standard error.
@@ -46,7 +46,7 @@ class ChatOptions:
         }
 
     def learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
-        """Whether ``refusal`` names an option of ``sent`` that :meth:`accepted` now gives otherwise, so that asking again may do."""
+        """Return True if ``refusal`` names an option of ``sent`` that :meth:`accepted` now gives otherwise: ask again then."""
         said, learned = _said(refusal), False
         for name, new in _RENAMED.items():
             if name in sent and new in said:
@@ -69,7 +69,7 @@ def _said(refusal: Exception) -> str:
 
 
 def _unsupported(name: str, refusal: Exception) -> bool:
-    """Whether the server says that it does not support an option, as against a value that is out of its range."""
+    """Say whether the server does not support an option at all, or only refuses its value."""
     blamed = getattr(refusal, "param", None)
     if isinstance(blamed, str) and blamed:
         return blamed == name and re.search(_UNSUPPORTED, _said(refusal), re.IGNORECASE) is not None

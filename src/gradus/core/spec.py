@@ -24,7 +24,7 @@ class Grader:
     """A named, versioned way to grade stored episodes.
 
     ``compute`` takes many episodes, because some graders batch, and returns one entry for each, in order: a plain number, None
-    if there is none, or a Reward with terms per turn. ``weights``: component -> weight in the reward; one component with the
+    if it has no reward, or a Reward with terms per turn. ``weights``: component -> weight in the reward; one component with the
     grader's name if left out. ``per_turn``: the terms stand at the turns that earned them, so that turn credit works;
     otherwise all stands at the last turn. ``remote``: it asks a server, which takes time and is out of reach of a sandbox.
     """
@@ -42,21 +42,21 @@ class Grader:
             object.__setattr__(self, "weights", {self.name: 1.0})
 
     def rewards(self, episodes: Sequence[Episode]) -> list[Reward]:
-        """What :attr:`compute` says of the episodes, as rewards."""
+        """Compute the rewards of the episodes."""
         return self.read(self.ask(episodes), episodes)
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
-        """What :attr:`compute` returns, waited for if it is a coroutine."""
+        """Call :attr:`compute`, and wait if it is a coroutine."""
         given = self.compute(episodes)
         return wait_for(given) if isinstance(given, Awaitable) else given
 
     def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
-        """What :attr:`compute` returned, as rewards. Raises GradingError for another number or type of entries."""
+        """Turn the entries of :attr:`compute` into rewards. Raises GradingError for another number or type of entries."""
         given = self.entries(entries, episodes)
         return [self.reward_of(each, episode) for each, episode in zip(given, episodes, strict=True)]
 
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
-        """What :attr:`compute` returned, one entry an episode. Raises GradingError for another number of entries."""
+        """Return the entries of :attr:`compute` as a list. Raises GradingError unless each episode has one."""
         try:
             given = list(entries)
         except TypeError:
@@ -70,7 +70,7 @@ class Grader:
         return given
 
     def reward_of(self, number: Any, episode: Episode) -> Reward:
-        """One entry as a reward; a number for a whole episode is one term at its last turn. Raises GradingError if it is neither."""
+        """Turn one entry into a reward; a number becomes one term at the last turn. Raises GradingError for anything else."""
         if isinstance(number, Reward):
             return number
         if number is None:
@@ -118,7 +118,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What a nano tokenizer is made of.
+    """The words of a nano tokenizer.
 
     ``words`` become one token each (written without spaces; a space before a word is implied). ``pieces`` are fragments
     that unknown words are spelled with (characters, digits, syllables). Bytes are always there as the last resort.
@@ -175,7 +175,7 @@ class Presentation:
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """What the answers are made of. ``vocabulary``: the words of a nano model's tokenizer, needed to make one.
+    """The language of the answers. ``vocabulary``: the words of a nano model's tokenizer, needed to make one.
 
     ``grammar``: the words that are legal at each place of an answer, if it is that simple.
     """
@@ -186,7 +186,7 @@ class Language:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditHints:
-    """What helps an audit. Without them it tries random, constant and searched answers.
+    """Hints for an audit. Without them it tries random, constant and searched answers.
 
     ``gold``: the policy whose every answer must get the top of the grader's range. ``random_answers``: seed -> some legal
     answer. ``hidden``: keys of ``outcome`` that must not be observable before the end.
@@ -204,7 +204,7 @@ class Stepping:
 
     ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) limit coroutines and threads: an episode
     beyond them fails. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all
-    episodes wait for it, not whoever waits; a local model's rounding then does not depend on who came first.
+    episodes wait for it, not those that wait; a local model's rounding then does not depend on who came first.
     """
 
     threads: bool = False
@@ -215,7 +215,7 @@ class Stepping:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit on time."""
+        """Say whether time is limited."""
         return self.step_seconds is not None or self.episode_seconds is not None
 
 

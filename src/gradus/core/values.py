@@ -59,7 +59,7 @@ def same_text(value: Any) -> str:
 
 
 def is_storable(value: Any) -> bool:
-    """Whether a file of episodes can hold a value as it is.
+    """Say whether a file of episodes can hold a value as it is.
 
     >>> is_storable({"x": [1, None]}), is_storable({1, 2}), is_storable(float("nan")), is_storable("\\ud800")
     (True, False, False, False)

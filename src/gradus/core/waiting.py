@@ -35,7 +35,7 @@ def wait_for(work: Awaitable[T]) -> T:
 
 
 async def _caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
-    """What a coroutine returns, or how it asked to end: raised in the loop that would end it, and who waits would wait for ever."""
+    """Return the result, or the request to exit: raised in the loop it would end the loop, and the caller would wait for ever."""
     try:
         return await work, None
     except (SystemExit, KeyboardInterrupt) as error:

@@ -60,7 +60,7 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
 
 
 def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError:
-    """One episode's reward, or why the entry is none."""
+    """Read one entry as a reward; returns the error if it cannot be one."""
     try:
         return grader.reward_of(entry, episode)
     except GradingError as error:
@@ -86,7 +86,7 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
         whole, terms = _number(reward.value), tuple(tuple(map(_term, turn)) for turn in reward.terms)
     except (TypeError, ValueError) as error:
         raise GradingError(
-            f"grader {reward.grader!r} gave a reward, or a term of one, that is no number: {error}"
+            f"grader {reward.grader!r} gave a reward, or a term of one, that is not a number: {error}"
         ) from error
     reward = replace(reward, value=whole, terms=terms)
     for value in (whole, *(term.value for turn in reward.terms for term in turn)):
@@ -133,7 +133,7 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float |
 
 
 def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -> tuple[T | None, str]:
-    """What a function of the environment says of an episode, or None and what it raised: one function must not cost the episode."""
+    """Ask a function of the environment about an episode; returns None and what it raised if it fails, which must not cost the episode."""
     try:
         return give(episode), ""
     except (Exception, SystemExit) as error:

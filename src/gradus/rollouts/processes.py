@@ -129,7 +129,7 @@ class _Elsewhere:
         return self._ask("outcome")
 
     def expert(self) -> str:
-        """What the environment itself would answer now, if it says so."""
+        """Return what the environment itself would answer now."""
         return self._ask("expert")
 
     def close(self) -> None:

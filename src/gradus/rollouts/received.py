@@ -1,6 +1,6 @@
-"""What an environment gave, checked before it becomes part of an episode: later it could only break what stores or grades it.
+"""Checks of what an environment gave, before it becomes part of an episode: later it could only break storing or grading.
 
-What JSON can hold passes as it is. Values of numpy, sets and keys that are no text are made plain; the rest is refused by name.
+JSON values pass as they are. Values of numpy, sets and other keys than texts are made plain; the rest is refused by name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def received(given: Any, method: str, *, plain_data: bool = False) -> Observatio
         value = getattr(given, name)
         if isinstance(value, str | Mapping):
             raise EnvironmentFault(f"{method}: expected {name} to be True or False, got {value!r:.60}")
-        if not isinstance(value, bool):  # numpy's truth values are none that JSON knows
+        if not isinstance(value, bool):  # JSON does not know numpy's truth values
             changes[name] = bool(value)
     for name in () if plain_data else ("data", "action_data"):
         value = getattr(given, name)

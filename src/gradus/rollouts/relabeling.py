@@ -1,4 +1,4 @@
-"""What a teacher would have answered in each state that a student reached.
+"""Labels from a teacher: its answer in each state that a student reached.
 
 A teacher's own episodes hold only states that the teacher reaches, with its answers in the history to copy from. Labels on the
 student's episodes show the student its own mistakes (DAgger, arXiv 1011.0686).
@@ -75,7 +75,7 @@ def _start(spec: EnvironmentSpec, episode: Episode, seed: int, opened: ExitStack
 
 
 def _shown(turn: Turn) -> Observation:
-    """What was observed in a stored turn."""
+    """Return the observation of a stored turn."""
     return Observation(text=turn.observation, messages=turn.messages, data=turn.data, restart=turn.restart)
 
 

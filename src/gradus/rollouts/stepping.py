@@ -34,7 +34,7 @@ class Stepper:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is still out."""
+        """Say whether a call is still out."""
         return self._out > 0
 
     def begin(self, row: int, call: Call) -> None:
@@ -59,7 +59,7 @@ class Stepper:
             self._done.put((row, value, None))
 
     def collect(self) -> list[Done]:
-        """What is done, at least one call, in the order of rows; all that are out if ``stepping.rounds``."""
+        """Wait for at least one call (with ``stepping.rounds`` for all), and return those that are done, in the order of rows."""
         done: list[Done] = []
         while self._out and (not done or self._stepping.rounds or not self._done.empty()):
             done.append(self._done.get())
@@ -76,7 +76,7 @@ class Stepper:
         return sorted(done, key=lambda each: each[0])
 
     async def _run(self, row: int, call: Call, first: Awaitable[Any] | None = None) -> None:
-        """An asynchronous call to its end, within the limits, again after a temporary fault."""
+        """Await a call within the limits, again after a temporary fault."""
         started = time.monotonic()
         value, raised = None, None
         try:
@@ -111,7 +111,7 @@ class Stepper:
 
 
 def again_after_faults(call: Call, retries: int) -> Any:
-    """What a plain call returns, which is made again after a temporary fault."""
+    """Make a plain call, again after a temporary fault."""
     for attempt in range(retries):
         try:
             return call()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from types import NoneType
 from typing import IO, Any, TypeVar
@@ -35,13 +35,15 @@ from gradus.core import (
 )
 from gradus.core.files import pack, read_lines, stored_file, write_lines
 
-SCHEMA = 1
+SCHEMA = 2
+_KIND = "gradus episodes"
+_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeFile:
-    """What a file held. ``problems`` says, a sentence each, what could not be read; the rest is here."""
+    """The contents of a file of episodes. ``problems``: a sentence for each line that could not be read."""
 
     environment: str
     episodes: Sequence[Episode]
@@ -74,7 +76,7 @@ _SCALARS = frozenset({str, int, float, bool, NoneType})
 
 @cache
 def _defaults(kind: type) -> list[tuple[str, Any]] | None:
-    """The fields of a kind of record with their defaults, MISSING if there is none; None for what is no record."""
+    """Return the fields of a kind of record with their defaults (or MISSING); None for other kinds."""
     if not is_dataclass(kind):
         return None
     made = ((each, each.default_factory) for each in fields(kind))
@@ -162,7 +164,7 @@ def _grade(data: Mapping[str, Any]) -> Reward:
 
 
 def _header(environment: str, note: str | None) -> str:
-    return _line({"schema": SCHEMA, "kind": "gradus episodes", "environment": environment, "note": note})
+    return _line({"schema": SCHEMA, "kind": _KIND, "environment": environment, "note": note})
 
 
 def _line(value: Any) -> str:
@@ -253,7 +255,7 @@ def read_episodes(
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
     problems: list[str] = []
     lines = read_lines(path, problems)
-    header = _read_header(path, lines, problems)
+    header = _read_header(path, lines)
     episodes: list[Episode] = []
     with _uncollected():
         for number, line in enumerate(lines, start=2):
@@ -264,35 +266,27 @@ def read_episodes(
                 if policy is not None and episode.policy != policy:
                     continue
                 episodes.append(episode if keep is None else keep(episode))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                cut = not line.endswith("\n")
-                kind = (
-                    "is cut off (the writer was stopped?)"
-                    if cut
-                    else f"cannot be read ({type(error).__name__}: {error})"
-                )
-                problems.append(
-                    f"{path.name} line {number} {kind}; it was left out, {len(episodes)} episodes before it are whole"
-                )
+            except _UNREADABLE as error:
+                cut = "is cut off (the writer was stopped?)"
+                kind = f"cannot be read ({type(error).__name__}: {error})" if line.endswith("\n") else cut
+                problems.append(f"{path.name} line {number} {kind}; it was left out")
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
 
 
 def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
-    """The environment of a file and its episode with this number, from 0; the others are not decoded.
+    """Return the environment of a file and its episode with this number, from 0; the others are not decoded.
 
-    Raises StorageError if it is not there, cannot be read, or lies behind damage, which shifts the numbers.
+    Raises StorageError if it is not there or cannot be read.
     """
-    path, problems = stored_file(path), list[str]()
-    lines = read_lines(path, problems)
-    header = _read_header(path, lines, problems)
-    line = next((line for place, line in enumerate(filter(str.strip, lines)) if place == number), None)
-    if problems:
-        raise StorageError(problems[0])
+    path = stored_file(path)
+    lines = read_lines(path, [])
+    header = _read_header(path, lines)
+    line = next(islice(filter(str.strip, lines), number, None), None)
     if line is None:
         raise StorageError(f"{path} has no episode {number}")
     try:
         return header["environment"], decode(json.loads(line))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise StorageError(f"episode {number} of {path} cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -309,27 +303,18 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _read_header(path: Path, lines: Iterator[str], problems: Sequence[str]) -> dict[str, Any]:
+def _read_header(path: Path, lines: Iterator[str]) -> dict[str, Any]:
     line = next(lines, "").rstrip("\n")
-    if problems:
-        raise StorageError(f"{path} cannot be read without its header: {problems[0]}")
     try:
         header = json.loads(line)
-        kind = header["kind"]
-        schema = header["schema"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        kind, schema, environment = header["kind"], header["schema"], header["environment"]
+    except _UNREADABLE as error:
         raise StorageError(
             f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}"
         ) from error
-    if kind != "gradus episodes":
-        raise StorageError(f"{path} holds {kind!r}, expected 'gradus episodes'")
-    if schema != SCHEMA:
+    if (kind, schema) != (_KIND, SCHEMA) or not isinstance(environment, str):
         raise StorageError(
-            f"{path} has schema {schema}, this version of Gradus reads schema {SCHEMA}; "
-            "read it with the version that wrote it, or write it again with `gradus teach`"
-        )
-    if not isinstance(header.get("environment"), str):
-        raise StorageError(
-            f"the header of {path} should name the environment, it has {header.get('environment')!r:.60}"
+            f"{path} holds {kind!r:.60} of schema {schema!r:.20} and environment {environment!r:.60}, expected {_KIND!r} of schema {SCHEMA}; "
+            "have it written again, with `gradus teach` or `gradus eval --out`"
         )
     return header

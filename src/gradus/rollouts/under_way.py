@@ -63,11 +63,11 @@ class UnderWay:
             self._fail("reset", raised)
 
     def shown(self) -> Mapping[str, Any]:
-        """What its policy can know before it answers, by name."""
+        """Return what its policy can know before it answers, by name."""
         return start_of(self.observation, self.system_prompt, self.tools)
 
     def start(self, key: tuple[int | str, ...]) -> EpisodeStart:
-        """What its policy is told, seeded by ``key``."""
+        """Return what its policy is told, seeded by ``key``."""
         return EpisodeStart(
             task=self.task,
             system_prompt=self.system_prompt,
@@ -79,7 +79,7 @@ class UnderWay:
         )
 
     def acts(self, action: Action) -> bool:
-        """Whether there is an answer to give to the environment; an episode without one ends."""
+        """Say whether there is an answer for the environment; an episode without one ends."""
         if action.failure is None:
             try:
                 check_answer(action.text)
@@ -169,7 +169,7 @@ class UnderWay:
 
 
 def make_environment(spec: EnvironmentSpec) -> Environment:
-    """What the spec makes. Raises ConfigError if that fails, because it would fail for every episode."""
+    """Make an environment. Raises ConfigError if that fails, because it would fail for every episode."""
     try:
         return spec.make()
     except GradusError:
@@ -194,7 +194,7 @@ def stepped_episode(
 
 
 def start_of(shown: Observation, system_prompt: str, tools: Sequence[Any]) -> Mapping[str, Any]:
-    """What a policy can know before it answers, by name."""
+    """Return what a policy can know before it answers, by name."""
     return {"text": shown.text, "messages": shown.messages, "system prompt": system_prompt, "tools": tuple(tools)}
 
 

@@ -11,9 +11,9 @@ from gradus.core import ConfigError, EnvironmentSpec, Episode
 from gradus.core.documents import Results, Stages, read_document
 from gradus.core.files import read_toml, stored_file
 from gradus.core.printing import go_around
-from gradus.core.stage_files import changed_since
 from gradus.evidence.reports import named, render_report
 from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
+from gradus.evidence.stage_files import changed_since
 from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.stepping import LIMITS

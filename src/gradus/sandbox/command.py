@@ -28,7 +28,7 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECO
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a command came to. ``code`` is None if a limit ended it, and ``limit`` names it: time, output, memory or processes.
+    """The end of a command. ``code`` is None if a limit ended it, and ``limit`` names it: time, output, memory or processes.
 
     A negative ``code`` is the signal that ended it.
     """
@@ -53,7 +53,7 @@ class _Run:
 
 @cache
 def sandbox_works() -> bool:
-    """Whether this machine lets a process be confined; tried once, in a child."""
+    """Say whether this machine lets a process be confined; tried once, in a child."""
     with tempfile.TemporaryDirectory() as scratch:
         child = os.fork()
         if child == 0:

@@ -49,7 +49,7 @@ _inside = False
 
 
 class View:
-    """What can be read inside. ``only``: these folders besides those of the system; None for all. ``hidden``: folders that look empty.
+    """The folders that can be read inside. ``only``: these besides the system's; None for all. ``hidden``: folders that look empty.
 
     ``kept``: the scratch folder is the real one, and what is written there stays.
     """
@@ -102,12 +102,12 @@ def confine(
 
 
 def is_confined() -> bool:
-    """Whether this process was shut in by :func:`confine`, itself or before it was forked off."""
+    """Say whether this process was shut in by :func:`confine`, itself or before it was forked off."""
     return _inside
 
 
 def has_landlock() -> bool:
-    """Whether a command can be kept to its folder inside a sandbox."""
+    """Say whether a command can be kept to its folder inside a sandbox."""
     return _landlock_version() > 0
 
 
@@ -239,7 +239,7 @@ def _watch(child: int, memory: int, processes: int, report: int | None) -> None:
 
 
 def _reap(child: int) -> tuple[bool, int]:
-    """Whether ``child`` ended, and its status; whoever else ended is forgotten."""
+    """Say whether ``child`` ended, with its status; other processes that ended are forgotten."""
     while True:
         try:
             process, status = os.waitpid(-1, os.WNOHANG)

@@ -42,14 +42,18 @@ class FolderLock:
             raise StorageError(f"{folder} cannot be written to: {error.strerror or error}") from error
         command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
         (folder / _NAME).write_text(f"process {os.getpid()} ({command})", encoding="utf-8")
+        self._file = os.stat(folder / _NAME)
         self._mine.add(self)
         clear_half_written(folder)
 
     @staticmethod
     def held_here(folder: Path) -> bool:
-        """Say whether a lock of this process holds the folder."""
-        held = [lock.folder.resolve() for lock in FolderLock._mine if lock._lock.is_locked]
-        return folder.resolve() in held
+        """Say whether a lock of this process holds the folder, which may have been moved since."""
+        try:
+            there = os.stat(folder / _NAME)
+        except OSError:
+            return False
+        return any(lock._lock.is_locked and os.path.samestat(lock._file, there) for lock in FolderLock._mine)
 
     def release(self) -> None:
         """Let others write. An empty folder is removed, so that what failed to begin leaves no trace."""

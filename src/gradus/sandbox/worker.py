@@ -42,13 +42,13 @@ class WorkerLimit(WorkerError):
 
 
 def _result(reply: Any) -> Any:
-    """The result in a reply. Raises WorkerError if the call raised, BrokenPipeError if it is no reply."""
+    """Return the result in a reply. Raises WorkerError if the call raised, BrokenPipeError for anything else."""
     fields = cast(dict[str, Any], reply) if isinstance(reply, dict) else {}
     if "result" in fields:
         return fields["result"]
     error: Any = fields.get("error")
     if not isinstance(error, dict):
-        raise BrokenPipeError("the other process sent what is no reply")
+        raise BrokenPipeError("the other process sent something else than a reply")
     kind, message = (str(cast(dict[str, Any], error).get(name)) for name in ("type", "message"))
     raise (WorkerLimit if kind in ("OutOfTime", "MemoryError") else WorkerError)(kind, message)
 
@@ -119,7 +119,7 @@ class Worker:
             raise
 
     def _reply(self, request: Any, seconds: float, limit: float) -> Any:
-        """The reply to a request, or the first word if there is none. ``limit``: the seconds that a message names."""
+        """Return the reply to a request; without one, wait for the first word. ``limit``: the seconds that a message names."""
         process = self._process
         assert process is not None
         try:
@@ -175,7 +175,7 @@ class Fork:
         clock.watch(self._pid)
 
     def call(self, method: str, seconds: float, **params: Any) -> Any:
-        """Return the handler's result. Raises TimeoutError, or another OSError if the process died or sent what is no reply."""
+        """Return the handler's result. Raises TimeoutError, or another OSError if the process died or sent nonsense."""
         self._channel.send({"method": method, "params": params})
         try:
             return _result(self._channel.receive(seconds))

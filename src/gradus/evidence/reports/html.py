@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import StorageError
 from gradus.core.files import write_text
 from gradus.core.printing import go_around
-from gradus.core.stage_files import changed_since
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.page_data import STATES, page_context
 from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
 from gradus.evidence.reports.verdict import Claim
+from gradus.evidence.stage_files import changed_since
 from gradus.stats import format_number
 from gradus.version import __version__
 

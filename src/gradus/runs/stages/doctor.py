@@ -12,9 +12,9 @@ from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
-from gradus.core.stage_files import changed_since
 from gradus.evidence.reports.results import differences
 from gradus.evidence.reports.run_files import seed_folders
+from gradus.evidence.stage_files import changed_since
 
 
 def diagnose_run(folder: Path, *, console: Console) -> None:

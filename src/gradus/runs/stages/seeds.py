@@ -14,9 +14,9 @@ from gradus.core import ConfigError, Episode
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
 from gradus.core.printing import quiet
-from gradus.core.stage_files import remove_evaluation
 from gradus.core.terminal import Terminal
 from gradus.evidence.evaluation import compare_seeds
+from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import GRADED, RunContext, run_policies, section_of

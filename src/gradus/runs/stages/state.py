@@ -14,7 +14,7 @@ from typing import Any
 from gradus.core import ConfigError, StorageError
 from gradus.core.documents import Stages, read_document
 from gradus.core.files import digest, write_json
-from gradus.core.stage_files import changed_files, remove_stages, stage_files
+from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.training.config import GrpoConfig
 from gradus.training.sft_config import SftConfig
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.files import digest, read_json, write_json
 from gradus.core.printing import go_around
-from gradus.core.stage_files import changed_since
 from gradus.core.waiting import blocking
 from gradus.evidence.health import Monitor
+from gradus.evidence.stage_files import changed_since
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.nano.model import make_nano

@@ -1,4 +1,4 @@
-"""What the stages of a run wrote, by checksum in its state.json, so that a file that changed afterwards is noticed."""
+"""Checksums of the files that a run's stages wrote, kept in its state.json: a later change is noticed."""
 
 from __future__ import annotations
 

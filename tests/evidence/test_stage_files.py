@@ -11,8 +11,8 @@ import pytest
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import clear_half_written, write_checksums
 from gradus.core.printing import STRICT_VARIABLE, go_around
-from gradus.core.stage_files import changed_since
 from gradus.evidence.reports import write_report
+from gradus.evidence.stage_files import changed_since
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.state import MadeFrom, RunState
