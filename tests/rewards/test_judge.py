@@ -31,8 +31,6 @@ class Handler(BaseHTTPRequestHandler):
         text = f'Let me think {{"score": 9}} ... {{"reason": "{score}", "score": {score}}}'
         if "latex" in answer:
             text = r'{"reason": "uses {x}, \sqrt{2} and {\"score\": 1}", "score": 0.5}'
-        if "nested" in answer:
-            text = '{"score": 0.5, "parts": [{"score": 0.1}]}'
         if "within" in answer:
             text = '{"result": {"reason": "{}", "score": 0.5}}'
         if "huge" in answer:
@@ -124,7 +122,7 @@ def test_a_reply_that_the_budget_cut_says_so(rewards):
     assert "reached max_tokens = 9 before a score; raise it" in cut.error
 
 
-@pytest.mark.parametrize(("answer", "score"), [("latex", 0.5), ("nested", 0.5), ("within", 0.5), ("huge", None)])
+@pytest.mark.parametrize(("answer", "score"), [("latex", 0.5), ("within", 0.5), ("huge", None)])
 def test_a_score_is_found_among_braces(rewards, answer, score):
     assert rewards()(rows(answer))[0].components == {"judge": score}
 

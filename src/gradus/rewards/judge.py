@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from math import fsum, isfinite, nan
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,7 @@ Rubric:
 {rubric}
 
 Reply with one line of JSON and nothing else: {{"reason": "...", "score": S}}, S a number from {low:g} to {high:g}."""
-_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
-_JSON = json.JSONDecoder(strict=False)
+_SCORE = re.compile(r'(?<!\\)"score"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +186,9 @@ class Judge:
         return f"expected a score from {self.low:g} to {self.high:g}, got {text[:80]!r}"
 
     def _read(self, text: str) -> float | None:
-        """Returns the score of the last object that has one; None unless it lies within the range."""
-        value = next(reversed(_scores(text)), nan)
-        return float(value) if self.low <= value <= self.high and isfinite(value) else None
+        """Returns the last ``"score": NUMBER`` of a reply; None unless it lies within the range."""
+        value = float(next(reversed(_SCORE.findall(text)), "nan"))
+        return value if self.low <= value <= self.high else None
 
     def _messages(self, row: tuple[str, str, Any]) -> list[dict[str, str]]:
         """Writes the question. The mark around the answer is made of its content, so that no answer can know and close it."""
@@ -215,31 +214,6 @@ class Judge:
 
     def _cost(self, prompt: float, completion: float) -> float:
         return 0.0 if self.price is None else (self.price[0] * prompt + self.price[1] * completion) / 1e6
-
-
-def _scores(text: str) -> list[float]:
-    """Reads the numbers that JSON objects in a text call ``score``, in order."""
-    text = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", text)  # LaTeX in a reason is seldom escaped
-    found: list[float] = []
-    start = text.find("{")
-    while start >= 0:
-        try:
-            value, end = _JSON.raw_decode(text, start)
-            found += _scores_of(value)
-        except (ValueError, RecursionError):
-            end = start + 1
-        start = text.find("{", end)
-    return found
-
-
-def _scores_of(value: Any) -> list[float]:
-    """Returns the score of an object, else those of the objects in it."""
-    if isinstance(value, dict):
-        score = value.get("score")
-        if isinstance(score, int | float) and not isinstance(score, bool):
-            return [score]
-        value = list(value.values())
-    return [score for each in value for score in _scores_of(each)] if isinstance(value, list) else []
 
 
 @cache

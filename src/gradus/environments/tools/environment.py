@@ -20,43 +20,20 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
-class Tools:
-    """The members that a class of one's own may have; it need not inherit from this, and all but ``reset`` may be left out.
-
-    Every public method of the class that is not named here is a tool. ``system_prompt``: the rules. ``tools``: further tools:
-    functions, :class:`Tool`, and MCP servers (``"mcp:COMMAND"`` starts one for each episode; a :class:`McpTools` is shared). ``done``: set it to end the episode. Calls of a turn are carried out one after another.
-    """
-
-    system_prompt: str = ""
-    tools: Sequence[Callable[..., Any] | Tool | McpTools | str] = ()
-    done: bool = False
-
-    def reset(self, **options: Any) -> str | None:
-        """Begins an episode and returns what the user says first. It gets ``seed`` and the task's options, as far as it names them."""
-
-    def reply(self, text: str) -> str | None:
-        """Returns what the user says to an answer without a call; None ends the episode."""
-
-    def get_reward(self) -> float | Mapping[str, float] | None:
-        """Returns the reward at the end, or its components by name."""
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Returns what may be known after the end, hidden truth included, as JSON values."""
-        return {}
-
-    def close(self) -> None:
-        """Frees what is held."""
-
-
 class ToolEnvironment:
-    """Runs an instance of a class as :class:`Tools` describes it.
+    """Runs an instance of a plain class, whose public methods are tools. All other members but ``reset`` may be left out.
+
+    ``reset(seed, **options)`` begins an episode and returns what the user says first, or a list of messages; it gets the options that
+    it names. ``system_prompt``: the rules. ``tools``: further tools: functions, :class:`Tool`, and MCP servers (``"mcp:COMMAND"`` starts
+    one for each episode; a :class:`McpTools` is shared). ``done``: set it to end the episode. ``reply(text)`` returns what the user says to an
+    answer without a call; None ends the episode. ``get_reward()`` returns the reward at the end, or its components by name.
+    ``outcome()`` returns what may be known after the end, as JSON values. ``close()`` frees what is held. All may be coroutines.
 
     An answer with calls has them carried out in order and is shown the results, one message of role ``tool`` for each. An answer
     without a call goes to ``reply``, or ends the episode. A call that cannot be read, or that no tool takes, is an invalid action
     with a message that says what was expected; what a tool raises is its result, and counted.
 
-    ``check`` False: arguments are passed as
-    they come. ``show`` makes text of what a tool returned, ``show_error`` of what it raised.
+    ``check`` False: arguments are passed as they come. ``show`` makes text of what a tool returned, ``show_error`` of what it raised.
     """
 
     def __init__(

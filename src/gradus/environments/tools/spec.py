@@ -39,7 +39,7 @@ def tool_environment(
     components: Sequence[str] = (),
     **more: Any,
 ) -> EnvironmentSpec:
-    """Makes an environment whose tools are the methods of what ``make`` returns (see :class:`Tools`).
+    """Makes an environment whose tools are the methods of what ``make`` returns (see :class:`ToolEnvironment`).
 
     ``reward`` says what an episode is worth: a number, or a :class:`Reward` with terms (:func:`by_call`); it may be a coroutine. Without it the class's
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
