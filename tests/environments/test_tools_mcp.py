@@ -1,6 +1,5 @@
 """Servers of the official MCP package as tools: one in this process, one started for each episode."""
 
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -73,15 +72,6 @@ def test_every_episode_has_a_server_of_its_own(server_file):
     assert (second.stop, second.failure) == (StopReason.TERMINATED, None)
 
 
-def test_every_reset_starts_a_server_anew(server_file):
-    environment = ToolEnvironment(asking(f"mcp:{sys.executable} {server_file}")())
-    for _ in range(3):
-        environment.reset(seed=0)
-        environment.step(call("add", number=7))
-        assert environment.step(call("total_so_far")).text == "7"
-    environment.close()
-
-
 def test_a_server_in_this_process_is_shared_and_its_errors_are_results():
     from mcp.server.mcpserver import MCPServer
 
@@ -147,26 +137,6 @@ def test_a_server_that_ends_at_once_says_why(tmp_path, program, said):
     (tmp_path / "broken.py").write_text(program)
     with pytest.raises(ConfigError, match=said):
         _ = McpTools(f"mcp:{sys.executable} {tmp_path / 'broken.py'}", timeout=20).tools
-
-
-def test_what_a_server_writes_to_its_standard_error_is_not_shown(server_file):
-    server_file.write_text(
-        SERVER.replace("global total", "global total; os.write(2, b'adding')").replace("\n", "import os\n", 1)
-    )
-    using = (
-        "import sys\n"
-        "from gradus.environments.tools import McpTools, ToolEnvironment\n"
-        "class Asking:\n"
-        "    tools = (McpTools(sys.argv[1]),)\n"
-        "    def reset(self): return 'Add seven.'\n"
-        "environment = ToolEnvironment(Asking())\n"
-        "environment.reset(seed=0)\n"
-        "print(environment.step(sys.argv[2]).text)\n"
-    )
-    command = [sys.executable, "-c", using, f"mcp:{sys.executable} {server_file}", call("add", number=7)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stdout.strip() == "the total is 7"
-    assert "adding" not in ended.stderr
 
 
 def test_a_server_that_does_not_start_is_named():

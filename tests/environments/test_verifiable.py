@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,8 @@ from gradus.environments.verifiable import (
     parse_source,
     read_tasks,
 )
-from gradus.environments.verifiable.arithmetic import solve, sum_item, work
-from gradus.environments.verifiable.from_files import read_rows
-from gradus.environments.verifiable.items import TRAIN_SEEDS, TableTasks
+from gradus.environments.verifiable.arithmetic import solve, work
+from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
 
 DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
@@ -94,13 +91,6 @@ def test_grades_stay_in_the_declared_range(spec: EnvironmentSpec) -> None:
                 assert low <= episode.reward.value <= high
 
 
-def test_a_group_shares_its_question_and_a_random_policy_still_differs() -> None:
-    spec = environments.load("arithmetic")
-    (group,) = roll_out(spec, spec.policy("random"), spec.tasks("held-out", 1), group_size=6).groups
-    assert len({episode.turns[0].observation for episode in group.episodes}) == 1
-    assert len({episode.turns[0].action for episode in group.episodes}) > 1
-
-
 def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
     environment = spec.make()
     seen = environment.reset(seed=3, split="held-out")
@@ -157,11 +147,6 @@ def test_a_condition_asks_nothing_twice(name: str) -> None:
         asked = [spec.make().reset(seed=task.seed, **task.options).text for task in tasks]
         assert len(asked) == len(set(asked))
         assert spec.content is None or len({*map(spec.content, tasks)}) == len(tasks)
-
-
-def test_a_sum_with_its_operands_swapped_is_the_same_task() -> None:
-    contents = [sum_item(left, sign, right).content for left, sign, right in ((3, "+", 47), (47, "+", 3), (47, "-", 3))]
-    assert contents[0] == contents[1] != contents[2]
 
 
 def test_an_epoch_shows_every_training_row_once() -> None:
@@ -233,33 +218,6 @@ def test_added_rows_move_no_other(tmp_path: Path) -> None:
         return {item.question for item in tasks.splits["held-out"]}
 
     assert held(100) <= held(200)
-
-
-def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gradus run` read it five times."""
-    path, read = tmp_path / "rows.jsonl", list[Path]()
-
-    def noted(place: Path, kind: str) -> list[Any]:
-        read.append(place)
-        return read_rows(place, kind)
-
-    def write(answer: str, age: float) -> None:
-        path.write_text("".join(json.dumps({"question": f"q{n}", "answer": answer}) + "\n" for n in range(60)))
-        os.utime(path, (time.time() - age,) * 2)
-
-    def answers() -> set[str]:
-        return {item.answer for item in environments.load(f"jsonl:{path}").data_set.splits["train"]}
-
-    monkeypatch.setattr("gradus.environments.verifiable.from_files.read_rows", noted)
-    write("a", age=60)
-    assert answers() == answers() == {"a"}
-    assert len(read) == 1
-    write("b", age=50)
-    assert answers() == {"b"}
-    for answer in "cd":  # changes that may have one time
-        write(answer, age=0)
-        assert answers() == {answer}
-    assert len(read) == 4
 
 
 @pytest.mark.parametrize(
@@ -363,16 +321,6 @@ def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) ->
         text = environment.reset(seed=TRAIN_SEEDS + seed).text + " " + (environment.outcome()["worked"] or "")
         for word in (environment.system_prompt + " " + text).split():
             assert word in words or set(word) <= pieces
-
-
-def test_a_view_tells_right_from_wrong() -> None:
-    spec = environments.load("arithmetic")
-    assert spec.presentation.view is not None
-    for policy, verdict in (("gold", "right"), ("constant:7", "wrong"), ("silence", "wrong")):
-        (episode,) = roll_out(spec, spec.policy(policy), spec.tasks("held-out", 1)).episodes
-        view = spec.presentation.view(episode)
-        assert view.facts["verdict"] == verdict
-        assert view.panels[1].body == episode.turns[0].action
 
 
 def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> None:
@@ -485,13 +433,6 @@ def test_of_several_splits_one_is_given_and_a_tables_columns_differ() -> None:
         gradus.load_environment(table)
 
 
-def test_long_cells_and_byte_order_marks_are_read(tmp_path: Path) -> None:
-    (tmp_path / "long.csv").write_text("question,answer\n" + "".join(f"{n} {'x' * 140_000},1\n" for n in range(30)))
-    assert len(read_tasks(parse_source("csv", str(tmp_path / "long.csv"))).splits["harder"][0].question) > 140_000
-    (tmp_path / "bom.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions(40)), encoding="utf-8-sig")
-    assert read_tasks(parse_source("jsonl", f"{tmp_path / 'bom.jsonl'}?answer=target")).size("train") > 20
-
-
 @pytest.mark.parametrize("table", [False, True])
 def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -> None:
     rows = [{"question": f"What is {n}?", "answer": n} for n in range(40)]
@@ -527,21 +468,6 @@ def test_a_column_that_a_row_leaves_out_is_none_for_every_reward(tmp_path: Path)
     assert {each.value for each in rewards if each} <= {0.5, 1.0}
 
 
-def test_rows_of_another_system_message_or_case_contradict_nothing(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = []
-    for n in range(40):
-        for language, answer in (("French", f"fr{n}"), ("German", f"de{n}")):
-            chat = [
-                {"role": "system", "content": f"Answer in {language}."},
-                {"role": "user", "content": f"Translate {n}"},
-            ]
-            rows.append({"question": chat, "answer": answer})
-    rows += [{"question": f"ASCII code of {each}?", "answer": str(ord(each))} for each in "CcDd"]
-    spec = environments.load(f"jsonl:{write(tmp_path / 'rows.jsonl', rows)}")
-    assert isinstance(spec.data_set, TableTasks)
-    assert not {each.check for each in check_tasks(spec.data_set)} & {"contradictions"}
-
-
 def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path: Path) -> None:
     """A list with rewards=["correctness"] trained on a reward that gold could not earn; the file of the same rows did not."""
     rows = [{"question": f"What is {n} plus {n}?", "answer": str(2 * n)} for n in range(60)]
@@ -571,3 +497,12 @@ def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str, monkeypatch: p
     text = "".join(json.dumps({"question": f"{n}?", "answer": "a"}) + "\n" for n in range(40)).encode()
     Path(name).write_bytes(gzip.compress(text) if name.endswith(".GZ") else text)
     assert gradus.load_environment(name).data_set.size("train") > 20
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"question": f"q{n}", "answer": "a"} for n in range(60)]
+    for answer in ("a", "bb"):
+        file = write(tmp_path / "rows.jsonl", [{**row, "answer": answer} for row in rows])
+        for _ in range(2):
+            data: Any = environments.load(f"jsonl:{file}").data_set
+            assert {item.answer for item in data.splits["train"]} == {answer}

@@ -8,7 +8,7 @@ import pytest
 
 from gradus.environments.tools import ToolEnvironment, python_tool
 from gradus.rewards import Completion, load_rewards
-from gradus.rewards.code import _same_value, find_code
+from gradus.rewards.code import find_code
 from gradus.sandbox.command import sandbox_works
 
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
@@ -50,6 +50,7 @@ def fenced(code):
         (FORGES, 0.0),
         ("while True: pass", 0.0),
         ("def add(a, b): return True", 0.0),
+        ("import numpy as np\ndef add(a, b): return np.int64(3) if a == 1 else np.array([1, 2.5])", 0.5),
     ],
 )
 def test_calls_are_compared_outside(score, code, share):
@@ -61,10 +62,7 @@ def test_calls_are_compared_outside(score, code, share):
     [
         "from dataclasses import dataclass\n@dataclass\nclass Node:\n    value: int\n    next: 'Node' = None\n"
         "def f(): return Node(1).value",
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass Node:\n    value: int = 1\n"
-        "def f(): return Node().value",
         "import pickle\nclass A:\n    value = 1\ndef f(): return pickle.loads(pickle.dumps(A())).value",
-        "import typing\nclass A:\n    x: 'int'\ndef f(): return len(typing.get_type_hints(A))",
         "import __main__\ndef f(): return 1 if __name__ == 'answer' else 0",
     ],
 )
@@ -90,11 +88,6 @@ def test_a_row_without_tests_has_no_reward_and_a_broken_test_is_an_error(score):
         assert broken.value is None
         assert "a test has call and expected" in broken.error
         assert str(test) in broken.error
-
-
-def test_code_is_the_last_fenced_block_that_is_no_thought():
-    assert find_code(fenced("a = 1")) == "a = 1\n"
-    assert find_code("a = 1") == "a = 1"
 
 
 FENCE, CODE = "`" * 3, "def add(a, b):\n    return a + b\n"
@@ -159,27 +152,6 @@ def test_the_lines_of_the_docs_turn_asserts_into_tests(score):
         assert score(row["answer"], row["tests"]).value == 1.0
 
 
-def test_fences_within_code_and_unclosed_thoughts():
-    quoted = f"s = '{FENCE}'\nprint(s)\n"
-    assert find_code(f"{FENCE}python\n{quoted}{FENCE}") == quoted
-    assert find_code(f"<think>{FENCE}python\nprint(1)\n{FENCE}") == ""
-
-
-@pytest.mark.parametrize(
-    ("said", "expected", "same"),
-    [
-        ("Infinity", float("inf"), True),
-        ("5", float("inf"), False),
-        ("-Infinity", float("inf"), False),
-        ("NaN", float("nan"), True),
-        ("0.30000000000000004", 0.3, True),
-        ("1" + "0" * 400, 1.0, False),
-    ],
-)
-def test_values_that_are_not_finite_are_compared_by_equality(said, expected, same):
-    assert _same_value(f'{{"value": {said}}}', expected) is same
-
-
 def test_a_model_runs_code_as_a_tool():
     class Sums:
         tools = (python_tool(seconds=50),)
@@ -197,9 +169,3 @@ def test_a_model_runs_code_as_a_tool():
     flood = environment.step('{"name": "python", "arguments": {"code": "while True: print(1)"}}').text
     assert flood.endswith("[ended by the limit on output]")
     assert len(flood) < 5000
-
-
-def test_numbers_and_arrays_of_numpy_are_their_values(score):
-    code = "import numpy as np\ndef f(): return [np.int64(3), np.array([1.5, 2.0])]\ndef g(): return {1}"
-    tests = [{"call": "f()", "expected": [3, [1.5, 2.0]]}, {"call": "g()", "expected": [1]}]
-    assert score(fenced(code), tests).value == 0.5

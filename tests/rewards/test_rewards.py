@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +103,6 @@ def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the
         (None, {}, {}),
         (1.0, {"said": "b"}, {"seen": 2.5}),
     ]
-
-
-def test_a_call_about_a_whole_file_has_more_time_than_one_about_a_batch() -> None:
-    """600 s were the limit of a call however long the file was: after them every row was an error."""
-
-    def slow(completions):
-        time.sleep(0.15)
-        return [1.0] * len(completions)
-
-    async def also(completions):
-        await asyncio.sleep(0.15)
-        return [1.0] * len(completions)
-
-    for function in (slow, also):
-        many = Rewards([function], time_limit=0.1)(rows(*[RIGHT] * 257))
-        assert {each.value for each in many} == {1.0}
 
 
 def test_a_plain_callable_may_return_an_awaitable() -> None:
@@ -248,12 +231,6 @@ def test_repetition_counts_repeated_ngrams() -> None:
     assert repetition(ngram=1)(prompts=[""], completions=["a a a a"]) == [-0.75]
     assert repetition(ngram=2)(prompts=[""], completions=["a b a b a b"]) == pytest.approx([-3 / 5])
     assert repetition()(prompts=[""], completions=["a b c a b c"]) == pytest.approx([-1 / 4])
-
-
-def test_style_refuses_a_bad_pattern() -> None:
-    assert style("^so", name="so")(prompts=[""], completions=["so it is"]) == [1.0]
-    with pytest.raises(ConfigError, match="no regular expression"):
-        style("(")
 
 
 def test_json_schema(tmp_path: Path) -> None:

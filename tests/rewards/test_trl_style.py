@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import gradus
-from gradus.core import ConfigError, Episode, StopReason, Task, Turn
+from gradus.core import Episode, StopReason, Task, Turn
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
-from gradus.rollouts import roll_out, write_episodes
-from gradus.runs.recipe.load import load_recipe
+from gradus.rollouts import write_episodes
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [
@@ -121,14 +120,6 @@ def test_they_run_inside_a_running_event_loop() -> None:
     assert asyncio.run(notebook()) == [0.0, 1.0]
 
 
-def test_a_function_for_chat_messages_says_how_it_gets_them() -> None:
-    def polite(completions, **kwargs):
-        return [float("please" in completion[0]["content"]) for completion in completions]
-
-    (scored, _) = Rewards([polite])(ROWS)
-    assert "set reward_messages = true" in (scored.error or "")
-
-
 def test_prompts_come_as_the_format_says() -> None:
     seen: list[Any] = []
 
@@ -167,20 +158,6 @@ def test_episodes_of_several_turns_are_scored_whole_and_rewarded_at_the_last_tur
     grader_of(Rewards([words], messages=True), name="own", per_turn=False).rewards([episode])
     roles = [message["role"] for message in seen[-1][1][0]]
     assert roles == ["assistant", "user", "assistant"]
-
-
-def test_rewards_of_a_recipe_may_take_chat_messages(tmp_path: Path) -> None:
-    """TRL's rewards for chat data index messages, and failed on strings."""
-    (tmp_path / "mine.py").write_text(
-        "def said(completions, **columns):\n    return [float(len(each[0]['content'])) for each in completions]\n"
-    )
-    own = f'rewards=["{tmp_path}/mine.py:said"]'
-    spec = load_recipe("arithmetic", changes=["grader=rewards", own, "reward_messages=true"]).spec()
-    episode = roll_out(spec, spec.policy("gold"), [spec.train_task(0)], grader=spec.grader()).episodes[0]
-    assert episode.reward is not None
-    assert episode.reward.value == len(episode.turns[0].action)
-    with pytest.raises(ConfigError, match="no effect without rewards"):
-        load_recipe("arithmetic", changes=["reward_messages=true"])
 
 
 @pytest.mark.parametrize("form", ["messages", "text"])
