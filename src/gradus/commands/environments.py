@@ -151,15 +151,6 @@ def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
 
 
 def _of_rows(data: Any, rewards: Sequence[Any]) -> EnvironmentSpec:
-    """The environment that rows are, or a table of pandas.
+    from gradus.environments.verifiable import rows_spec
 
-    They are as those of a file, whose prompts ask for tags, if answers alone judge them or a reward reads tags.
-    """
-    from gradus.environments.verifiable import answered_rows, list_rows, one_turn, rows_to_mark
-    from gradus.rewards import reads_marks
-
-    rows, functions = list_rows(data), _functions(rewards)
-    if not functions:
-        return answered_rows(rows)
-    marked = rows_to_mark(rows) if any(reads_marks(function) for function, _ in functions) else None
-    return marked or one_turn(rows, functions)
+    return rows_spec(data, _functions(rewards))

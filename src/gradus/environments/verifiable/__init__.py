@@ -11,7 +11,7 @@ from gradus.environments.verifiable.from_files import (
     parse_source,
     read_tasks,
 )
-from gradus.environments.verifiable.from_rows import answered_rows, one_turn, rows_to_mark
+from gradus.environments.verifiable.from_rows import one_turn, rows_spec
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.rows import list_rows
@@ -26,7 +26,6 @@ __all__ = [
     "TableTasks",
     "TaskSource",
     "VerifiableEnvironment",
-    "answered_rows",
     "check_tasks",
     "in_format",
     "list_rows",
@@ -37,5 +36,5 @@ __all__ = [
     "one_turn",
     "parse_source",
     "read_tasks",
-    "rows_to_mark",
+    "rows_spec",
 ]

@@ -20,6 +20,7 @@ from gradus.rewards import (
     gold_answer,
     grader_of,
     read_answer,
+    reads_marks,
     reward_pairs,
     same_answer,
 )
@@ -154,25 +155,23 @@ def graded(episode: Episode) -> float | None:
     return episode.reward.value if episode.reward else None
 
 
-def answered_rows(rows: Any) -> EnvironmentSpec:
-    """Makes an environment of rows with gold answers and no other judge, as of a file: with tags, and graders of marked answers."""
+def rows_spec(data: Any, rewards: Sequence[tuple[RewardFunction, float]]) -> EnvironmentSpec:
+    """Makes an environment of rows, or of a table of pandas, and of reward functions with weights.
+
+    If gold answers alone judge, or if rewards read tags that the questions do not ask for, it is that of a file: prompts ask for tags.
+    """
+    rows = list_rows(data)  # which may be an iterator
     items = _items(rows)
-    for number, item in enumerate(items, 1):
-        if not item.answer:
-            raise ConfigError(
-                f"row {number} has no answer; its columns are {', '.join(item.columns)}. Leave the row out, or give rewards that need "
-                "no answer"
-            )
-    return _tagged(items)
-
-
-def rows_to_mark(rows: Any) -> EnvironmentSpec | None:
-    """Does the same for rewards that read marked answers; None if a row has no answer, or if its prompt asks for marks itself."""
-    items = _items(rows)
-    return None if any(not item.answer or asks_for_marks(item) for item in items) else _tagged(items)
-
-
-def _tagged(items: Sequence[Item]) -> EnvironmentSpec:
+    answered = [bool(item.answer) for item in items]
+    if not rewards and not all(answered):
+        number = answered.index(False) + 1
+        raise ConfigError(
+            f"row {number} has no answer; its columns are {', '.join(items[0].columns)}. Leave the row out, or give rewards that "
+            "need no answer"
+        )
+    tags = any(reads_marks(function) for function, _ in rewards) and not any(map(asks_for_marks, items))
+    if rewards and not (tags and all(answered)):
+        return one_turn(rows, rewards)
     tasks = split_items("rows", items, system_prompt=SYSTEM_PROMPT, way_out=_WAY_OUT)
     return table_spec(tasks, f"{len(items)} rows of one turn")
 
