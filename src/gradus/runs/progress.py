@@ -47,9 +47,7 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
     )
     with Progress(*columns, console=console, transient=True, disable=quiet() or not console.is_terminal) as progress:
         task = progress.add_task(title, total=total)
-
-        current = title
-        lines = _Lines(unit) if not (quiet() or console.is_terminal) else None
+        current, lines = title, None if quiet() or console.is_terminal else _Lines(unit)
 
         def advance(done: int, of: int, label: str | None = None, note: str = "") -> None:
             nonlocal current
@@ -65,12 +63,11 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
 
 
 class _Lines:
-    """What a bar shows, as a line of text every :data:`EVERY` seconds."""
+    """Prints what a bar would show, every :data:`EVERY` seconds."""
 
     def __init__(self, unit: str) -> None:
-        self._unit, self._title = unit, ""
+        self._unit, self._title, self._first = unit, "", 0
         self._said = self._since = time.monotonic()
-        self._first = 0
 
     def tell(self, title: str, shown: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -79,8 +76,6 @@ class _Lines:
         if now - self._said < EVERY:
             return
         self._said = now
-        line = f"{shown} {done}/{total} {self._unit}"
-        if done > self._first and now > self._since:
-            rate = (done - self._first) / (now - self._since)
-            line += f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}"
-        print(printable(line), file=sys.stderr, flush=True)
+        rate = (done - self._first) / max(now - self._since, 1e-9)
+        left = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
+        print(printable(f"{shown} {done}/{total} {self._unit}{left}"), file=sys.stderr, flush=True)

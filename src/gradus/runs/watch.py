@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from gradus.runs.stored_episodes import episodes_with, newest_file
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
+    from starlette.responses import JSONResponse
 
 NEWEST = 8  # episodes of the newest step that the page can open
 SECONDS = 2.0  # between two looks at the files
@@ -65,16 +66,11 @@ def watch_app(
 
     def episode(request: Request) -> JSONResponse:
         number = request.query_params.get("number", "")
-        try:
-            return JSONResponse(one_episode(runs, int(number) if number.isdecimal() and len(number) < 10 else -1))
-        except GradusError as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
+        return _answer(lambda: one_episode(runs, int(number) if number.isdecimal() and len(number) < 10 else -1))
 
     def search(request: Request) -> JSONResponse:
-        try:
-            return JSONResponse({"numbers": episodes_with(_evaluated(runs), request.query_params.get("text", ""))})
-        except GradusError as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
+        text = request.query_params.get("text", "")
+        return _answer(lambda: {"numbers": episodes_with(_evaluated(runs), text)})
 
     async def changes(request: Request) -> AsyncIterator[str]:
         seen: object = None
@@ -93,6 +89,15 @@ def watch_app(
         routes=[Route(f"/{part}", each) for part, each in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)],
     )
+
+
+def _answer(give: Callable[[], Any]) -> JSONResponse:
+    from starlette.responses import JSONResponse
+
+    try:
+        return JSONResponse(give())
+    except GradusError as error:
+        return JSONResponse({"error": str(error)}, status_code=404)
 
 
 def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
@@ -173,8 +178,15 @@ def _place(folder: Path) -> str:
     if not steps:
         return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet; the page waits for it"
     last = steps[-1].get("step") or 0
-    total = _planned(folder / "grpo" / "config.json")
-    if not total:
+    try:
+        total = int(read_document(folder / "grpo" / "config.json", dict[str, Any])["max_steps"])
+    except (
+        GradusError,
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # the file is not there, or damaged: the page goes on
         return f"GRPO, step {last}"
     if last >= total:  # an evaluation may follow, and nobody knows how long it takes
         return f"GRPO, all {total} steps are done"
@@ -182,15 +194,6 @@ def _place(folder: Path) -> str:
     minutes = (total - last) * sum(times) / len(times) / 60
     left = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
     return f"GRPO, step {last} of {total}, {left} left"
-
-
-def _planned(config: Path) -> int | None:
-    """The steps that a run is to have; None if its file is not there, or not whole: the page goes on without."""
-    try:
-        steps = read_document(config, dict[str, Any]).get("max_steps") if config.is_file() else None
-    except GradusError:
-        return None
-    return steps if isinstance(steps, int) else None
 
 
 def _newest_episodes(folder: Path) -> dict[str, Any] | None:

@@ -29,8 +29,6 @@ _ANSWERS = (
     "class",
     "category",
 )  # the last of these a person should look at
-_PROGRAMS = ("canonical_solution", "code")
-_TESTS = ("test_list", "tests", "test")  # of programs
 _WORKED = ("worked", "solution", "explanation", "reasoning", "rationale", "steps", "cot")
 _FEW_ROWS, _FEW_LABELS = 50, 20
 
@@ -67,19 +65,11 @@ def find_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _unknown(role: str, names: Sequence[str], question: str) -> ConfigError:
-    lower = {name.lower(): name for name in reversed(names)}
-    tests = next((lower[name] for name in _TESTS if name in lower), None)
-    others = [lower[name] for name in _PROGRAMS if name in lower] or [
-        each for each in reversed(names) if each != question
-    ]
-    hints = ""
-    if role == "answer":
-        hints = "; rewards that need no answer do without: gradus run FILE --reward FILE.py:function"
-        if tests:
-            hints = f"; {tests!r} may be tests of programs: what code_tests needs is in gradus docs rewards, 'Programs as answers'{hints}"
+    other = next((each for each in reversed(names) if each != question), "COLUMN")
     return ConfigError(
         f"none of the columns {', '.join(names)} is known as the {role}; name it, as in "
-        f"rows.jsonl?question={quoted(question)}&answer={quoted((others or ['COLUMN'])[0])}{hints}"
+        f"rows.jsonl?question={quoted(question)}&answer={quoted(other)}; rewards that need no answer do without it, as in "
+        "gradus run FILE --reward FILE.py:function"
     )
 
 
@@ -137,28 +127,25 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:
-    said: list[str] = []
-    if model is None and spec.language.vocabulary is None:
-        said.append("missing: a vocabulary (language=Language(vocabulary=...)), or a model: give --model")
-    if model is None and spec.teacher is None:
-        said.append(
-            "missing: a teacher for the nano model. Name one in the environment, or set teach.policy = 'remote:MODEL'"
-        )
-    if spec.audit.panel is None:
-        said.append(
-            "missing: a panel (audit=AuditHints(panel=...)). The audit tries random and constant answers instead"
-        )
-    if isinstance(spec.data_set, TableTasks) and any(map(hides_choices, spec.data_set.splits["train"])):
-        said.append(
-            "missing: the choices. Answers name one of the row's choices, and the questions do not show them: write them in"
-        )
-    if isinstance(spec.data_set, TableTasks) and (unshown := unshown_columns(spec.data_set.splits["train"])):
-        said.append(
-            f"missing in the questions: {', '.join(unshown)}. The model does not see these columns; write in what it needs"
-        )
-    if spec.presentation.view is None:
-        said.append("missing: a view (presentation=Presentation(view=...)). The report shows transcripts only")
-    return said
+    rows = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else []
+    unshown = unshown_columns(rows) if rows else []
+    wanted = {
+        "a vocabulary (language=Language(vocabulary=...)), or a model: give --model": model is None
+        and spec.language.vocabulary is None,
+        "a teacher for the nano model. Name one in the environment, or set teach.policy = 'remote:MODEL'": model is None
+        and spec.teacher is None,
+        "a panel (audit=AuditHints(panel=...)). The audit tries random and constant answers instead": spec.audit.panel
+        is None,
+        "the choices. Answers name one of the row's choices, and the questions do not show them: write them in": any(
+            map(hides_choices, rows)
+        ),
+        f"{', '.join(unshown)} in the questions. The model does not see these columns; write in what it needs": bool(
+            unshown
+        ),
+        "a view (presentation=Presentation(view=...)). The report shows transcripts only": spec.presentation.view
+        is None,
+    }
+    return [f"missing: {text}" for text, lacking in wanted.items() if lacking]
 
 
 def _commented(table: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Group, Policy
 from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation, evaluate
 from gradus.rewards import tell_steps_taken
@@ -97,10 +97,19 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")
 
 
+def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: int) -> list[Group]:
+    """The first ``each`` episodes of every policy and condition, as groups of one."""
+    return [
+        Group(task=episode.task, episodes=(episode,))
+        for policies in episodes.values()
+        for several in policies.values()
+        for episode in several[:each]
+    ]
+
+
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
     """The HTML report of an evaluation that belongs to no run."""
     from gradus.evidence.reports import environment_words, listed_episodes, shown_episodes, write_eval_report
-    from gradus.runs.stages.report_episodes import shown_groups
 
     shown = {
         **shown_episodes(spec, shown_groups(evaluation.episodes, 3)),

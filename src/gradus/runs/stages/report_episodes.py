@@ -1,77 +1,57 @@
-"""What the report shows of single episodes: a few of each policy, and whole groups of the trained one."""
+"""Chooses the single episodes that a report shows: a few of each policy, and groups of the trained one side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os
+import platform
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, Grader, Group, Policy, Renderer
+import torch
+
+from gradus.core import Grader, Group, Policy, Renderer
+from gradus.evidence.evaluation import Evaluation
 from gradus.evidence.reports import prepare_report
+from gradus.policies.local.shelf import ShelvedPolicy
 from gradus.rollouts import roll_out
-
-if TYPE_CHECKING:
-    from gradus.runs.recipe.record import Recipe
-    from gradus.training.config import GrpoConfig
+from gradus.runs.stages.context import RunContext
+from gradus.runs.stages.evaluation import shown_groups
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.run.resolved import resolve
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
 
-def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: int) -> list[Group]:
-    """The first ``each`` episodes of every policy and condition, as groups of one."""
-    return [
-        Group(task=episode.task, episodes=(episode,))
-        for policies in episodes.values()
-        for several in policies.values()
-        for episode in several[:each]
-    ]
-
-
-def write_report_episodes(
-    folder: Path,
-    spec: EnvironmentSpec,
-    grader: Grader,
-    recipe: Recipe,
-    episodes: Mapping[str, Mapping[str, Sequence[Episode]]],
-    policies: Mapping[str, Policy],
-) -> None:
+def write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Mapping[str, Policy]) -> None:
     """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
-    from gradus.policies.local.shelf import ShelvedPolicy
-
-    config = recipe.grpo
-    groups = shown_groups(episodes, recipe.eval.shown)
+    config, spec = run.recipe.grpo, run.spec
+    groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
     trained = policies.get("grpo")
+    facts: dict[str, Any] = {"model": run.recipe.model.path or "nano"}
     advantages = None
     if isinstance(trained, ShelvedPolicy):
-        advantages = _advantages(config, grader, trained.loaded.renderer)
+        facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
+        advantages = _advantages(config, run.grader, trained.loaded.renderer)
         tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
         rolled_out = roll_out(
-            spec, trained, tasks, group_size=config.group_size, seed=recipe.seed, key=("report",), grader=grader
+            spec,
+            trained,
+            tasks,
+            group_size=config.group_size,
+            seed=run.recipe.seed,
+            key=("report",),
+            grader=run.grader,
         )
         groups = [*rolled_out.groups, *groups]
+    cpu = f"{platform.machine()}, {os.cpu_count()} cores"
+    facts |= {"seed": run.recipe.seed, "date": datetime.now(UTC).date().isoformat()}
+    facts["hardware"] = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
     pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
-    facts = _facts(trained, recipe)
-    evaluated = [each for by_policy in episodes.values() for several in by_policy.values() for each in several]
-    prepare_report(folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluated)
-
-
-def _facts(trained: Policy | None, recipe: Recipe) -> dict[str, Any]:
-    """What stands under the headline: which model, how large, and where and when it was evaluated."""
-    import os
-    import platform
-    from datetime import UTC, datetime
-
-    import torch
-
-    from gradus.policies.local.shelf import ShelvedPolicy
-
-    facts: dict[str, Any] = {"model": recipe.model.path or "nano"}
-    if isinstance(trained, ShelvedPolicy):
-        facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
-    hardware = (
-        torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
+    prepare_report(
+        run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluation.flat
     )
-    return {**facts, "seed": recipe.seed, "date": datetime.now(UTC).date().isoformat(), "hardware": hardware}
 
 
 def _pieces(tokenizer: Any) -> Any:
@@ -81,9 +61,6 @@ def _pieces(tokenizer: Any) -> Any:
 
 def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
-    from gradus.training.data.credit import credit_groups
-    from gradus.training.run.resolved import resolve
-
     rule = resolve(config, grader).credit_rule
 
     def of_group(group: Group) -> list[list[float]]:

@@ -144,7 +144,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     write_json(run.folder / "results.json", document)
     flat = evaluation.flat
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
-    write_report_episodes(run.folder, run.spec, run.grader, run.recipe, evaluation.episodes, policies)
+    write_report_episodes(run, evaluation, policies)
     cost.update(episodes=len(flat))
 
 
