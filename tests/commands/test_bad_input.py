@@ -246,7 +246,7 @@ def test_folders_and_names_that_are_no_runs_or_files_are_told_apart(gradus: Said
     assert (code, "leave the number out" in said) == (3, True), "it was ignored"
     assert gradus("regrade", run, "-g", "v2") == (3, f"error: {run} is a folder; name a file in it\n")
     for words, says in (
-        ((f"a={run}", f"b={run}"), "holds no results.json, so it is no finished run"),
+        ((f"a={run}", f"b={run}"), "holds no results.json, which a finished run has"),
         ((run / "episodes.jsonl", run), "holds no results.json"),
         ((f"={run}", run), "a run's name is not empty"),
     ):

@@ -95,9 +95,7 @@ def test_choices_that_no_question_shows_are_missing(choices, answer, tmp_path):
 
 
 def test_programs_and_worked_solutions_are_said(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"question=prompt&answer=.*--reward FILE.py:function"
-    ):
+    with pytest.raises(ConfigError, match=r"question=prompt&answer=.*--reward FILE.py:function"):
         find_columns([{"prompt": "def one():", "canonical_solution": "return 1", "test": "assert one() == 1"}])
     assert "gsm8k:" in said_of(tmp_path, [{"question": f"{n}?", "answer": f"so #### {n}"} for n in range(80)])
 

@@ -49,7 +49,7 @@ def named_runs(given: Sequence[str]) -> dict[str, Path]:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():
         if not is_log(folder) and not (folder / "results.json").is_file():
-            raise ConfigError(f"{folder} holds no results.json, so it is no finished run; gradus run writes one")
+            raise ConfigError(f"{folder} holds no results.json, which a finished run has; gradus run writes one")
     return named
 
 
@@ -148,7 +148,7 @@ def _graded_by(run: Path) -> dict[str, str]:
 
 
 def _grading(table: Mapping[str, Any]) -> dict[str, str]:
-    """What a recipe says of how episodes are graded, in one form."""
+    """Returns how a recipe grades episodes, in one form."""
     from gradus.rewards.catalog import RewardConfig
 
     said: dict[str, str] = {}
@@ -181,9 +181,7 @@ def _compare_logs(runs: Mapping[str, Path]) -> Results:
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
-    """Recipe keys whose values are not the same in all runs, each with one value per run: the default's if a recipe leaves it out, a dash if
-    there is none.
-    """
+    """Recipe keys whose values differ, each with one value per run: the default if a recipe leaves it out, a dash for an unknown one."""
     from gradus.runs.recipe.record import Recipe  # it brings torch
 
     defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))

@@ -64,7 +64,7 @@ class LearningAttacker:
     name: str = LEARN
 
     def attempts(self, target: Target) -> Iterator[Attempt]:
-        """What GRPO made of the model: from the reflex on, if there is one, and from random answers on, with equal shares of the budget."""
+        """Yields what GRPO made of the model: from the reflex on, if there is one, and from random answers on, with equal shares of the budget."""
         ways = [target] if target.reflex is None else [target, replace(target, reflex=None, keeps=())]
         least = len(ways) * _GROUPS * _MEMBERS
         if self.budget < least:

@@ -55,7 +55,7 @@ def make_policy(
         return _remote(argument, {**settings, **{key: each for key, each in sampling.items() if each is not None}})
     if settings:
         raise ConfigError(
-            f"{', '.join(settings)} are settings of a teacher behind an API, and {name!r} is none; leave them out, or name remote:MODEL"
+            f"{', '.join(settings)} are settings of a teacher behind an API, got {name!r}; leave them out, or name remote:MODEL"
         )
     if head in spec.policies:
         return spec.policy(name)

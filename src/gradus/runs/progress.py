@@ -15,7 +15,7 @@ from gradus.core.printing import printable, quiet
 from gradus.core.terminal import Terminal
 from gradus.training.run.live_screen import clock_text
 
-EVERY = 30.0  # seconds between two lines where there is no terminal
+EVERY = 30.0  # seconds between two lines without a terminal
 
 
 class _Rate(ProgressColumn):

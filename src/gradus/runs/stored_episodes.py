@@ -75,7 +75,7 @@ def episodes_with(path: Path, words: str) -> list[int]:
 
 
 def _texts(line: str) -> list[str]:
-    """What was read and answered in the episode of a line; none if the line is no episode."""
+    """Returns the texts that were read and answered in the episode of a line; an empty list for a damaged line."""
     try:
         episode: dict[str, Any] = json.loads(line)
         parts = [*episode.get("turns", ()), episode.get("final") or {}]

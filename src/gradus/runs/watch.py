@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import JSONResponse
 
 NEWEST = 8  # episodes of the newest step that the page can open
+_NOWHERE = 10**9  # the number of an episode that no file has
 SECONDS = 2.0  # between two looks at the files
 Stamp = tuple[tuple[str, int, int], ...]
 
@@ -66,7 +67,7 @@ def watch_app(
 
     def episode(request: Request) -> JSONResponse:
         number = request.query_params.get("number", "")
-        return _answer(lambda: one_episode(runs, int(number) if number.isdecimal() and len(number) < 10 else -1))
+        return _answer(lambda: one_episode(runs, int(number) if number.isdecimal() and len(number) < 10 else _NOWHERE))
 
     def search(request: Request) -> JSONResponse:
         text = request.query_params.get("text", "")
@@ -143,7 +144,7 @@ def live_record(runs: Mapping[str, Path]) -> RunRecord:
 
 
 def _read(runs: Mapping[str, Path]) -> RunRecord:
-    """What the runs stored; of several what they are compared by."""
+    """Reads one run; of several what their page compares."""
     records = {name: read_run(folder) for name, folder in runs.items()}
     if len(records) == 1:
         return next(iter(records.values()))
@@ -197,7 +198,7 @@ def _place(folder: Path) -> str:
 
 
 def _newest_episodes(folder: Path) -> dict[str, Any] | None:
-    """Episodes of the newest stored step; None if there are none."""
+    """Reads episodes of the newest stored step; None without any."""
     try:
         stored = read_episodes(newest_file(folder))
         spec = _specification(stored.environment)
@@ -207,7 +208,7 @@ def _newest_episodes(folder: Path) -> dict[str, Any] | None:
 
 
 def _stamp(runs: Mapping[str, Path]) -> Stamp:
-    """What of the runs' files changes if something is written that the page shows."""
+    """Returns names, times and sizes of the files that the page shows."""
     patterns = ("*.json", "recipe.toml", "*/metrics.jsonl", "grpo/episodes/*", "report/*.json*")
     files = [file for folder in _folders(runs) for pattern in patterns for file in folder.glob(pattern)]
     stats = [(file, file.stat()) for file in sorted(files) if file.exists()]

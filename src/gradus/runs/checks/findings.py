@@ -1,4 +1,4 @@
-"""What a check finds: one line with a status and a remedy, as a table and as JSON."""
+"""Findings of a check: one line each, with a status and a remedy, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def status_of(findings: Sequence[Finding]) -> str:
 
 
 def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What machines read."""
+    """The findings as `gradus check --json` prints them."""
     return {"schema": SCHEMA, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}
 
 

@@ -45,7 +45,7 @@ def model(subject: Subject) -> list[Finding]:
 
 
 def _missing_weights(folder: Path) -> str | None:
-    """What a local folder lacks of its weights; None if nothing, or if it is no folder."""
+    """Names the weights that a local folder lacks; None if it has all, or for a name on the hub."""
     if not folder.is_dir():
         return None
     for index in folder.glob("*.index.json"):
@@ -57,7 +57,7 @@ def _missing_weights(folder: Path) -> str | None:
 
 
 def spelling(subject: Subject) -> list[Finding]:
-    """What is said can be written in the model's tokens and read back as it was."""
+    """Answers can be written in the model's tokens and read back unchanged."""
     renderer = subject.renderer
     texts = list(dict.fromkeys(turn.action for episode in subject.episodes for turn in episode.turns))
     opened = renderer.opened  # a thought that the prompt leaves open is closed before an answer that has none
@@ -78,7 +78,7 @@ def spelling(subject: Subject) -> list[Finding]:
 
 
 def too_long(subject: Subject) -> Finding | None:
-    """What is wrong if prompts and answers do not fit into the model's context."""
+    """Returns a failure if prompts and answers do not fit into the model's context."""
     from gradus.policies.local.loading import context_length
 
     held, needed = context_length(subject.config), subject.longest.needed

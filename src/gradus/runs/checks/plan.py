@@ -53,7 +53,7 @@ def fitted_plan(
 
 
 def _for_sft(changed: Sequence[str]) -> list[str]:
-    """What SFT must change as well: both stages hold the same model in the same memory, and train the same adapters."""
+    """The changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
     changes = dict(each.removeprefix("grpo.").split("=", 1) for each in changed)
     both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in both:

@@ -46,7 +46,7 @@ def names(subject: Subject) -> list[Finding]:
 
 
 def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
-    """One call for each name; it raises if there is no such thing."""
+    """Yields one call for each name; it raises if nothing has that name."""
     recipe, spec = subject.recipe, subject.spec
     section = recipe.eval
     if recipe.teach.enabled:

@@ -1,4 +1,4 @@
-"""What is checked: a recipe with its environment, model and sample episodes, each made when first asked for."""
+"""The subject of a check: a recipe with its environment, model and sample episodes, each made when first needed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def trained(self) -> bool:
-        """Whether the model is a pretrained one, and no nano model."""
+        """True for a pretrained model, False for a nano model."""
         path = self.recipe.model.path
         return path is not None and not is_nano(path)
 
@@ -94,7 +94,7 @@ class Subject:
 
     @cached_property
     def episodes(self) -> list[Episode]:
-        """A few training tasks, rolled out by whoever knows best: gold, the teacher, any scripted policy, or some answer."""
+        """A few training tasks, rolled out by the best policy at hand: gold, the teacher, any scripted policy, or a constant answer."""
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
         names = (self.spec.audit.gold, self.spec.teacher, *self.spec.policies)

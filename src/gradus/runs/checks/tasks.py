@@ -46,7 +46,7 @@ _ALIKE = "a group shares its seed: draw all that is random in reset from a gener
 
 
 def _begun(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
-    """What is known of a task before the first answer."""
+    """Begins a task; returns everything that is known before the first answer."""
     made = blocking(make_environment(spec))
     try:
         shown = received(made.reset(seed=task.seed, **task.options), "reset")
@@ -56,7 +56,7 @@ def _begun(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
 
 
 def _teachers_fault(subject: Subject, task: Task) -> Failure | None:
-    """What went wrong in one episode of the environment's own teacher, if it has one."""
+    """Rolls out one episode of the environment's own teacher; returns its failure, if any."""
     spec = subject.spec
     if spec.teacher is None or spec.teacher not in spec.policies:
         return None

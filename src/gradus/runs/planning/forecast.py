@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak stays below what the device has."""
+        """The peak stays below the memory of the device."""
         return self.peak <= self.hardware.memory
 
     @property

@@ -1,4 +1,4 @@
-"""What a GRPO run holds in memory at the two peaks of a step, sampling and the backward pass, from shapes alone.
+"""Forecasts the memory of a GRPO run at the two peaks of a step, sampling and the backward pass, from shapes alone.
 
 Each term is a count of numbers that follows from the model's shape, and the comments say what they are. `benchmarks/plan_memory.py` holds
 the sums against the peaks of real processes.
@@ -137,7 +137,7 @@ def _tokens(config: GrpoConfig, lengths: Lengths) -> tuple[float, float]:
 
 
 def _activations(shape: ModelShape, config: GrpoConfig, lengths: Lengths, hardware: Hardware) -> float:
-    """What the backward pass keeps of each layer: for both norms their input, the normalized and the scaled output (6 hidden);
+    """Bytes that the backward pass keeps of each layer: for both norms their input, the normalized and the scaled output (6 hidden);
     rotated queries, the attention's output and the output projection's input (3 hidden), keys and values of the token and
     once more behind each suffix (4 kv); gate, its activation, up, and their product (4 intermediate). Checkpointing keeps each
     layer's input and one layer in full."""

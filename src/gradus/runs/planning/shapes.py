@@ -52,7 +52,7 @@ class Lengths:
 
     @property
     def shared(self) -> int:
-        """What a group has in common; what is read later depends on each member's answers."""
+        """Tokens that a group has in common; later prompts depend on each member's answers."""
         return self.prompt if self.first is None else min(self.first, self.turns * self.prompt)
 
     @property

@@ -159,6 +159,6 @@ def _commented(table: Mapping[str, Any]) -> str:
 
 
 def _from(folder: Path, place: str) -> str:
-    """A path from here as one from ``folder``; what is no path here stays as it is."""
+    """A path from here as one from ``folder``; other texts stay as they are."""
     path = Path(place)
     return place if not place or path.is_absolute() or not path.exists() else os.path.relpath(path, folder)

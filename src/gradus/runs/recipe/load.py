@@ -148,7 +148,7 @@ def _for_rewards(rewards: Sequence[Mapping[str, Any]], *, whole: bool) -> dict[s
 
 
 def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows from the changes of a command line; a key that it names itself stays as it is."""
+    """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
     for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
         for (
@@ -229,6 +229,6 @@ def _known(way: Sequence[Any]) -> list[str]:
     kind: Any = Recipe
     for part in way:
         fields = getattr(kind, "model_fields", {})
-        kind = fields[part].annotation if part in fields else kind  # a place in a list is no field
+        kind = fields[part].annotation if part in fields else kind  # a place in a list has no field
         kind = next((each for each in get_args(kind) if isinstance(each, type) and issubclass(each, BaseModel)), kind)
     return list(getattr(kind, "model_fields", {}))

@@ -1,4 +1,4 @@
-"""What a recipe promises, and whether a run kept it: checked from results, never written by hand."""
+"""Promises of a recipe, checked from results, never written by hand."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class _Section(BaseModel):
 
 
 class ModelSection(_Section):
-    """Which model. Without a path a nano model is made from the environment's words."""
+    """The model. Without a path a nano model is made from the environment's words."""
 
     path: str | None = Field(default=None, description="A model folder, a run folder, or a name on the hub.")
     keep_history: bool = Field(
@@ -50,7 +50,7 @@ class ModelSection(_Section):
 class AuditSection(_Section):
     """The grader's audit."""
 
-    enabled: bool = Field(default=True, description="Whether the run begins with it.")
+    enabled: bool = Field(default=True, description="Begin the run with it.")
     episodes: int = Field(default=40, ge=2, le=MOST_EPISODES, description="Paired seeds for every policy of the panel.")
     budget: int = Field(
         default=4000,
@@ -83,7 +83,7 @@ class RemoteSection(_Section):
 
 
 class TeachSection(_Section):
-    """Whose episodes warm-start the model."""
+    """The teacher whose episodes warm-start the model."""
 
     enabled: bool = Field(
         default=True, description="False leaves the teacher and SFT out: GRPO begins with the model as it is."
@@ -100,7 +100,7 @@ class TeachSection(_Section):
 
 
 class EvalSection(_Section):
-    """Who is compared with whom on what. ``grpo``, ``grpo-greedy``, ``sft`` and ``sft-greedy`` are the run's checkpoints."""
+    """The comparison at the end. ``grpo``, ``grpo-greedy``, ``sft`` and ``sft-greedy`` are the run's checkpoints."""
 
     policies: tuple[str, ...] = Field(
         default=(), description="Names of policies; random, sft, grpo and grpo-greedy by default, and base in any case."
@@ -146,7 +146,7 @@ class Recipe(_Section):
         description="Weights of the grader's components in place of its own; `weights.compression` is Mem-alpha's beta, `weights.validity` its gamma.",
     )
     seed: int = Field(default=0, description="Seed of the whole run.")
-    quick: bool = Field(default=False, description="Whether the recipe is at toy size; `--quick` sets it.")
+    quick: bool = Field(default=False, description="At toy size; `--quick` sets it.")
     trackers: tuple[str, ...] = Field(
         default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
     )
@@ -161,7 +161,7 @@ class Recipe(_Section):
     )
     reward_messages: bool | None = Field(
         default=None,
-        description="Whether the functions get prompts and completions as chat messages. Left out: if the rows are chats, as in TRL.",
+        description="Give the functions prompts and completions as chat messages. Left out: if the rows are chats, as in TRL.",
     )
     stage: tuple[StageConfig, ...] = Field(default=(), description="The stages of the rewards' schedule.")
     adaptive: AdaptiveConfig | None = Field(default=None, description="Weights that follow success.")
@@ -257,7 +257,7 @@ class Recipe(_Section):
 
     @cached_property
     def _one_turn(self) -> bool:
-        """Kept, for to ask again is to read all rows again."""
+        """Kept, because every question reads all rows again."""
         return self.spec().max_turns == 1
 
     def template(self, one_turn: bool | None = None) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class Recipe(_Section):
         }
 
     def schedule(self, grader: Grader) -> RewardSchedule | None:
-        """What changes from step to step in the weights; None if nothing does. Raises ConfigError.
+        """Returns how weights change from step to step; None if they stay. Raises ConfigError.
 
         Rewards of one's own have a schedule even where weights stay: their functions may look at the step.
         """

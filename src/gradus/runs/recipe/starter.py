@@ -171,7 +171,7 @@ def with_room_for_rows(table: dict[str, Any], spec: EnvironmentSpec) -> dict[str
 
 
 def _answer(item: Item) -> str:
-    """What a teacher says."""
+    """The answer of a teacher."""
     return in_format(item.worked or "known", gold_answer(item.answer)) if item.answer else ""
 
 

@@ -34,7 +34,7 @@ class SteppingSection(BaseModel):
     )
     threads: bool | None = Field(
         default=None,
-        description="Whether steps that are no coroutines run in threads, beside each other. Limits on time need it; coroutines have no need of it.",
+        description="Run steps in threads, beside each other, unless they are coroutines. Limits on time need it.",
     )
     processes: int | None = Field(
         default=None,
@@ -43,7 +43,7 @@ class SteppingSection(BaseModel):
     )
     rounds: bool | None = Field(
         default=None,
-        description="Whether the policy answers when all episodes wait for it, not whoever waits: slower, and the same to the last digit whoever comes first.",
+        description="Let the policy answer when all episodes wait for it: slower, and the same to the last digit in any order of arrival.",
     )
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, An
                 f"{', '.join(own_recipes())}"
             ) from error
         except OSError as error:
-            raise ConfigError(f"{path} is no recipe that can be read: {error.strerror}") from error
+            raise ConfigError(f"{path} cannot be read as a recipe: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     assert environment is not None

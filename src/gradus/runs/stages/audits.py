@@ -95,7 +95,7 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
 
 
 def read_audit(path: Path) -> AuditRecord:
-    """A stored audit: audit.json, or the folder that holds it. Raises ConfigError if there is none, StorageError for anything else."""
+    """Reads a stored audit: audit.json, or the folder that holds it. Raises ConfigError if it is missing, StorageError for another file."""
     file = path / "audit.json" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}, which is not there")

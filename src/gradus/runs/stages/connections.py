@@ -1,4 +1,4 @@
-"""What training may use outside its own process: trackers of its metrics, and a server that samples for it."""
+"""Connects training to other processes: trackers of its metrics, and a server that samples for it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class RunContext:
         self.state = RunState(folder, redo=redo)
 
     def made_from(self, stage: str, select: Select) -> MadeFrom:
-        """What a stage is made from: settings, data and code that they name, and what rewards the teacher's episodes."""
+        """The inputs of a stage: settings, data and code that they name, and what grades the teacher's episodes."""
         settings = select(self)
         rewards = self._rewards if "rewards" in settings else {}
         algorithm = algorithm_sources(self.recipe.grpo.algorithm) if "grpo" in settings else {}

@@ -26,7 +26,7 @@ def diagnose_run(folder: Path, *, console: Console) -> None:
 
 
 def diagnosis_of(run: Path) -> Diagnoses:
-    """What `gradus doctor --json` prints: of the metrics of a run folder or file, and of the run's evaluation.
+    """Diagnoses the metrics of a run folder or file, and the run's evaluation, as `gradus doctor --json` prints it.
 
     Of a run of several training seeds: of the metrics of each, and of the evaluation over all.
     """
@@ -48,7 +48,7 @@ def diagnosis_of(run: Path) -> Diagnoses:
 
 
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
-    """What the evaluation of a run says of GRPO against the student before it, whichever way round it was stored, as records for the rules."""
+    """Returns records for the rules: how the evaluation compares GRPO with the model before it."""
     path = run / "results.json"
     if not path.is_file():
         return []

@@ -62,7 +62,7 @@ def add_promises(run: RunContext, document: Results) -> None:
 
 
 def best_is_the_start(grpo: Path) -> bool:
-    """Whether no step of GRPO was better in validation than the student that it began with."""
+    """True if no step of GRPO was better in validation than the model that it began with."""
     validations = [record for record in read_metrics(grpo / "metrics.jsonl") if record.get("kind") == "validation"]
     best = {record.get("step") for record in validations if record.get("best")}
     return best == {0} and any(record.get("step") for record in validations)

@@ -28,8 +28,9 @@ Rollouts = dict[str, dict[str, list[Episode]]]
 
 
 def workers_worth(run: RunContext, names: Sequence[str]) -> int:
-    """How many of ``eval.workers`` the policies ``names`` are worth: no more than there are cores, and 1 if other processes would not
-    find them, if the models are no nano models, or if there is little to roll out."""
+    """Returns how many of ``eval.workers`` are worth starting for the policies ``names``: at most one for each core.
+
+    It is 1 if other processes would not find them, for pretrained models, and for few episodes."""
     import torch
 
     recipe, spec = run.recipe, run.spec
@@ -43,7 +44,7 @@ def workers_worth(run: RunContext, names: Sequence[str]) -> int:
 
 
 def known_elsewhere(recipe: Recipe) -> bool:
-    """Whether another process finds the environment, the rewards and the algorithm by their names."""
+    """True if another process finds the environment, the rewards and the algorithm by their names."""
     head = recipe.environment.partition(":")[0]
     local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
     given = any(each.function.startswith("python:") for each in recipe.rewards)

@@ -49,7 +49,7 @@ def run_recipe(
 
 
 def require_folder(folder: Path, *, several: bool = False) -> None:
-    """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: it is none, or holds a run of the other kind."""
+    """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: a file, or a run of the other kind, is there."""
     there = next((each for each in (folder, *folder.parents) if each.exists() or each.is_symlink()), None)
     if there is not None and not there.is_dir():
         raise ConfigError(f"{there} is no folder, and a run needs one; choose another with --out")
@@ -82,7 +82,7 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
 
 
 def _is_done(run: RunContext, name: str, made: MadeFrom) -> bool:
-    """Whether a stage can be skipped. A model that is not there is a plainer reason to refuse than that it is another one."""
+    """True if a stage can be skipped. A model that is missing is a plainer reason to refuse than another model."""
     try:
         return run.state.done(name, made)
     except ConfigError:

@@ -64,7 +64,7 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
     ending = Event()
 
     def follow(folder: Path, recipe: Recipe) -> str | None:
-        """What a seed printed last if it failed."""
+        """Returns the last line that a seed printed if it failed."""
         process = _start(recipe, folder, shared, redo=redo)
         running.append(process)
         if ending.is_set():  # it started after the others were killed

@@ -113,7 +113,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 
 
 def shared_settings(run: RunContext) -> dict[str, Any]:
-    """What the shared episodes depend on. A given model is rolled out before training, as GRPO will sample from it."""
+    """Returns the settings that the shared episodes depend on. A given model is rolled out before training, as GRPO will sample from it."""
     return section_of(*GRADED, "eval", *(("model", "grpo") if run.recipe.model.path else ()))(run)
 
 

@@ -1,4 +1,4 @@
-"""What a run is made from besides its settings: the rows of its data and the code of its rewards, environment and algorithm, as digests.
+"""Digests of the data and the code of a run: its rows, rewards, environment and algorithm.
 
 Settings hold names alone. The digests tell whether what a name stands for is still the same.
 """
@@ -25,7 +25,7 @@ _GIVEN = "python:"  # how a reward function begins that no file holds
 
 
 def environment_sources(name: str, spec: EnvironmentSpec) -> dict[str, str]:
-    """What is there -> its digest: the rows of a data set, and the code of an environment of one's own."""
+    """Digests of the rows of a data set and of the code of an environment of one's own, by a name for each."""
     sources: dict[str, str | None] = {}
     if isinstance(spec.data_set, TableTasks):
         sources[_rows_label(spec.data_set.name)] = rows_digest(spec.data_set)
@@ -47,7 +47,7 @@ def _spec_digest(spec: EnvironmentSpec) -> str | None:
 
 
 def reward_sources(rewards: Sequence[RewardConfig], grader: Grader) -> dict[str, str]:
-    """The code of the reward functions that are no built-ins -> its digest. ``grader``: whose functions count if a recipe names none."""
+    """Digests of reward functions of one's own, by name. ``grader``: its functions count if a recipe has no rewards."""
     composed = None if rewards else rewards_of(grader)
     given = composed.functions if composed else {}
     sources = {f"code of {name}": code_digest([function]) for name, function in given.items()}

@@ -46,7 +46,7 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class MadeFrom:
-    """What a stage is made from. ``settings``: of the recipe; ``sources``: data and code -> a digest.
+    """The inputs of a stage. ``settings``: of the recipe; ``sources``: data and code -> a digest.
 
     ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
     """
@@ -72,7 +72,7 @@ class RunState:
         self._files = stored.get("files", {})
 
     def done(self, stage: str, made: MadeFrom) -> bool:
-        """Whether ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources and redo is off.
+        """True if ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or sources, without redo.
 
         Settings that change no number (``resources`` of SFT and GRPO) may differ.
         """
@@ -142,7 +142,7 @@ class RunState:
         return [{"stage": name, **self._stages[name]["cost"]} for name in UPSTREAM if name in self._stages]
 
     def _as_written(self, stage: str, files: Mapping[str, str]) -> bool:
-        """Whether a stage's files are what it wrote; with redo it is forgotten if not. Raises StorageError that names them."""
+        """True if a stage's files are those that it wrote; otherwise redo forgets it. Raises StorageError that names them."""
         changed = changed_files(self.folder, files)
         if changed and not self.redo:
             raise StorageError(

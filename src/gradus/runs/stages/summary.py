@@ -1,4 +1,4 @@
-"""What `gradus run` ends with on the terminal, besides the tables of the report."""
+"""Prints the end of `gradus run`: promises, costs, and advice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MET = {True: Text("met", "green"), False: Text("missed", "red"), None: Text("no
 def show_promises(
     console: Console, promises: Sequence[Mapping[str, Any]], folder: Path, *, quick: bool = False
 ) -> None:
-    """What the recipe promised, what came, and what to do about a promise that was missed."""
+    """Print what the recipe promised, what came, and advice on each promise that was missed."""
     if not promises:
         return
     if quick:
@@ -49,7 +49,7 @@ def show_promises(
 
 
 def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
-    """What to try, by the figure that was missed."""
+    """Returns what to try, by the figure that was missed."""
     value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
         way = (

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(kw_only=True)
 class TeachSummary:
-    """What a teacher did and what it cost.
+    """Counts and costs of a teacher's episodes.
 
     ``episodes`` were asked for; ``stored`` are in the file, more if an earlier call asked for more. ``reason``: of the first failure, or of
     the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
@@ -85,7 +85,7 @@ class TeachSummary:
                 self.costs.append(usage.cost)
 
     def as_costs(self) -> dict[str, Any]:
-        """What ``costs.json`` has of the stage."""
+        """Returns what ``costs.json`` stores of the stage."""
         names = (
             "episodes",
             "rolled_out",
@@ -172,7 +172,7 @@ def teach(
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
-    """What is not there yet, in stretches of at most ``size``."""
+    """Returns the tasks without an episode, in stretches of at most ``size``."""
     spans: list[Span] = []
     for place, index in enumerate(indices):
         if place in kept:
@@ -203,7 +203,7 @@ def _write(writer: EpisodeWriter, episodes: Sequence[Episode]) -> list[Episode]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Who answers, in what, graded by whom. ``tell``: how many episodes are there."""
+    """The teacher, its environment and its grader. ``tell`` is told how many episodes are there."""
 
     spec: EnvironmentSpec
     policy: Policy
@@ -229,7 +229,7 @@ def _by_workers(work: _Work, spans: Sequence[Span], workers: int) -> Chunks:
 
 
 def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> bool:
-    """Whether a fresh process would find the environment, the policy and the grader."""
+    """True if a fresh process finds the environment, the policy and the grader by their names."""
     if not is_registered_by_name(spec.name):
         return False
     try:
@@ -313,6 +313,6 @@ def _changed(spec: EnvironmentSpec, kept: Mapping[int, Episode], reserved: froze
 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
-    """Whether the stored reward is this grader's. Every composition and every weighing has the same name, so theirs are graded again."""
+    """True if the stored reward is this grader's. All compositions share one name, so theirs are graded again."""
     composed = grader.name == OWN_GRADER or grader.name.endswith(WEIGHED)
     return episode.reward is not None and episode.reward.grader == grader.name and not composed

@@ -164,7 +164,7 @@ def _model_to_train(recipe: Recipe, spec: EnvironmentSpec, model: str, config: T
 
 
 def _rules(recipe: Recipe, spec: EnvironmentSpec) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """What the environment says first in the first training task, and the tools that can be called there."""
+    """Returns the system prompt of the first training task, and the tools that can be called there."""
     task = spec.train_task(recipe.grpo.first_task)
     environment = blocking(spec.make())
     try:
@@ -180,5 +180,5 @@ def _seeded(config: C, recipe: Recipe) -> C:
 
 
 def begun(folder: Path) -> bool:
-    """Whether training in this folder has started."""
+    """True if training in this folder has started."""
     return (folder / "config.json").exists()
