@@ -18,7 +18,7 @@ from gradus.core import (
     Task,
 )
 from gradus.core.documents import Usage, checked
-from gradus.core.naming import did_you_mean, import_file, import_object
+from gradus.core.naming import import_file
 from gradus.policies.scripted import FunctionPolicy, policy_factory
 from gradus.rewards.grading import reweigh
 from gradus.rollouts import roll_out
@@ -152,11 +152,6 @@ def test_a_file_is_imported_once_and_again_if_it_was_mended(tmp_path):
     del sys.modules["beside"]
 
 
-def test_only_a_close_name_is_suggested():
-    assert did_you_mean("formatt", ["format", "length"]) == ", did you mean format?"
-    assert did_you_mean("tone", ["format", "length"]) == ""
-
-
 def test_a_document_is_held_to_its_types():
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "cost": None}
     assert checked(usage, Usage, "here") is usage
@@ -180,10 +175,3 @@ def test_sets_are_stored_in_one_order_whatever_the_seed_of_hashes():
         for seed in ("1", "2", "5")
     }
     assert said == {b"[[9, 10], [['a', 'd'], ['b', 'c']]]\n"}
-
-
-def test_a_package_that_is_missing_is_named_though_the_modules_name_begins_with_its_own(tmp_path, monkeypatch):
-    (tmp_path / "missing_utils.py").write_text("import missing\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=r"missing_utils cannot be imported for reward: .*'missing'.* line 1"):
-        import_object("missing_utils:f", "reward")

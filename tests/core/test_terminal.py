@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from rich.table import Table
-from rich.text import Text
 
 from gradus.core.printing import printable
 from gradus.core.terminal import Terminal
-from gradus.training.run.live_screen import spark
 
 
 class _File(io.StringIO):
@@ -52,12 +50,6 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert printable("line\n\tindented") == "line\n\tindented"
 
 
-@pytest.mark.parametrize("kind", [str, Text])
-def test_a_line_full_of_control_characters_loses_none_of_its_end(kind: Any) -> None:
-    said = _printed(kind("\x1b" * 30 + " " + "word " * 6 + "end"), width=40)
-    assert said.split() == ["␛" * 30, *["word"] * 6, "end"]
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_no_character_ends_a_run_and_a_minus_stays_one(encoding: str) -> None:
     table = Table("שלום", "reward")
@@ -73,7 +65,3 @@ def test_a_word_longer_than_its_column_is_not_cut() -> None:
     table.add_row("openenv:ws://localhost:8000/and/so/on")
     said = _printed(table, width=20)
     assert "".join(said.split()) == "nameopenenv:ws://localhost:8000/and/so/on"
-
-
-def test_small_curves_rise_on_a_terminal_that_has_ascii_alone() -> None:
-    assert _printed(spark([0.0, 1.0, None, 0.5]), encoding="ascii").strip() == "_#.="

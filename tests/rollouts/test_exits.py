@@ -6,17 +6,10 @@ from functools import partial
 import pytest
 from troubled import Exits
 
-from gradus.auditing.plans.determinism import course
-from gradus.core import Action, ConfigError, Grader, Stepping, Task
+from gradus.core import Action, Grader, Stepping, Task
 from gradus.core.waiting import wait_for
-from gradus.environments.tools import ToolEnvironment
-from gradus.environments.verifiable import one_turn
-from gradus.interop.classes import class_spec
 from gradus.rewards import Completion, Rewards
 from gradus.rollouts import in_processes, roll_out
-from gradus.runs.checks.subject import Subject
-from gradus.runs.checks.tasks import environment
-from gradus.runs.recipe.record import Recipe
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
 
@@ -60,36 +53,6 @@ def test_ctrl_c_in_a_reward_function_ends_the_run(function, monkeypatch):
         Rewards([function])([Completion(prompt="", completion="exit()")])
 
 
-def test_a_judge_that_exits_is_an_error_of_its_answer():
-    spec = one_turn(ROWS, judge=lambda row, text: leave() if text == "2" else 1.0)
-    episodes = roll_out(spec, spec.policy("gold"), spec.tasks("in-distribution")).episodes
-    failed = [each.outcome["error"] for each in episodes if each.reward.value is None]
-    assert failed == ["the judge raised SystemExit: 3"] * sum(each.outcome["answer"] == "2" for each in episodes)
-    assert sum(each.reward.value == 1.0 for each in episodes) == len(episodes) - len(failed) > 0
-
-
-class Desk:
-    def reset(self):
-        return "begin"
-
-    def now(self):
-        """Leave."""
-        leave()
-
-    async def later(self):
-        """Leave."""
-        leave()
-
-
-@pytest.mark.parametrize("name", ["now", "later"])
-def test_a_tool_that_exits_is_shown_as_failed(name):
-    desk = ToolEnvironment(Desk())
-    desk.reset(seed=0)
-    seen = desk.step(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>')
-    assert seen.messages[0].content == "Error: SystemExit: 3"
-    assert [(each.fault, each.error) for each in seen.action_calls] == [("failed", "SystemExit: 3")]
-
-
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_grader_that_exits_loses_its_reward(spec, waits):
     def grade(episodes):
@@ -124,16 +87,6 @@ def test_an_environment_that_exits_ends_its_own_episode(spec, stage, how):
     assert "SystemExit: 3" in f"{failures[0].type}: {failures[0].message}"
 
 
-def test_the_checks_and_the_audit_outlive_an_environment_that_exits(spec, tmp_path):
-    leaving = replace(spec, make=partial(Exits, "reset"), content=None)
-    task = Task(environment=spec.name, seed=0)
-    ((seen, _),) = course(leaving, leaving.make(), task, str, 0)
-    assert seen.text == "the environment raised SystemExit: 3"
-    subject = Subject(Recipe(environment="guess"), folder=None, scratch=tmp_path, online=False)
-    subject.spec = replace(leaving, train_task=lambda _: task)
-    assert environment(subject)[0].message == "a training task cannot be begun: SystemExit: 3"
-
-
 def test_ctrl_c_in_an_environment_ends_the_run(spec):
     class Interrupted(type(spec.make())):
         def step(self, action):
@@ -141,25 +94,6 @@ def test_ctrl_c_in_an_environment_ends_the_run(spec):
 
     with pytest.raises(KeyboardInterrupt):
         roll_out(replace(spec, make=Interrupted), spec.policy("bisect"), spec.tasks("main", 2))
-
-
-def test_a_class_that_exits_when_it_is_made_or_asked_is_refused():
-    class Made:
-        __init__ = leave
-
-        def reset(self, seed): ...
-
-        def step(self, action): ...
-
-    class Asked(Made):
-        actions = property(leave)
-
-        def __init__(self): ...
-
-    with pytest.raises(ConfigError, match="Made cannot be made: SystemExit: 3"):
-        class_spec(Made)
-    with pytest.raises(ConfigError, match=r"Asked\.actions cannot be read: SystemExit: 3"):
-        class_spec(Asked)
 
 
 def test_an_exit_in_a_coroutine_reaches_who_waits_and_ends_no_loop():

@@ -104,25 +104,6 @@ def test_values_of_other_kinds_are_made_plain(spec, tmp_path: Path, given, plain
     assert read_episodes(tmp_path / "e.jsonl").episodes == episodes
 
 
-def test_schemas_of_tools_are_made_plain_or_refused(spec):
-    class Handy(spec.make):
-        def reset(self, *, seed=None, **options):
-            self.tools = ({"name": "a", "enum": {1, 2}},) if seed == 1 else ({"name": "a", "run": print},)
-            return super().reset(seed=seed, **options)
-
-    tasks = [Task(environment="guess", seed=seed) for seed in (1, 2)]
-    sound, odd = roll_out(replace(spec, make=Handy), spec.policy("random"), tasks).episodes
-    assert sound.tools == ({"name": "a", "enum": [1, 2]},)
-    assert "tools[0]['run'] is of type builtin_function_or_method" in odd.failure.message
-
-
-def test_sound_values_stay_the_objects_that_they_are(spec):
-    data, outcome = {"a": (1, 2), 3: None}, {"a": (1, 2), 3: None}
-    episode = _of(spec, range(2, 3), outcome=lambda: outcome, step=_ended(data=data))[0]
-    assert episode.final.data is data
-    assert episode.outcome == outcome
-
-
 def test_an_environment_that_cannot_be_made_says_so_and_the_others_are_closed(spec):
     closed = []
 

@@ -7,13 +7,10 @@ import pytest
 from gradus.core import (
     Action,
     ConfigError,
-    EnvironmentFault,
     Failure,
     GradingError,
-    Observation,
     Reward,
     StopReason,
-    Task,
 )
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 
@@ -73,14 +70,6 @@ def test_an_environment_that_raises_ends_its_own_episode_only(spec, scripted):
     assert failed[0].reward is None
 
 
-def test_a_reset_that_raises_is_a_failed_episode(spec):
-    tasks = [Task(environment="guess", seed=1, options={"broken_reset": True}), Task(environment="guess", seed=1)]
-    first, second = roll_out(spec, spec.policy("bisect"), tasks).episodes
-    assert first.failure is not None
-    assert first.failure.stage == "reset"
-    assert second.stop is StopReason.TERMINATED
-
-
 def test_a_policy_that_fails_one_row_fails_one_row(spec, scripted):
     class Half(scripted):
         def act(self, requests):
@@ -101,19 +90,6 @@ def test_a_cut_answer_is_never_shown_as_finished(spec, scripted):
     policy = Cut("cut", spec.policy("bisect").function)
     episodes = roll_out(spec, policy, spec.tasks("main")).episodes
     assert {episode.stop for episode in episodes} == {StopReason.TOKEN_LIMIT}
-
-
-def test_unequal_starts_of_a_group_are_refused(spec):
-    made = []
-
-    class Leaky(spec.make):
-        def reset(self, **options):
-            super().reset(**options)
-            made.append(1)
-            return Observation(text=f"guess {len(made)}")
-
-    with pytest.raises(EnvironmentFault, match="equal observations"):
-        roll_out(replace(spec, make=Leaky), spec.policy("bisect"), spec.tasks("main", 1), group_size=2)
 
 
 def test_a_grader_that_raises_on_one_episode_loses_one_grade(spec):
@@ -198,23 +174,3 @@ def test_figures_that_no_file_can_hold_are_missing(spec, tmp_path):
     reward = episodes[0].reward
     assert (reward.components, reward.metrics, reward.extras) == ({"a": None}, {"b": None}, {"c": {"1": None}})
     assert (episodes[0].metrics["b"], episodes[0].metrics["d"]) == (None, None)
-
-
-def test_environments_that_begin_differently_are_closed(spec):
-    made = []
-
-    class Unsteady(type(spec.make())):
-        def reset(self, **options):
-            super().reset(**options)
-            return Observation(text=f"guess {len(made)} {id(self)}", data={"last": None})
-
-        def close(self):
-            made.remove(self)
-
-    def make():
-        made.append(Unsteady())
-        return made[-1]
-
-    with pytest.raises(EnvironmentFault, match="begin with equal observations"):
-        roll_out(replace(spec, make=make), spec.policy("bisect"), spec.tasks("main", 2), group_size=2)
-    assert made == []

@@ -1,26 +1,19 @@
 """Environments that take their time: what comes of an episode does not depend on who was first."""
 
 import asyncio
-import gc
 import sys
 import threading
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 from troubled import Coroutines, Troubled
 
-from gradus.auditing.plans.determinism import not_deterministic
-from gradus.core import Action, ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
+from gradus.core import ConfigError, Grader, Stepping, Task, TemporaryFault, child_rng
 from gradus.core.waiting import wait_for
 from gradus.environments.registry import load
-from gradus.interop.openenv.schema import schemas
-from gradus.rollouts import in_processes, relabel, roll_out
-from gradus.runs.checks.subject import Subject
-from gradus.runs.checks.tasks import environment
-from gradus.runs.recipe.record import Recipe
+from gradus.rollouts import in_processes, roll_out
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 
 
@@ -104,22 +97,6 @@ def test_the_policy_answers_whoever_waits_or_everybody_in_rounds(spec):
     assert sum(free.sizes) == sum(rounds.sizes)
 
 
-def test_steps_overlap(spec):
-    plain, under_way, most = type(spec.make()), 0, 0
-
-    class Slow(plain):
-        async def step(self, action):
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0.01)
-            under_way -= 1
-            return plain.step(self, action)
-
-    roll_out(replace(spec, make=Slow), spec.policy("random"), spec.tasks("main", 6), group_size=4)
-    assert most == 24
-
-
 @pytest.mark.parametrize("stepping", [Stepping(step_seconds=0.1), Stepping(episode_seconds=0.1)])
 def test_a_step_or_an_episode_that_takes_too_long_ends_its_episode_only(spec, stepping):
     slow = replace(slowed(spec, lambda seed, step: 20.0 if (seed, step) == (3, 1) else 0.0), stepping=stepping)
@@ -165,26 +142,6 @@ def test_a_grader_may_be_a_coroutine(spec):
         spec, spec.policy("bisect"), spec.tasks("main"), grader=Grader(name="slow", compute=compute)
     ).episodes
     assert [episode.reward.value for episode in episodes] == [float(len(episode.turns)) for episode in episodes]
-
-
-def test_an_action_that_fails_leaves_the_steps_of_others_alone(spec, scripted):
-    class Stumbling:
-        name = "stumbling"
-
-        def start(self, episodes):
-            return self
-
-        def act(self, requests):
-            from gradus.core import Failure
-
-            broken = Failure(stage="act", type="PolicyError", message="no")
-            return [Action(failure=broken) if each.row == 1 else Action(text="4") for each in requests]
-
-        def close(self):
-            pass
-
-    episodes = roll_out(slowed(spec, random_delay("x")), Stumbling(), spec.tasks("main", 3)).episodes
-    assert [bool(episode.failure) for episode in episodes] == [False, True, False]
 
 
 def test_environments_in_processes_give_the_same_episodes_and_their_errors_end_them_alone():
@@ -236,30 +193,6 @@ def test_coroutines_are_awaited_in_a_process_too(spec):
     assert (episode.failure, episode.turns[0].env_reward) == (None, 1.0)
 
 
-def test_an_environment_that_cannot_be_closed_loses_no_episode(spec):
-    plain = type(spec.make())
-
-    class Stuck(plain):
-        async def close(self):
-            raise OSError("still open")
-
-    with pytest.warns(UserWarning, match="still open"):
-        episodes = roll_out(replace(spec, make=Stuck), spec.policy("bisect"), spec.tasks("main", 3)).episodes
-    assert not any(episode.failure for episode in episodes)
-
-
-def test_coroutines_are_awaited_wherever_an_environment_is_opened(spec):
-    slow = slowed(spec, lambda seed, step: 0.0)
-    expected = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 3)).episodes
-    assert relabel(slow, spec.policy("bisect"), expected) == relabel(spec, spec.policy("bisect"), expected)
-    assert schemas(slow) == schemas(spec)
-    subject = Subject(Recipe(environment="guess"), folder=None, scratch=Path(), online=False)
-    subject.spec = slow  # a recipe's environment has a name
-    assert environment(subject)[0].status == "pass"
-    looked = [not_deterministic(each, spec.tasks("main", 3), lambda seed: "4", 0, None) for each in (slow, spec)]
-    assert looked[0] == looked[1]
-
-
 @pytest.mark.parametrize("threads", [False, True])
 def test_an_environment_that_exits_ends_its_own_episode(spec, threads):
     plain = type(spec.make())
@@ -291,19 +224,3 @@ def test_waiting_for_the_own_loop_is_an_error_and_no_deadlock():
 
     with pytest.raises(RuntimeError, match="expected an await"):
         wait_for(outer())
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux")
-def test_a_process_that_ended_leaves_no_open_pipe(spec):
-    make = in_processes(partial(Troubled, "crash"), 1)
-    troubled = replace(spec, make=make, stepping=Stepping(threads=True), content=None)
-
-    def open_pipes():
-        """After an episode that ends its process."""
-        (episode,) = roll_out(troubled, spec.policy("bisect"), [Task(environment=spec.name, seed=0)]).episodes
-        assert episode.failure is not None
-        gc.collect()
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    counts = [open_pipes() for _ in range(6)]
-    assert counts[-1] <= counts[0] + 8  # of the last process, which a thread cleans up

@@ -87,14 +87,6 @@ def test_hashes_are_the_same_in_every_process(tmp_path: Path) -> None:
     assert hashes[0] == hashes[1]
 
 
-def test_a_script_that_cannot_start_says_why(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import no_such_package_anywhere")
-    with pytest.raises(WorkerError, match="no_such_package_anywhere") as caught:
-        Worker(script).start()
-    assert caught.value.type == "ModuleNotFoundError"
-
-
 def test_a_fork_has_a_worker_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "handlers.py"
     script.write_text("import os\nHANDLERS = {'pid': os.getpid}\n")
@@ -124,33 +116,3 @@ def test_a_call_that_its_caller_breaks_off_leaves_no_reply_to_the_next(worker: W
         worker.call("loop")
     signal.signal(signal.SIGALRM, before)
     assert worker.call("add", a=2, b=3) == 5
-
-
-def test_a_start_that_is_broken_off_is_made_again(tmp_path: Path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text("import time\ntime.sleep(0.5)\nHANDLERS = {'one': lambda: 1}")
-    slow = Worker(script)
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
-    with pytest.raises(KeyboardInterrupt):
-        slow.call("one")
-    signal.signal(signal.SIGALRM, before)
-    assert slow.call("one") == 1
-    slow.close()
-
-
-def test_a_fork_that_closed_its_files_starts_a_worker_of_its_own(worker: Worker) -> None:
-    assert worker.call("add", a=1, b=1) == 2
-    child = os.fork()
-    if child == 0:
-        os.closerange(3, 256)
-        try:
-            os._exit(worker.call("add", a=1, b=2))
-        finally:
-            os._exit(99)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-    assert worker.call("add", a=2, b=2) == 4

@@ -20,30 +20,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 T = TypeVar("T")
-_FIGURES = frozenset(  # of a policy in results.json, beside its metrics
-    {
-        "reward",
-        "actions",
-        "components",
-        "curves",
-        "episodes",
-        "failed",
-        "failures",
-        "first_failure",
-        "invalid_actions",
-        "truncated",
-        "ungraded",
-        "usage",
-    }
-)
-
-
-def check_metrics(environment: str, names: Iterable[str]) -> None:
-    """Raise ConfigError for metrics whose names are other figures of the results."""
-    if clash := _FIGURES.intersection(names):
-        raise ConfigError(
-            f"{environment} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
-        )
 
 
 class Mean(TypedDict):
@@ -91,6 +67,17 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     invalid_actions: float | None
     actions: NotRequired[dict[str, int]]  # how often each was chosen, if there are few different ones
     usage: NotRequired[Usage]
+
+
+_FIGURES = PolicyFigures.__annotations__.keys() | {"reward"}
+
+
+def check_metrics(environment: str, names: Iterable[str]) -> None:
+    """Raise ConfigError for metrics whose names are other figures of the results."""
+    if clash := _FIGURES.intersection(names):
+        raise ConfigError(
+            f"{environment} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
+        )
 
 
 class PairFigures(TypedDict, extra_items=PairedMean):

@@ -43,17 +43,13 @@ class Grader:
 
     def rewards(self, episodes: Sequence[Episode]) -> list[Reward]:
         """Compute the rewards of the episodes."""
-        return self.read(self.ask(episodes), episodes)
+        given = self.entries(self.ask(episodes), episodes)
+        return [self.reward_of(each, episode) for each, episode in zip(given, episodes, strict=True)]
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
         """Call :attr:`compute`, and wait if it is a coroutine."""
         given = self.compute(episodes)
         return wait_for(given) if isinstance(given, Awaitable) else given
-
-    def read(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Reward]:
-        """Turn the entries of :attr:`compute` into rewards. Raises GradingError for another number or type of entries."""
-        given = self.entries(entries, episodes)
-        return [self.reward_of(each, episode) for each, episode in zip(given, episodes, strict=True)]
 
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
         """Return the entries of :attr:`compute` as a list. Raises GradingError unless each episode has one."""

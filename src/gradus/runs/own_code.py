@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from gradus.core.code_files import imported_files
-from gradus.core.naming import IMPORTED
+from gradus.core.naming import IMPORTED, imported_files
 
 _LIBRARY = {"gradus", *sys.stdlib_module_names} - {"builtins"}  # where a class is that exec made
 _SESSION = uuid4().hex

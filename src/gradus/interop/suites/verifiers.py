@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
-from gradus.core.code_files import file_sources
+from gradus.core.naming import file_sources
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items

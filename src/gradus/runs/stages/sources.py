@@ -13,7 +13,7 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
-from gradus.core.code_files import file_sources
+from gradus.core.naming import file_sources
 from gradus.core.values import without_address
 from gradus.environments.verifiable import TableTasks
 from gradus.rewards import RewardConfig, find_reward
