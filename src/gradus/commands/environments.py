@@ -112,7 +112,7 @@ def _functions(rewards: Sequence[Any]) -> list[Any]:
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
-    from gradus.runs.recipe.record import own_grader
+    from gradus.rewards import own_grader
 
     return replace(
         spec, graders={**spec.graders, "rewards": own_grader(spec, reward_entries(rewards))}, default_grader="rewards"

@@ -23,7 +23,7 @@ from gradus.rewards.functions import (
     strict_format,
     style,
 )
-from gradus.rewards.grading import grader_of, reweigh, tell_steps_taken
+from gradus.rewards.grading import grader_of, own_grader, reweigh, tell_steps_taken
 from gradus.rewards.plain_numbers import read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, adapt
 from gradus.rewards.tryout import Tryout, read_completions, try_rewards
@@ -50,6 +50,7 @@ __all__ = [
     "json_schema",
     "length",
     "load_rewards",
+    "own_grader",
     "parse_reward",
     "read_answer",
     "read_completions",

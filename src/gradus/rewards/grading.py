@@ -7,8 +7,9 @@ from dataclasses import replace
 from math import fsum
 from typing import Any
 
-from gradus.core import ConfigError, Episode, Grader, Message, Reward, RewardTerm, Turn
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
+from gradus.rewards.catalog import load_rewards
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 OWN_GRADER = "rewards"  # the name of every composition of reward functions
@@ -61,6 +62,27 @@ class _RewardGrader:
             else Reward(grader=self.name, value=None, error="expected an episode with an answer, got none")
             for place, episode in enumerate(episodes)
         ]
+
+
+def own_grader(
+    spec: EnvironmentSpec,
+    rewards: Sequence[Any],
+    *,
+    messages: bool | None = None,
+    max_steps: int | None = None,
+    epochs_a_step: float | None = None,
+) -> Grader:
+    """Makes a grader of an environment from reward functions. With several turns the reward stands at the last one.
+
+    ``messages``: the functions get chat messages; None, as in TRL: if the rows are chats. ``max_steps`` and ``epochs_a_step``: the
+    training whose progress the functions are told; None outside a training.
+    """
+    messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
+    loaded = load_rewards(rewards, messages=messages)
+    if max_steps is not None and epochs_a_step is not None:
+        loaded.trainer_state.max_steps = max_steps
+        loaded.trainer_state.epochs_a_step = epochs_a_step
+    return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
 
 
 def rewards_of(grader: Grader) -> Rewards | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.environments import file_name
 from gradus.policies.nano.model import NanoConfig
-from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, grader_of, load_rewards, reweigh
+from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, own_grader, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
 from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
 from gradus.runs.recipe.promises import Promise
@@ -241,7 +241,13 @@ class Recipe(_Section):
             return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
         if not self.rewards:
             return spec
-        own = own_grader(spec, self.rewards, grpo=self.grpo, messages=self.reward_messages)
+        own = own_grader(
+            spec,
+            self.rewards,
+            messages=self.reward_messages,
+            max_steps=self.grpo.max_steps,
+            epochs_a_step=epochs_a_step(spec, self.grpo),
+        )
         return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
 
     def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
@@ -316,18 +322,3 @@ def default_folder(environment: str, *, quick: bool = False) -> Path:
         head, argument = Path(argument).stem, ""
     name = re.sub(r"[^\w.-]+", "-", f"{head}-{argument}" if argument else head).strip("-.")
     return Path("runs") / ((name or "run") + ("-quick" if quick else ""))
-
-
-def own_grader(
-    spec: EnvironmentSpec, rewards: Sequence[Any], *, grpo: GrpoConfig | None = None, messages: bool | None = None
-) -> Grader:
-    """Reward functions as a grader of the environment; with several turns the reward stands at the last one.
-
-    ``grpo``: the training whose steps they are told. ``messages``: what they get is chat messages; None, as in TRL: if the rows are.
-    """
-    messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
-    loaded = load_rewards(rewards, messages=messages)
-    if grpo is not None:
-        loaded.trainer_state.max_steps = grpo.max_steps
-        loaded.trainer_state.epochs_a_step = epochs_a_step(spec, grpo)
-    return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
