@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gradus.core import ConfigError, GradusError
+from gradus.core.errors import NEEDS_TRAINING, TRAINING
 from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STAND_IN, STRICT_VARIABLE, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
@@ -110,6 +111,12 @@ def main() -> None:
     except GradusError as error:
         _say_error()
         typer.echo(printable(str(error)), err=True)
+        sys.exit(_BAD_INPUT)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in TRAINING:
+            raise
+        _say_error()
+        typer.echo(NEEDS_TRAINING, err=True)
         sys.exit(_BAD_INPUT)
     except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
         _say_error()

@@ -12,6 +12,7 @@ from gradus.commands.environments import Data, as_name, load_environment
 from gradus.commands.given import as_list, require_rewards_used, whole_number
 from gradus.commands.shown import Shown
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
+from gradus.core.errors import require_training
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ def check(
     True
     """
     from gradus.commands.training import WHOLE_RUN, make_recipe
+
+    require_training()
     from gradus.runs.checks import check_recipe, from_error
 
     folder = None if out is None else Path(out)
@@ -256,6 +259,8 @@ def plan(data: Any = None, *, preset: str | None = None, memory: str | None = No
     True
     """
     from gradus.commands.training import WHOLE_RUN, make_recipe
+
+    require_training()
     from gradus.runs.checks.plan import fitted_plan
     from gradus.runs.planning.forecast import check_fits
 

@@ -15,6 +15,7 @@ from gradus.commands.given import as_list, known_options, parameters, path_text,
 from gradus.commands.shown import Shown
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
+from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import quiet
 
@@ -230,6 +231,7 @@ def make_recipe(
     ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
     config and tokenizer of a model that is named.
     """
+    require_training()
     from gradus.runs.recipe.layers import parse_changes
     from gradus.runs.recipe.load import load_recipe
 

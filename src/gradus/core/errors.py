@@ -5,6 +5,8 @@ Every message says what was expected, what came, and the way out.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class GradusError(Exception):
     """Root of all errors that Gradus raises on purpose. The command line shows it without a traceback."""
@@ -41,3 +43,26 @@ class GradingError(GradusError):
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; an empty text if it says nothing."""
     return next(iter(str(error).strip().splitlines()), "")
+
+
+TRAINING = (
+    "accelerate",
+    "gguf",
+    "huggingface_hub",
+    "peft",
+    "safetensors",
+    "tokenizers",
+    "torch",
+    "transformers",
+)  # extra `train`
+NEEDS_TRAINING = "local models and training need torch, which is not installed; pip install 'gradus-rl[train]'"
+
+
+def require_training() -> None:
+    """Raises ConfigError if torch is not installed: the base install audits, evaluates and reports, and trains nothing."""
+    try:
+        there = find_spec("torch") is not None
+    except (ModuleNotFoundError, ValueError):
+        there = False
+    if not there:
+        raise ConfigError(NEEDS_TRAINING)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean
 from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, tell_first_seed, trained_precision
 
@@ -71,6 +72,7 @@ def make_policy(
         )
     if folder is not None:
         tell_first_seed(name, folder)
+    require_training()
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
