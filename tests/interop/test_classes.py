@@ -311,7 +311,7 @@ def _raises(self: Any, *_: Any, **__: Any) -> Any:
         ({"reset": _slow_reset, "step": _slow_step}, "constant:2", {"text": "took 2", "first": "slow"}),
         ({"step": _slow_step}, "constant:2", {"text": "took 2", "first": "Three doors."}),
         ({"step": lambda self, action: _slow_step(self, action)}, "constant:2", {"text": "took 2"}),
-        ({"step": _returns(({"größe": {2, 1}, (1, 2): "日"}, 0.0, True))}, "random", {"text": '{"größe": [1, 2], "(1, 2)": "日"}'}),
+        ({"step": _returns(({"größe": {2, 1}}, 0.0, True))}, "random", {"text": '{"größe": [1, 2]}'}),
     ],
 )  # fmt: skip
 def test_what_a_class_gives_is_read(members: dict[str, Any], policy: str, expected: dict[str, Any]) -> None:
@@ -333,9 +333,10 @@ def test_what_a_class_gives_is_read(members: dict[str, Any], policy: str, expect
     [
         ({"expert": _returns(None)}, "act", "Own.expert gave None; expected one of 1, 2, 3"),
         ({"expert": _returns("9")}, "act", "Own.expert gave '9'; expected one of 1, 2, 3"),
-        ({"expert": _raises}, "act", "expert: 'k'"),
+        ({"expert": _raises}, "act", "'k'"),
         ({"expert": _returns("1"), "step": _returns(("x", "high", True))}, "step", "gave the reward 'high'; expected"),
         ({"expert": _returns("1"), "step": _returns(None)}, "step", "Own.step returned NoneType; expected (obs"),
+        ({"expert": _returns("1"), "step": _returns(({(1, 2): 0}, 0.0, True))}, "step", "give it keys that are texts"),
     ],
 )
 def test_what_cannot_be_used_fails_the_episode(members: dict[str, Any], stage: str, message: str) -> None:

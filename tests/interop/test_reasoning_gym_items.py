@@ -21,7 +21,7 @@ class Made:
             return {"set": "a set"}
         number = params["number"]
         answer = self.third if number % 3 == 0 else str(number)
-        return {"question": f"question {number}", "answer": answer, "seconds": 0.0, "whole": None}
+        return {"question": f"question {number}", "answer": answer, "seconds": 0.0}
 
 
 @pytest.mark.parametrize(("third", "asked"), [("", 0), (" ", 0), (None, 1)])

@@ -50,7 +50,7 @@ def test_silence_does_not_escape_what_steps_cost() -> None:
 def test_every_state_of_the_taxi_has_a_text_of_its_own() -> None:
     environment: Any = environments.load("gymnasium:Taxi-v4").make()
     environment.reset(seed=0)
-    taxi = environment._env.unwrapped
+    taxi = environment._inner.unwrapped
     texts = set()
     for taxi.s in range(500):
         texts.add(environment._text(taxi.s))
@@ -161,7 +161,6 @@ def _seen(value: Any) -> Any:
         ({"reset": _seen({"größe": np.arange(2)})}, '{"größe": [0, 1]}'),
         ({"reset": _seen(b"abc")}, "abc"),
         ({"reset": _seen({"s": {3, 1, 20}})}, '{"s": [1, 3, 20]}'),
-        ({"reset": _seen({np.int64(1): 3, (1, 2): b"x"})}, '{"1": 3, "(1, 2)": "x"}'),
         ({"reset": _seen("x"), "metadata": {"render_modes": ["human", "ansi"]}}, "x"),
     ],
 )

@@ -100,7 +100,7 @@ class ReasoningGymTasks:
         low, high = _SHARES[split]
         for attempt in range(_BLOCK):
             number = start - start % _BLOCK + (start + attempt * _STEP) % _BLOCK
-            item, _ = self._numbered(number)
+            item = self._numbered(number)
             if item is not None and low <= share_of(item.question) < high:
                 return item
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
@@ -116,16 +116,15 @@ class ReasoningGymTasks:
         """What ``score_answer`` says of the marked answer. What it raises is an error of this answer."""
         reading = read_answer(text)
         try:
-            number = item.columns["number"]
-            score = _worker().call("score", **self._where(number), answer=reading.text, whole=self._numbered(number)[1])
+            score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)
         except WorkerError as error:
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset}: {error}")
         if not isinstance(score, float) or not math.isfinite(score):
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset} returned {score}")
         return Verdict(score=score, given=reading.text, problem=reading.problem)
 
-    def _make(self, number: int) -> tuple[Item | None, str | None]:
-        """An item, None if its right answer is empty, and the entry that the worker scores it by."""
+    def _make(self, number: int) -> Item | None:
+        """An item; None if its right answer is empty."""
         try:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
@@ -138,8 +137,8 @@ class ReasoningGymTasks:
         self._seconds += entry["seconds"]
         text = "" if answer is None else str(answer)
         if answer is not None and not text.strip():
-            return None, entry["whole"]
-        return Item(question=entry["question"], answer=text, columns={"number": number}), entry["whole"]
+            return None
+        return Item(question=entry["question"], answer=text, columns={"number": number})
 
     def _where(self, number: int) -> dict[str, Any]:
         return {"name": self._dataset, "options": self._options, "number": number}

@@ -1,7 +1,5 @@
 """Runs in a process of its own: makes reasoning-gym's items and scores answers. Nothing of Gradus is imported."""
 
-import base64
-import pickle
 import time
 from functools import lru_cache
 
@@ -35,17 +33,12 @@ def item(name, options, number):
     started = time.process_time()
     entry = _entry(name, _frozen(options), number)
     seconds = time.process_time() - started
-    try:
-        whole = base64.b64encode(pickle.dumps(entry)).decode()
-    except Exception:  # some sets may put what cannot be stored into an entry
-        whole = None
-    return {"question": entry["question"], "answer": entry["answer"], "seconds": seconds, "whole": whole}
+    return {"question": entry["question"], "answer": entry["answer"], "seconds": seconds}
 
 
-def score(name, options, number, answer, whole=None):
-    """``whole``: the entry as ``item`` gave it, so that another process need not make it again."""
-    entry = pickle.loads(base64.b64decode(whole)) if whole else _entry(name, _frozen(options), number)
-    return float(_dataset(name, _frozen(options), number // BLOCK).score_answer(answer, entry))
+def score(name, options, number, answer):
+    options = _frozen(options)
+    return float(_dataset(name, options, number // BLOCK).score_answer(answer, _entry(name, options, number)))
 
 
 HANDLERS = {"names": names, "item": item, "score": score}

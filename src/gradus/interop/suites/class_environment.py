@@ -1,0 +1,156 @@
+"""An object with ``reset`` and ``step`` as Gradus speaks to every environment. What it returns may have the form of Gymnasium."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, nan
+from typing import Any
+
+from gradus.core import EnvironmentFault, Observation, child_rng
+from gradus.core.values import ordered
+from gradus.core.waiting import settled
+
+_FORMS = "(observation, reward, done), (observation, reward, terminated, truncated), the same with an info behind it, or an Observation"
+
+
+def as_text(seen: Any) -> str:
+    """Text as it is, bytes decoded, anything else as JSON. Raises EnvironmentFault for keys that JSON does not know."""
+    if isinstance(seen, str):
+        return seen
+    if isinstance(seen, bytes | bytearray):
+        return seen.decode("utf-8", "backslashreplace")
+    try:
+        text = json.dumps(seen, default=_listed, ensure_ascii=False)
+    except TypeError as error:
+        raise EnvironmentFault(
+            f"an observation cannot be written as JSON: {error}; give it keys that are texts"
+        ) from error
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return ordered(value)
+    if isinstance(value, bytes | bytearray):
+        return value.decode("utf-8", "backslashreplace")
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+class ClassEnvironment:
+    """An instance of a class. ``restart``: each turn is a prompt of its own, without the turns before."""
+
+    restart = False
+
+    def __init__(self, inner: Any, actions: Sequence[str] = ()) -> None:
+        self._inner = inner
+        self._actions = {each.strip(): each for each in actions}
+        self._name = type(inner).__name__
+        self._episode_id, self._steps = "", 0
+        self._rng = child_rng(0, "invalid action")
+
+    @property
+    def system_prompt(self) -> str:
+        """The class's own rules; if it has none, the answers that it understands."""
+        given = getattr(self._inner, "system_prompt", "")
+        rules = str((settled(given()) if callable(given) else given) or "")
+        return rules or (f"Answer with one of: {', '.join(sorted(self._actions))}." if self._actions else "")
+
+    def expert(self) -> str:
+        """What the class itself would answer now. Raises EnvironmentFault if that is not one of its actions."""
+        given = settled(self._inner.expert())
+        if given is None or (self._actions and str(given).strip() not in self._actions):
+            expected = f"one of {', '.join(sorted(self._actions))}" if self._actions else "an answer"
+            raise EnvironmentFault(f"{self._name}.expert gave {given!r:.60}; expected {expected}")
+        return str(given)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Episode id and number of steps."""
+        return {"episode_id": self._episode_id, "step_count": self._steps}
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin; options go to the class's own reset."""
+        return self._began(settled(self._inner.reset(seed=seed, **options)), seed, episode_id)
+
+    def step(self, action: str) -> Observation:
+        """Pass the answer on. A random action stands in for an answer that is not an action, and the answer counts as invalid:
+        if it were skipped, silence would win wherever steps cost something."""
+        taken, error = self._understood(action)
+        return self._took(settled(self._inner.step(taken)), error)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """What the class's own ``outcome`` says, if it has one, and the number of steps."""
+        own: Callable[[], Any] | None = getattr(self._inner, "outcome", None)
+        return {"steps": self._steps, **((settled(own()) if own else None) or {})}
+
+    def close(self) -> None:
+        """Free what the class holds."""
+        close = getattr(self._inner, "close", None)
+        if callable(close):
+            settled(close())
+
+    def _began(self, given: Any, seed: int | None, episode_id: str | None) -> Observation:
+        self._steps, self._episode_id = 0, episode_id or f"{self._name}-{seed}"
+        self._rng = child_rng(seed or 0, "invalid action")
+        if isinstance(given, Observation):
+            return given
+        with_info = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
+        return Observation(text=self._text(given[0] if with_info else given))
+
+    def _text(self, seen: Any) -> str:
+        return as_text(seen)
+
+    def _understood(self, action: str) -> tuple[Any, str | None]:
+        """What the class is given, and what was wrong with the answer."""
+        if not self._actions:
+            return action, None
+        if (known := self._actions.get(action.strip())) is not None:
+            return known, None
+        names = sorted(self._actions)
+        return self._actions[names[self._rng.randrange(len(names))]], f"expected one of {', '.join(names)}"
+
+    def _took(self, given: Any, error: str | None) -> Observation:
+        self._steps += 1
+        if isinstance(given, Observation):
+            return given if error is None else replace(given, action_valid=False, action_error=error)
+        if not isinstance(given, tuple) or len(given) not in (3, 4, 5):
+            raise EnvironmentFault(f"{self._name}.step returned {type(given).__name__}; expected {_FORMS}")
+        seen, reward, terminated, *rest = given
+        return Observation(
+            text=self._text(seen),
+            restart=self.restart,
+            reward=self._reward(reward),
+            terminated=bool(terminated),
+            # a fourth value that is not a truth value is an info
+            truncated=bool(rest) and (len(given) == 5 or type(rest[0]).__name__ in ("bool", "bool_")) and bool(rest[0]),
+            action_valid=error is None,
+            action_error=error,
+        )
+
+    def _reward(self, given: Any) -> float | None:
+        try:
+            number = None if given is None else float(given)
+        except (TypeError, ValueError):
+            number = nan
+        if number is not None and not isfinite(number):
+            shown = repr(given) if isinstance(given, str) else given
+            raise EnvironmentFault(f"{self._name}.step gave the reward {shown!s:.60}; expected a finite number or None")
+        return number
+
+
+class WaitingEnvironment(ClassEnvironment):
+    """The same for a class whose ``reset`` or ``step`` is a coroutine: episodes wait beside each other."""
+
+    async def reset(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *, seed: int | None = None, episode_id: str | None = None, **options: Any
+    ) -> Observation:
+        given = self._inner.reset(seed=seed, **options)
+        return self._began(await given if inspect.isawaitable(given) else given, seed, episode_id)
+
+    async def step(self, action: str) -> Observation:  # pyright: ignore[reportIncompatibleMethodOverride]
+        taken, error = self._understood(action)
+        given = self._inner.step(taken)
+        return self._took(await given if inspect.isawaitable(given) else given, error)
