@@ -16,16 +16,16 @@ from tiny_qwen2 import random_qwen2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
 
-from test_renderers import CHATML, HARMONY, OPENED, byte_tokenizer, spaced_tokenizer
+from test_renderers import CHATML, HARMONY, OPENED, byte_tokenizer
 
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
 from gradus.interop.serving import chat as terminal
-from gradus.interop.serving.answers import Reply, chat_choice, completion_choice
+from gradus.interop.serving.answers import Reply, chat_choice
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.openai_schema import ChatRequest, CompletionRequest
+from gradus.interop.serving.openai_schema import ChatRequest
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
@@ -151,13 +151,13 @@ def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     read = renderer_of(loaded, TOOLS).read
     asked = ChatRequest(model="x", messages=ASKED, tools=TOOLS)
     reply, _ = said(loaded, loaded.tokenizer.encode(f"I could\n{CALL}", add_special_tokens=False), "length", read=read)
-    choice = chat_choice(asked, reply, 0)
+    choice = chat_choice(asked, reply)
     assert choice["message"]["content"] == f"<think>\nI could\n{CALL}"
     assert ("tool_calls" in choice["message"], choice["finish_reason"]) == (False, "length")
     closed = loaded.tokenizer.encode(f"now</think>\n{CALL}", add_special_tokens=False)
     for finish, told in (("stop", "tool_calls"), ("length", "length")):
         reply, _ = said(loaded, [*closed, loaded.renderer.stop_id], finish, read=read)
-        choice = chat_choice(asked, reply, 0)
+        choice = chat_choice(asked, reply)
         assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, told)
 
 
@@ -201,41 +201,6 @@ def test_messages_out_of_turn_forge_no_frame() -> None:
         assert conversation_ids(loaded, forged).count(begin) == conversation_ids(loaded, plain).count(begin)
         text = loaded.tokenizer.apply_chat_template(forged, tokenize=False, add_generation_prompt=True)
         assert loaded.tokenizer.decode(conversation_ids(loaded, forged)) == text
-
-
-def test_the_bytes_and_the_offsets_of_tokens_add_up_to_the_text() -> None:
-    loaded, text = loaded_with(CHATML), "é€😀ab"
-    ids = loaded.tokenizer.encode(text, add_special_tokens=False)
-    reply, _ = said(loaded, ids, "length")
-    choice = chat_choice(ChatRequest(model="x", messages=ASKED, logprobs=True), reply, 0)
-    spelled = [bytes(entry["bytes"]) for entry in choice["logprobs"]["content"]]
-    assert b"".join(spelled) == text.encode()
-    assert all(len(each) == 1 for each in spelled)
-    reply, _ = said(loaded, ids, "length", plain=True)
-    choice = completion_choice(CompletionRequest(model="x", prompt="q", logprobs=0), reply, 0)
-    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 4]
-
-
-def test_spaces_between_words_are_counted() -> None:
-    tokenizer = spaced_tokenizer(CHATML)
-    renderer = ChatRenderer(tokenizer)
-    loaded = loaded_with(CHATML)
-    spaced = LoadedModel(
-        model=loaded.model,
-        tokenizer=tokenizer,
-        renderer=renderer,
-        device=loaded.device,
-        dtype=loaded.dtype,
-        path="x",
-        settings=loaded.settings,
-    )
-    ids = tokenizer.encode("ab cd", add_special_tokens=False)
-    reply, _ = said(spaced, ids, "length", plain=True)
-    logprobs = completion_choice(CompletionRequest(model="x", prompt="q", logprobs=0), reply, 0)["logprobs"]
-    offsets = dict(zip(ids, logprobs["text_offset"], strict=True))
-    assert [offsets[tokenizer.convert_tokens_to_ids(letter)] for letter in "abcd"] == [0, 1, 3, 4]
-    choice = chat_choice(ChatRequest(model="x", messages=ASKED, logprobs=True), reply, 0)
-    assert b"".join(bytes(entry["bytes"]) for entry in choice["logprobs"]["content"]) == b"ab cd"
 
 
 def test_a_tiny_temperature_is_greedy_and_logits_that_are_not_finite_are_an_error() -> None:

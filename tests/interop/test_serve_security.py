@@ -95,9 +95,8 @@ def test_a_page_that_points_its_own_name_here_is_refused(url: str) -> None:
 
 
 def test_a_small_request_cannot_ask_for_a_hundred_thousand_answers(url: str) -> None:
-    answer = ask(url, prompt=["a"] * 1000, n=128)
-    assert answer.status_code == 400
-    assert "128000 answers" in answer.json()["error"]["message"]
+    assert ask(url, prompt=["a"] * 1000).status_code == 400
+    assert ask(url, n=128).status_code == 400
     assert ask(url, max_tokens=10**9).status_code == 400
     assert ask(url, stop=["x"] * 1000).status_code == 400
     assert ask(url, seed=10**40).status_code == 400

@@ -14,7 +14,6 @@ from gradus.core import Message, ToolCall
 from gradus.core.calls import write_calls
 from gradus.interop.serving.answers import Piece, Reply, chat_choice, chunk_choice
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.chat import _calls
 from gradus.interop.serving.conversation import conversation_ids, renderer_of
 from gradus.interop.serving.generation import Generation
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest
@@ -86,16 +85,16 @@ def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel) -> None
         made.text, made.finish_reason = text, "stop"
         return made
 
-    choice = chat_choice(asked, reply("wait\n" + CALL), 0)
+    choice = chat_choice(asked, reply("wait\n" + CALL))
     assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "wait")
     (call,) = choice["message"]["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look", {"at": "figs"})
     for text in ("seven", '{"name": "look", "arguments"'):
-        choice = chat_choice(asked, reply(text), 0)
+        choice = chat_choice(asked, reply(text))
         assert choice["message"] == {"role": "assistant", "refusal": None, "content": text}
         assert choice["finish_reason"] == "stop"
-    half = chunk_choice(asked, reply(CALL), Piece(text="{", tokens=[]), 0, chat=True, first=True)
-    last = chunk_choice(asked, reply(CALL), Piece(text="}", tokens=[], finish="stop"), 0, chat=True, first=False)
+    half = chunk_choice(asked, reply(CALL), Piece(text="{", tokens=[]), chat=True, first=True)
+    last = chunk_choice(asked, reply(CALL), Piece(text="}", tokens=[], finish="stop"), chat=True, first=False)
     assert (half["delta"]["content"], half["finish_reason"]) == ("", None)
     assert (last["delta"]["tool_calls"][0]["id"], last["finish_reason"]) == (call["id"], "tool_calls")
 
@@ -113,17 +112,8 @@ def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, l
         reply.text, reply.finish_reason = two, "stop"
         if streamed:
             last = Piece(text="}", tokens=[], finish="stop")
-            return chunk_choice(asked, reply, last, 0, chat=True, first=False)["delta"]["tool_calls"]
-        return chat_choice(asked, reply, 0)["message"]["tool_calls"]
+            return chunk_choice(asked, reply, last, chat=True, first=False)["delta"]["tool_calls"]
+        return chat_choice(asked, reply)["message"]["tool_calls"]
 
     assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=None)] == ["figs", "dates"]
     assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=False)] == ["figs"]
-
-
-def test_a_chat_asks_for_the_results_of_calls(loaded: LoadedModel) -> None:
-    with_tools = loaded.with_settings(tools=tuple(TOOLS))
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": CALL}]
-    (call,) = _calls(with_tools, messages)
-    messages.append({"role": "tool", "tool_call_id": call["id"], "content": "7"})
-    assert conversation_ids(with_tools, messages, TOOLS)
-    assert _calls(loaded, [{"role": "assistant", "content": CALL}]) == []

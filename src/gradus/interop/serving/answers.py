@@ -11,9 +11,10 @@ from typing import Any
 from gradus.core import Message, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
-from gradus.interop.serving.token_texts import added_texts, token_bytes
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.running_text import RunningText, text_behind
+
+_LEAST = -9999.0  # JSON knows no infinity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +65,9 @@ class Reply:
                 pending = []
 
     async def finish(self) -> None:
-        """Wait for the end. The text is needed before it only where it may hold a stop string."""
-        if self.stops:
-            async for _ in self.pieces():
-                pass
-            return
-        while self.finish_reason is None:
-            token = await self._next()
-            if token.finish is not None:
-                self.text = self._ended(token)
+        """Wait for the end."""
+        async for _ in self.pieces():
+            pass
 
     async def _next(self) -> Sampled:
         token = await self.arrived.get()
@@ -96,12 +91,6 @@ class Reply:
             return self.renderer.decode(ids) if ended else self.renderer.decode_settled(ids)
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def added_texts(self, newest: Sequence[Sampled]) -> list[str]:
-        """What each of the newest tokens adds to the text."""
-        before = len(self.tokens) - len(newest)
-        start = max(before - 1, 0)
-        return added_texts(self.tokenizer, [token.id for token in self.tokens[start:]], before - start)
-
     @property
     def token_ids(self) -> list[int]:
         """All sampled ids, the stop token included."""
@@ -113,11 +102,11 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def chat_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
+def chat_choice(asked: RequestBody, reply: Reply) -> dict[str, Any]:
     """A whole choice of ``chat.completion``."""
     said, finish = _said(asked, reply)
     choice: dict[str, Any] = {
-        "index": index,
+        "index": 0,
         "message": {"role": "assistant", "refusal": None, **said},
         "finish_reason": finish,
         "logprobs": _chat_logprobs(asked, reply, reply.tokens),
@@ -149,10 +138,10 @@ def _said(asked: RequestBody, reply: Reply) -> tuple[dict[str, Any], str | None]
     }, "length" if reply.finish_reason == "length" else "tool_calls"
 
 
-def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str, Any]:
+def completion_choice(asked: RequestBody, reply: Reply) -> dict[str, Any]:
     """A whole choice of ``text_completion``."""
     choice: dict[str, Any] = {
-        "index": index,
+        "index": 0,
         "text": reply.text,
         "finish_reason": reply.finish_reason,
         "logprobs": _completion_logprobs(asked, reply, reply.tokens),
@@ -162,11 +151,9 @@ def completion_choice(asked: RequestBody, reply: Reply, index: int) -> dict[str,
     return choice
 
 
-def chunk_choice(
-    asked: RequestBody, reply: Reply, piece: Piece, index: int, *, chat: bool, first: bool
-) -> dict[str, Any]:
+def chunk_choice(asked: RequestBody, reply: Reply, piece: Piece, *, chat: bool, first: bool) -> dict[str, Any]:
     """A choice of one streamed event."""
-    choice: dict[str, Any] = {"index": index, "finish_reason": piece.finish}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": piece.finish}
     if chat:
         said: dict[str, Any] = {"content": piece.text}
         if reply.read is not None:  # whether it is a call is known at the end
@@ -177,8 +164,7 @@ def chunk_choice(
         choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
     else:
         choice["text"] = piece.text
-        start = len(reply.text) - len(piece.text)
-        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens, start=start)
+        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
     if asked.return_token_ids:
         choice["token_ids"] = [token.id for token in piece.tokens]
         if first and not chat:
@@ -186,9 +172,9 @@ def chunk_choice(
     return choice
 
 
-def usage(prompts: Sequence[Sequence[int]], replies: Sequence[Reply]) -> dict[str, int]:
+def usage(reply: Reply) -> dict[str, int]:
     """Tokens read and sampled."""
-    read, sampled = sum(map(len, prompts)), sum(len(reply.tokens) for reply in replies)
+    read, sampled = len(reply.generation.prompt), len(reply.tokens)
     return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
 
@@ -200,31 +186,24 @@ def _chat_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) 
     if asked.top_logprobs_wanted is None:
         return None
 
-    def entry(token: int, logprob: float, spelled: bytes) -> dict[str, Any]:
-        text = _spelled(asked, reply, token)
-        return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(spelled)}
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"token": _spelled(asked, reply, token), "logprob": max(logprob, _LEAST), "bytes": None}
 
-    content: list[dict[str, Any]] = []
-    for token, added in zip(tokens, reply.added_texts(tokens), strict=True):
-        top = [entry(other, value, token_bytes(reply.tokenizer, other)) for other, value in token.top]
-        chosen = entry(token.id, token.logprob, token_bytes(reply.tokenizer, token.id, added))
-        content.append({**chosen, "top_logprobs": top})
+    content = [
+        {**entry(token.id, token.logprob), "top_logprobs": [entry(other, value) for other, value in token.top]}
+        for token in tokens
+    ]
     return {"content": content, "refusal": None}
 
 
-def _completion_logprobs(
-    asked: RequestBody, reply: Reply, tokens: Sequence[Sampled], *, start: int = 0
-) -> dict[str, Any] | None:
-    """``start``: characters of the reply before these tokens."""
+def _completion_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
     if asked.top_logprobs_wanted is None:
         return None
-    texts = [_spelled(asked, reply, token.id) for token in tokens]
-    added = reply.added_texts(tokens)
-    offsets = [start + sum(map(len, added[:place])) for place in range(len(added))]
-    top = [{_spelled(asked, reply, other): max(value, -9999.0) for other, value in token.top} for token in tokens]
     return {
-        "tokens": texts,
-        "token_logprobs": [max(token.logprob, -9999.0) for token in tokens],
-        "top_logprobs": top,
-        "text_offset": offsets,
+        "tokens": [_spelled(asked, reply, token.id) for token in tokens],
+        "token_logprobs": [max(token.logprob, _LEAST) for token in tokens],
+        "top_logprobs": [
+            {_spelled(asked, reply, other): max(value, _LEAST) for other, value in token.top} for token in tokens
+        ],
+        "text_offset": [],
     }

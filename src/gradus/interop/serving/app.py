@@ -31,14 +31,13 @@ from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampl
 from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
 from gradus.interop.serving.reload import reload_route
-from gradus.interop.serving.transport import all_or_gone, events, guarded, not_found, read_json
+from gradus.interop.serving.transport import events, finished_or_gone, guarded, not_found, read_json
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
 _MOST_CONNECTIONS = 1024
-_MOST_CHOICES = 256  # of one request: prompts times n
-_MOST_WAITING = 4096  # choices that wait for a row; more are refused until some are done
+_MOST_WAITING = 4096  # requests that wait for a row; more are refused until some are done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,13 +129,13 @@ class _Server:
     async def chat(self, request: Request) -> Response:
         asked = parse_body(ChatRequest, await read_json(request))
         self._check_model(asked.model)
-        self._check_size(asked, 1)
         prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
-        return await self._respond(request, asked, [prompt], chat=True)
+        return await self._respond(request, asked, prompt, chat=True)
 
     async def complete(self, request: Request) -> Response:
         asked = parse_body(CompletionRequest, await read_json(request))
-        return await self._respond(request, asked, self._prompts(asked), chat=False)
+        self._check_model(asked.model)
+        return await self._respond(request, asked, self._prompt(asked.prompt), chat=False)
 
     def _card(self) -> dict[str, Any]:
         card = {"id": self.name, "object": "model", "created": self.created, "owned_by": "gradus"}
@@ -148,64 +147,36 @@ class _Server:
                 f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
             )
 
-    def _check_size(self, asked: RequestBody, prompts: int) -> None:
-        """Refuse what would be too much work before any of it is done."""
-        choices = prompts * (asked.n or 1)
-        if choices > _MOST_CHOICES:
-            raise ApiError(
-                f"{prompts} prompts times n are {choices} answers, this server gives at most {_MOST_CHOICES} to a request",
-                param="n",
-                code="invalid_value",
-            )
-        if self.batch.waiting + choices > _MOST_WAITING:
-            raise ApiError(f"{self.batch.waiting} answers are waiting; try again later", status=503, code="overloaded")
-
-    def _prompts(self, asked: CompletionRequest) -> list[list[int]]:
-        """Token ids of every prompt; ids are checked against the vocabulary."""
-        given: list[Any] = [asked.prompt] if isinstance(asked.prompt, str) else list(asked.prompt)
-        if given and isinstance(given[0], int):
-            given = [given]
-        self._check_model(asked.model)
-        self._check_size(asked, len(given))
-        encode = self.loaded.tokenizer.encode
-        prompts = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in given]
+    def _prompt(self, given: str | list[int]) -> list[int]:
+        """Token ids of a prompt; ids are checked against the vocabulary."""
+        prompt = self.loaded.tokenizer.encode(given) if isinstance(given, str) else given
+        if not prompt:
+            raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
         vocabulary = self.loaded.model.get_input_embeddings().weight.shape[0]
-        for prompt in prompts:
-            if not prompt:
-                raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
-            if not all(0 <= token < vocabulary for token in prompt):
-                raise ApiError(
-                    f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value"
-                )
-        if not prompts:
-            raise ApiError("prompt is an empty list; give at least one", param="prompt", code="invalid_value")
-        return prompts
+        if not all(0 <= token < vocabulary for token in prompt):
+            raise ApiError(f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value")
+        return prompt
 
-    async def _respond(
-        self, request: Request, asked: RequestBody, prompts: Sequence[Sequence[int]], *, chat: bool
-    ) -> Response:
+    async def _respond(self, request: Request, asked: RequestBody, prompt: Sequence[int], *, chat: bool) -> Response:
+        if self.batch.waiting >= _MOST_WAITING:
+            raise ApiError(f"{self.batch.waiting} answers are waiting; try again later", status=503, code="overloaded")
         number = next(self._numbers)
         seed = child_seed(self.seed, "request", number) if asked.seed is None else asked.seed
-        replies = [
-            self._reply(asked, prompt, child_seed(seed, place))
-            for place, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n or 1))
-        ]
-        head = {
+        reply = self._reply(asked, prompt, child_seed(seed, 0))
+        head: dict[str, Any] = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{self.created:x}-{number}",
             "object": "chat.completion" if chat else "text_completion",
             "created": int(time.time()),
             "model": self.name,
         }
-        for reply in replies:
-            self.batch.submit(reply.generation)
+        self.batch.submit(reply.generation)
         if asked.stream:
-            return StreamingResponse(events(head, asked, replies, chat), media_type="text/event-stream")
-        await all_or_gone(request, replies)
-        choice = chat_choice if chat else completion_choice
-        body = {**head, "choices": [choice(asked, reply, index) for index, reply in enumerate(replies)]}
+            return StreamingResponse(events(head, asked, reply, chat), media_type="text/event-stream")
+        await finished_or_gone(request, reply)
+        head["choices"] = [(chat_choice if chat else completion_choice)(asked, reply)]
         if chat and asked.return_token_ids:
-            body["prompt_token_ids"] = list(prompts[0])
-        return JSONResponse({**body, "usage": usage(prompts, replies)})
+            head["prompt_token_ids"] = list(prompt)
+        return JSONResponse({**head, "usage": usage(reply)})
 
     def _reply(self, asked: RequestBody, prompt: Sequence[int], seed: int) -> Reply:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradus.core import child_seed
-from gradus.interop.serving.conversation import conversation_ids, following_ids, renderer_of
+from gradus.interop.serving.conversation import conversation_ids, following_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.running_text import text_behind
@@ -24,7 +24,7 @@ def chat_loop(
     sampling: SamplingConfig | None = None,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation. Results of tools are asked for as well.
+    """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation.
 
     ``system_prompt``: None for the one that the model was trained with, empty for none.
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
@@ -38,51 +38,21 @@ def chat_loop(
     batch = ContinuousBatch(loaded, rows=1)
     batch.start()
     try:
-        turn = 0
-        answering = False  # a tool's results
-        while True:
-            if not answering:
-                if (said := ask()) is None:
-                    return messages
-                if said.strip() == "/new":
-                    messages, read = list(opening), []
-                    continue
-                messages.append({"role": "user", "content": said})
-            answering = False
-            tools = loaded.settings.tools
-            read += following_ids(loaded, messages, tools) if read else conversation_ids(loaded, messages, tools)
+        tools, turn = loaded.settings.tools, 0
+        while (said := ask()) is not None:
+            if said.strip() == "/new":
+                messages, read = list(opening), []
+                continue
+            messages.append({"role": "user", "content": said})
+            read += following_ids(loaded, said, tools) if read else conversation_ids(loaded, messages, tools)
             answer = _answer(batch, read, sampling or free_sampling(loaded.settings), child_seed(seed, turn), show)
             show("\n")
             messages.append({"role": "assistant", "content": loaded.renderer.decode(answer)})
             read += answer if answer[-1] in loaded.renderer.stop_ids else [*answer, loaded.renderer.stop_id]
             turn += 1
-            if calls := _calls(loaded, messages):
-                for call in calls:
-                    show(f"what does {call['function']['name']} give?\n")
-                    if (result := ask()) is None:
-                        return messages
-                    messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-                answering = True
+        return messages
     finally:
         batch.close()
-
-
-def _calls(loaded: LoadedModel, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The calls of the newest answer, put into its message as the protocol has them; none if one cannot be read."""
-    if not loaded.settings.tools:
-        return []
-    message = renderer_of(loaded, loaded.settings.tools).read(messages[-1]["content"])
-    if not message.calls or any(call.fault for call in message.calls):
-        return []
-    calls = [
-        {
-            "id": call.id or f"call{len(messages):02d}{place:03d}",
-            "function": {"name": call.name, "arguments": dict(call.arguments)},
-        }
-        for place, call in enumerate(message.calls)
-    ]
-    messages[-1] = {"role": "assistant", "content": message.content, "tool_calls": calls}
-    return calls
 
 
 def _answer(

@@ -41,16 +41,11 @@ def conversation_ids(
     return ids
 
 
-def following_ids(
-    loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
-) -> list[int]:
-    """Ids between the stop token of the last answer in ``messages`` and where the model speaks again."""
-    answered = max(place for place, message in enumerate(messages) if message["role"] == "assistant") + 1
+def following_ids(loaded: LoadedModel, said: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """Ids between the stop token of the last answer and where the model speaks again, behind what the user said."""
     if not tools:
-        return list(loaded.renderer.following(_content(messages[answered]), cached=False))
-    names = _names(messages)
-    heard = [_message(message, names) for message in messages[answered:]]
-    return _heard(renderer_of(loaded, tools), "", heard, True)
+        return list(loaded.renderer.following(said, cached=False))
+    return _heard(renderer_of(loaded, tools), "", [Message(role="user", content=said)], True)
 
 
 def _answered(renderer: ChatRenderer | ToolRenderer, text: str, calls: Sequence[ToolCall] = ()) -> tuple[int, ...]:

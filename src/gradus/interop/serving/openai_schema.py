@@ -12,41 +12,31 @@ from gradus.policies.local.sampling import SamplingConfig
 
 T = TypeVar("T", bound="RequestBody")
 
-# Accepted and without effect here, because they tell the server about the asker and not about the answer.
-_IGNORED = {
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "priority",
-    "request_id",
+# These tell the server about the asker and not about the answer.
+_IGNORED = frozenset(
+    [
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "priority",
+        "request_id",
+        "tool_choice",
+    ]
+)
+# A parameter that is not supported is taken at a value that changes nothing: an empty one, or one of these.
+_NEUTRAL: dict[str, Any] = {
+    "repetition_penalty": 1,
+    "n": 1,
+    "best_of": 1,
+    "function_call": "none",
+    "parallel_tool_calls": True,
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+    "add_generation_prompt": True,
 }
-# Not supported, but harmless at the value that changes nothing.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0, None),
-    "presence_penalty": (0, None),
-    "repetition_penalty": (1, None),
-    "logit_bias": ({}, None),
-    "min_p": (0, None),
-    "min_tokens": (0, None),
-    "best_of": (1, None),
-    "echo": (False, None),
-    "suffix": ("", None),
-    "tools": ([], None),
-    "tool_choice": ("none", "auto", None),
-    "functions": ([], None),
-    "function_call": ("none", None),
-    "parallel_tool_calls": (True, False, None),
-    "response_format": ({"type": "text"}, None),
-    "modalities": (["text"], None),
-    "ignore_eos": (False, None),
-    "include_stop_str_in_output": (False, None),
-    "add_generation_prompt": (True, None),
-}
-
-
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
@@ -83,7 +73,6 @@ class RequestBody(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
-    n: int | None = Field(default=None, ge=1, le=128)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
     stop: Stop | list[Stop] | None = Field(default=None, max_length=256)
     stream: bool | None = None
@@ -163,9 +152,9 @@ class ChatRequest(RequestBody):
 
 
 class CompletionRequest(RequestBody):
-    """``POST /v1/completions``. A prompt is a text or a list of token ids; several may be given."""
+    """``POST /v1/completions``. A prompt is a text or a list of token ids."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | list[int]
     logprobs: int | None = Field(default=None, ge=0, le=20)
 
     @property
@@ -184,8 +173,10 @@ def parse_body(kind: type[T], body: Any) -> T:
         name = ".".join(str(part) for part in first["loc"][:1])
         raise ApiError(f"{name}: {first['msg']}", param=name, code="invalid_value") from error
     for name, value in (request.model_extra or {}).items():
-        if name in _IGNORED or (name in _NEUTRAL and value in _NEUTRAL[name]):
-            continue
-        known = "is not supported by this server" if name in _NEUTRAL else "is not known to this server"
-        raise ApiError(f"the parameter {name} {known}; leave it out", param=name, code="unsupported_parameter")
+        if value and name not in _IGNORED and value != _NEUTRAL.get(name):
+            raise ApiError(
+                f"the parameter {name} is not supported by this server; leave it out",
+                param=name,
+                code="unsupported_parameter",
+            )
     return request

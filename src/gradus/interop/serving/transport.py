@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,71 +14,43 @@ from gradus.interop.serving.answers import Reply, chunk_choice, usage
 from gradus.interop.serving.openai_schema import ApiError, RequestBody
 
 
-async def all_or_gone(request: Request, replies: Sequence[Reply]) -> None:
-    """Wait for all replies; if the client leaves meanwhile, let them go."""
-
-    async def gather() -> None:
-        await asyncio.gather(*(reply.finish() for reply in replies))
+async def finished_or_gone(request: Request, reply: Reply) -> None:
+    """Wait for a reply; if the client leaves meanwhile, let it go."""
 
     async def gone() -> None:
         while not await request.is_disconnected():
             await asyncio.sleep(0.1)
 
-    waiting, watching = asyncio.ensure_future(gather()), asyncio.ensure_future(gone())
+    waiting, watching = asyncio.ensure_future(reply.finish()), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise ClientDisconnect
         await waiting
     finally:
-        for reply in replies:
-            reply.generation.cancelled = True
+        reply.generation.cancelled = True
         for task in (waiting, watching):
             task.cancel()
 
 
-async def events(head: dict[str, Any], asked: RequestBody, replies: Sequence[Reply], chat: bool) -> AsyncIterator[str]:
-    """Server-sent events: one for each piece of text of any reply, then the usage if asked for, then [DONE]."""
+async def events(head: dict[str, Any], asked: RequestBody, reply: Reply, chat: bool) -> AsyncIterator[str]:
+    """Server-sent events: one for each piece of text, then the usage if asked for, then [DONE]."""
     head = {**head, "object": "chat.completion.chunk" if chat else "text_completion"}
-    merged: asyncio.Queue[dict[str, Any] | Exception | None] = asyncio.Queue()
-
-    async def pump(index: int, reply: Reply) -> None:
-        try:
-            first = True
-            async for piece in reply.pieces():
-                body: dict[str, Any] = {
-                    **head,
-                    "choices": [chunk_choice(asked, reply, piece, index, chat=chat, first=first)],
-                }
-                if chat and first and asked.return_token_ids:
-                    body["prompt_token_ids"] = list(reply.generation.prompt)
-                first = False
-                await merged.put(body)
-            await merged.put(None)
-        except Exception as error:
-            await merged.put(error)
-
-    tasks = [asyncio.ensure_future(pump(index, reply)) for index, reply in enumerate(replies)]
+    first = True
     try:
-        left = len(replies)
-        while left:
-            event = await merged.get()
-            if isinstance(event, Exception):
-                yield _event(ApiError(f"{type(event).__name__}: {event}", status=500).body())
-                return
-            if event is None:
-                left -= 1
-            else:
-                yield _event(event)
+        async for piece in reply.pieces():
+            body = {**head, "choices": [chunk_choice(asked, reply, piece, chat=chat, first=first)]}
+            if chat and first and asked.return_token_ids:
+                body["prompt_token_ids"] = list(reply.generation.prompt)
+            first = False
+            yield _event(body)
         if asked.stream_options and asked.stream_options.include_usage:
-            prompts = [reply.generation.prompt for reply in replies[:: asked.n or 1]]
-            yield _event({**head, "choices": [], "usage": usage(prompts, replies)})
+            yield _event({**head, "choices": [], "usage": usage(reply)})
         yield "data: [DONE]\n\n"
+    except Exception as error:
+        yield _event(ApiError(f"{type(error).__name__}: {error}", status=500).body())
     finally:
-        for reply in replies:
-            reply.generation.cancelled = True
-        for task in tasks:
-            task.cancel()
+        reply.generation.cancelled = True
 
 
 def _event(body: dict[str, Any]) -> str:
