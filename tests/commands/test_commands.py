@@ -408,7 +408,7 @@ def test_a_regraded_file_tells_the_stored_grader_from_the_new_one(rows):
 
 def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):
     said = gradus("rewards", "try", "-c", "x", "--answer", "y", "--reward", "mine.py:needs", expect=1)
-    assert "it takes tone, which is no column of the data; the columns are: answer" in said
+    assert "it takes tone, which the data do not have; the columns are: answer" in said
 
 
 def test_a_judge_that_gives_no_score_is_a_failure_of_rewards_try(rows):

@@ -242,7 +242,7 @@ def test_json_schema(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     for given_schema in (schema, str(tmp_path / "schema.json")):
         assert json_schema(given_schema)(prompts=[""] * 9, completions=right + wrong) == [1.0] * 6 + [0.0] * 3
-    with pytest.raises(ConfigError, match="needs a JSON schema, and this is none: 'nonsense'"):
+    with pytest.raises(ConfigError, match="needs a JSON schema: 'nonsense'"):
         json_schema({"type": "nonsense"})
     with pytest.raises(StorageError, match="no file"):
         json_schema(str(tmp_path / "schemata.json"))

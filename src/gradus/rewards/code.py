@@ -34,7 +34,7 @@ _names = vars(_module)
 exec(compile(open("answer.py").read(), "answer.py", "exec"), _names)
 def _plain(_value):
     if not hasattr(_value, "tolist"):  # of numpy and torch
-        raise TypeError(f"{type(_value).__name__} is no value of JSON")
+        raise TypeError(f"{type(_value).__name__} is not a value of JSON")
     return _value.tolist()
 for _call in _calls:
     try:

@@ -243,7 +243,7 @@ class Rewards:
         needed = [each.name for each in parameters if each.kind in named and each.default is inspect.Parameter.empty]
         if missing := [name for name in needed if name not in arguments]:
             has = ", ".join(columns) or "none"
-            raise TypeError(f"it takes {', '.join(missing)}, which is no column of the data; the columns are: {has}")
+            raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {has}")
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
@@ -303,7 +303,7 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
 
 def _checked(values: Any, rows: int) -> list[_Outcome]:
     """Returns one finite number or None for each row. Raises ValueError for anything else."""
-    if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # keys or characters are no rewards
+    if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # of keys or characters
         raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
     listed = list(values)
     if len(listed) != rows:

@@ -1,7 +1,7 @@
 """The built-in reward functions. All have TRL's signature and take strings as well as chat messages.
 
 Those with settings are made by a function (``length(limit=200)``); ``component_name`` is what the reward calls them,
-``component_range`` what no success and full success earn (0 and 1 if there is none).
+``component_range`` the rewards of no success and of full success (0 and 1 if it has none).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
     try:
         compiled = re.compile(pattern, re.DOTALL | re.MULTILINE)
     except re.error as error:
-        raise ConfigError(f"style pattern {pattern!r} is no regular expression: {error}") from error
+        raise ConfigError(f"style pattern {pattern!r} is not a regular expression: {error}") from error
 
     @_named(name, (min(present, absent), max(present, absent)))
     def matches(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
@@ -175,7 +175,7 @@ def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -
     try:
         kind.check_schema(rules)
     except SchemaError as error:
-        raise ConfigError(f"json_schema needs a JSON schema, and this is none: {error.message}") from None
+        raise ConfigError(f"json_schema needs a JSON schema: {error.message}") from None
     validator = kind(rules)
 
     @_named(name)

@@ -108,7 +108,7 @@ class Judge:
         http = openai.DefaultAsyncHttpxClient(verify=_certificates())
         server = {"base_url": self.base_url, "api_key": key, "http_client": http}
         async with openai.AsyncOpenAI(**server, timeout=self.timeout, max_retries=self.retries) as client:
-            distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which are no keys
+            distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which cannot be keys
             wanted = [(key, row, sample) for key, row in distinct.items() for sample in range(self._times(row))]
             scores = await asyncio.gather(*(self._score(client, slots, row, sample) for _, row, sample in wanted))
         said: dict[str, list[Score]] = {}

@@ -1,6 +1,6 @@
 """Reads one plain number: an integer, a decimal, a fraction or a percentage, as it stands, in LaTeX or before its unit.
 
-It is no grammar of English: numbers in words, scales (``5 million``), mixed numbers and sums are not read.
+Numbers in words, scales (``5 million``), mixed numbers and sums are not read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LONGEST = 300  # characters
 class Number:
     """One exact value. ``percent``: it was written as one, and ``value`` is what stands before the sign.
 
-    ``unit``: the words behind it, or the name of its currency; empty if there are none.
+    ``unit``: the words behind it, or the name of its currency; empty without them.
     """
 
     value: Fraction

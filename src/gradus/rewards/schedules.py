@@ -107,7 +107,7 @@ class RewardSchedule:
 
     @property
     def steps(self) -> int | None:
-        """Length of all stages together; None if there are none or the last one has no end."""
+        """Length of all stages together; None without stages, or if the last one has no end."""
         lengths = [stage.steps for stage in self._stages]
         return None if None in lengths else sum(length or 0 for length in lengths) or None
 

@@ -85,7 +85,7 @@ def _stored(record: Mapping[str, Any], where: str, decode: Callable[[Mapping[str
     try:
         completion = completion_of(decode(record))
     except (ValueError, TypeError, KeyError) as error:
-        raise StorageError(f"{where} is no episode that can be read ({type(error).__name__}: {error})") from error
+        raise StorageError(f"{where} cannot be read as an episode ({type(error).__name__}: {error})") from error
     return replace(completion, chat=any(map(_is_chat, completion.columns.values())))
 
 

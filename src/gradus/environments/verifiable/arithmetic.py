@@ -35,7 +35,7 @@ class ArithmeticTasks:
         self.operations = "".join(dict.fromkeys(operations))
 
     def size(self, split: str) -> None:
-        """There is no end to them."""
+        """None: the sums have no end."""
         return
 
     def item(self, split: str, seed: int) -> Item:

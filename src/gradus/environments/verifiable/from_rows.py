@@ -178,4 +178,4 @@ def rows_spec(data: Any, rewards: Sequence[tuple[RewardFunction, float]]) -> Env
 
 def _items(data: Any) -> list[Item]:
     rows = list_rows(data)
-    return read_items(rows, usual_columns(rows, "rows", "rename it if they are none"))
+    return read_items(rows, usual_columns(rows, "rows", "rename it if it holds something else"))
