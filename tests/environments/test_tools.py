@@ -176,23 +176,6 @@ def test_what_cannot_be_a_tool_is_named():
     json.dumps(ToolEnvironment(Desk()).state)
 
 
-def test_an_attribute_that_hides_a_tool_is_named():
-    class Hidden:
-        def reset(self, seed):
-            self.query = None
-            return "What is there?"
-
-        def query(self, sql: str):
-            """Ask.
-
-            Args:
-                sql: What to ask.
-            """
-
-    with pytest.raises(ConfigError, match=r"Hidden.query is a tool, and the instance has None .* another name"):
-        ToolEnvironment(Hidden()).reset(seed=0)
-
-
 def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
     class Shelf(Desk):
         @classmethod

@@ -55,6 +55,9 @@ EQUAL: list[tuple[str, list[str], list[str]]] = [
     ("[0, 1)", ["[0,1)"], ["(0,1]", "[0,1]", "0"]),
     ("(1, 2)", ["(1,2)"], ["[1, 2]", "(2, 1)", "1"]),
     ("131, 225", ["225, 131", "131,225"], ["131", "131, 226"]),
+    (r"\begin{pmatrix} -1 \\ 2 \end{pmatrix}", [r"\begin{pmatrix}-1\\2\end{pmatrix}"], [r"\begin{pmatrix} 2 \\ -1 \end{pmatrix}"]),
+    (r"\text{Evelyn}", ["Evelyn"], ["Carla"]),
+    ("n", ["$n$"], ["n!", "m"]),
     (r"\pm 2", ["-2, 2", r"$\pm 2$"], ["2"]),
     ("4 - 2i", ["4–2i"], ["4 + 2i"]),
     # JSON, choices, words.

@@ -103,16 +103,6 @@ def test_runs_unchanged(function: Callable[..., Any], values: list[float | None]
     assert [each.value for each in scored] == [None if value is None else 2.0 * value for value in values]
 
 
-@pytest.mark.parametrize("messages", [False, True], ids=["strings", "messages"])
-def test_all_ten_together_sum_up(messages: bool) -> None:
-    rewards = Rewards([(function, 0.5) for function, _ in EXPECTED], messages=messages)
-    for row, scored in enumerate(rewards(ROWS)):
-        known = [values[row] for _, values in EXPECTED]
-        assert scored.value == pytest.approx(sum(0.5 * value for value in known if value is not None))
-    assert rewards.extras == {"size": [len(GOOD), 21]}
-    assert rewards.metrics == {"longest": [float(len(GOOD))]}
-
-
 def test_they_run_inside_a_running_event_loop() -> None:
     async def notebook() -> list[float | None]:
         return [each.value for each in Rewards([(judged, 1.0)])(ROWS)]

@@ -27,7 +27,7 @@ _MATHEMATICAL = re.compile(
     r"[\\^_=+*/(){}\[\]|∞πθ√]|\d\s*,|\b\d+[a-zA-Z]\b|\d[xyz]|\b(?:\d+|[a-z])[!']|\b[a-z]\s?-\s?[a-z]\b|^-\s?[a-z]\b"
 )
 _PROSE = re.compile(
-    r"(?<![\\a-z])(?!(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|arcsin|arccos|arctan|max|min|mod|det|lim)\b)[a-z]{3,}\b",
+    r"(?<![\\a-z])(?<!\\begin\{)(?<!\\end\{)(?!(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|arcsin|arccos|arctan|max|min|mod|det|lim)\b)[a-z]{3,}\b",
     re.IGNORECASE,
 )
 _CHOICE = re.compile(r"[\s($\[]*([A-Z])[\s)$.\]]*")
@@ -145,7 +145,7 @@ def _chosen(given: str) -> str | None:
 
 def _words(text: str) -> str:
     """Words for comparison: case, articles, spaces, brackets and end punctuation do not matter."""
-    text = re.sub(r"\s*,\s*", ", ", text.casefold()).strip(' .?,;:()[]"*_')
+    text = re.sub(r"\s*,\s*", ", ", text.casefold()).strip(' .?,;:()[]"*_$')
     text = text.strip("!'.") if len(text) > 2 else text  # y' and n! are not y and n
     return re.sub(r"^(the|an|a)\s+(?=\w{2})", "", text)
 

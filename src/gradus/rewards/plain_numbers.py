@@ -18,7 +18,7 @@ _LAYOUT = (  # LaTeX and markdown, and what stands in their place
     (re.compile(r"\^\s?\{?\s?\\circ\s?\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<=\d)\s?(?:\\times|\\cdot|\*|x)\s?10\s?(?:\^|\*\*)\s?(?:\{\s?(-?\d+)\s?\}|(-?\d+))"), r"e\1\2"),
-    (re.compile(r"\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|\\[()\[\]]"), ""),
+    (re.compile(r"(?<!\\)\\[,;:! ]|\\left(?![a-z])|\\right(?![a-z])|(?<!\\)\\[()\[\]]"), ""),
     (re.compile(r"\\([%$])"), r"\1"),
     (re.compile(r"(?<=[\w)])\*\*(?=[\w(-])"), "^"),
     (re.compile(r"\*\*|__|`"), ""),
@@ -79,7 +79,7 @@ def read_number(text: str) -> Number | None:
     """
     plain = plain_text(text) if len(text) <= _LONGEST else ""
     plain = _CALCULATED.sub("", LEAD.sub("", plain, count=1), count=1).strip()
-    plain = plain[1:-1].strip() if plain[:1] == plain[-1:] == "$" else plain  # LaTeX, no currency
+    plain = plain.strip("$ ") if plain[:1] == plain[-1:] == "$" else plain  # LaTeX, no currency
     match = _NUMBER.fullmatch(plain)
     if match is None or not (match["digits"] or match["decimals"]) or (match["exponent"] and match["bottom"]):
         return None

@@ -209,7 +209,9 @@ def _from_hub(source: DataSource) -> tuple[list[Row], list[Row] | None]:
     try:
         dataset: Any = load_dataset(source.place, "main")
     except Exception as error:
-        raise ConfigError(f"{source.place} is not a file, and the hub gave no data set of that name: {error}") from error
+        raise ConfigError(
+            f"{source.place} is not a file, and the hub gave no data set of that name: {error}"
+        ) from error
     if "train" not in dataset:
         raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
     train, test = (
