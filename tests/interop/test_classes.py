@@ -14,7 +14,6 @@ from gradus import environments
 from gradus.auditing.plans.comparisons import check_separation
 from gradus.auditing.plans.hygiene import check_hygiene
 from gradus.auditing.plans.panel import regraded_panel, roll_out_panel
-from gradus.auditing.plans.signal import check_signal
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
 from gradus.rollouts import roll_out
@@ -86,13 +85,6 @@ def test_a_class_that_names_no_answers_is_trained_with_a_model_that_is_given(tmp
     assert [each.message for each in gradus.check(str(file)).findings if "brings no teacher" in each.message]
 
 
-def test_a_class_without_words_says_that_a_model_is_the_way_out(tmp_path: Path) -> None:
-    file = tmp_path / "coin.py"
-    file.write_text(FILE, encoding="utf-8")
-    with pytest.raises(ConfigError, match="--model"):
-        gradus.train(None, str(file), quick=True, out=tmp_path / "run")
-
-
 def test_a_close_that_needs_a_reset_before_it_is_no_error_of_the_class() -> None:
     class Logged(Doors):
         """Opens what it closes in reset; every command ended in a traceback."""
@@ -158,20 +150,6 @@ def test_observations_pass_as_they_are() -> None:
     assert episode.turns[0].action == "y"
 
 
-def test_an_answer_that_is_no_action_is_invalid_in_an_observation_of_its_own_too() -> None:
-    class Own:
-        actions: ClassVar[list[str]] = ["x"]
-
-        def reset(self, *, seed: int | None = None) -> str:
-            return "go"
-
-        def step(self, action: str) -> Observation:
-            return Observation(text="end", terminated=True)
-
-    turn = _episodes(class_spec(Own), "constant:y", 1)[0].turns[0]
-    assert (turn.valid, turn.error) == (False, "expected one of x")
-
-
 def test_what_is_no_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match="int is no environment; expected a class with reset"):
         gradus.load_environment(int)
@@ -213,18 +191,6 @@ def test_what_a_class_lacks_is_said() -> None:
     assert "step returned str; expected (observation, reward, done)" in episode.failure.message
 
 
-def test_a_stand_in_that_always_wins_is_made_weaker() -> None:
-    class Easy(Doors):
-        """Nine tries of three doors: a teacher with a third of random answers reaches the right one in every episode."""
-
-        max_turns = 9
-
-    spec = class_spec(Easy)
-    check = check_signal(spec, spec.grader(None), None, lambda seed: str(seed % 3 + 1), tasks=8, seed=0)
-    assert check.measured
-    assert "30%" not in str(check.measured["policy"])
-
-
 class Secret:
     """A number is hidden, and only a digit asks for it."""
 
@@ -254,16 +220,6 @@ def test_a_hidden_state_that_a_few_blind_answers_do_not_ask_for_is_no_seed_witho
     )
     separation = check_separation(panel)  # it passed: "the step raises the reward; the least is 0.000"
     assert (separation.status, "earn the same reward" in separation.evidence) == ("skip", True)
-
-
-def test_an_expert_may_be_a_coroutine() -> None:
-    class Slow(Doors):
-        async def expert(self) -> str:
-            return super().expert()
-
-    assert [episode.turns[0].action for episode in _episodes(class_spec(Slow), "expert", 2)] == [
-        episode.turns[0].action for episode in _episodes(class_spec(Doors), "expert", 2)
-    ]
 
 
 def _class(**given: Any) -> type:

@@ -68,13 +68,6 @@ def test_the_reward_is_the_first_scorer_of_the_log_and_not_of_its_first_sample(m
     assert read_log(Path("a.eval"), policy="a").scorer == "g"
 
 
-def test_a_score_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _stub(monkeypatch, [_sample(0, {"s": [1, 0]})])
-    (episode,) = read_log(Path("a.eval"), policy="a").episodes
-    assert episode.reward is not None
-    assert episode.reward.error == "the score '[1, 0]' is not a finite number"
-
-
 def _asking(texts: Sequence[str], score: str) -> list[Any]:
     """Samples with the ids that the library gives by itself: 1, 2, 3 and so on."""
     samples = [_sample(index, {"s": score}) for index in range(1, len(texts) + 1)]

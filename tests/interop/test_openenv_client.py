@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,36 +175,6 @@ def test_a_server_that_goes_away_is_an_error_with_its_address(
         load(f"ws://{address}")
 
 
-class _Shy:
-    """Tells its state until the first step."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @property
-    def state(self) -> Any:
-        if self._inner.count:
-            raise RuntimeError("no state today")
-        return self._inner.state
-
-
-def test_a_state_that_the_server_cannot_tell_is_a_fault_with_its_address(
-    make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]
-) -> None:
-    """The wire's own error came out, which no caller of an environment expects."""
-    adder = make_adder([])
-    with serve(server_config(create_app(replace(adder, make=lambda: _Shy(adder.make()))))) as address:
-        environment = load(f"ws://{address}").make()
-        environment.reset(seed=1)
-        environment.step("1")
-        with pytest.raises(EnvironmentFault, match=f"{address}.*no state today"):
-            _ = environment.state
-        environment.close()
-
-
 @pytest.mark.parametrize("address", [None, "", "localhost:8000", "ftp://x", "ws://"])
 def test_an_address_that_is_none(address: str | None) -> None:
     with pytest.raises(ConfigError, match="address"):
@@ -217,27 +185,3 @@ def test_an_address_that_is_none(address: str | None) -> None:
 def test_options_are_checked(query: str) -> None:
     with pytest.raises(ConfigError, match=query.split("=")[0]):
         load(f"ws://127.0.0.1:1?{query}")
-
-
-def test_json_answers_are_read_as_fields(address: str) -> None:
-    from dataclasses import replace
-
-    from gradus.interop.openenv.remote_session import OpenEnvClient, Server
-
-    server = Server(
-        socket=f"ws://{address}/ws",
-        name="adder",
-        description="adds",
-        action={"properties": {"number": {"type": "number"}}},
-        field=None,
-    )
-    environment = OpenEnvClient(server)
-    environment.reset(seed=1)
-    assert environment.step(json.dumps({"number": 3})).data["total"] == 3
-    unreadable = environment.step("three")
-    assert not unreadable.action_valid
-    assert "number" in unreadable.text
-    environment.close()
-    silent = OpenEnvClient(replace(server, socket="ws://127.0.0.1:1/ws"))
-    with pytest.raises(EnvironmentFault, match="no OpenEnv server"):
-        silent.reset(seed=1)

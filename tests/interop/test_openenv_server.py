@@ -21,11 +21,9 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation, TemporaryFault
 from gradus.core.servers import LOOPBACK
 from gradus.environments.tools import tool_environment
-from gradus.environments.verifiable import one_turn
 from gradus.interop.openenv.schema import schemas
 from gradus.interop.openenv.server import create_app, server_config
 from gradus.interop.openenv.sessions import Session, SessionSlots
-from gradus.interop.openenv.wire import WireError, observation_data
 
 SESSIONS = 3
 DATA = Path(__file__).parents[1] / "data"
@@ -157,16 +155,6 @@ def test_resets_without_a_seed_are_one_training_task_after_another(name: str, se
             assert ask(again, "reset", **told)["data"] == drawn, "the state says how to begin this episode again"
 
 
-def test_a_condition_without_a_seed_goes_through_its_tasks(serve: Callable[..., Any]) -> None:
-    spec = environments.load("arithmetic")
-    with serve(server_config(create_app(spec))) as address, dial(address) as socket:
-        for _ in range(3):
-            ask(socket, "reset", condition="harder")
-            told = ask(socket, "state")["data"]["reset"]
-            assert told["split"] == "harder"
-            assert told["seed"] in spec.conditions["harder"].seeds
-
-
 def test_nothing_of_an_episode_is_left_for_the_next(serve: Callable[..., Any]) -> None:
     class Counter:
         """A class that begins no episode anew by itself, as nothing in a rollout asks for it."""
@@ -247,15 +235,6 @@ def test_an_episode_whose_reward_nobody_knows_ends_with_an_error_that_says_why(
             assert ask(socket, "reset", seed=3)["type"] == "observation"
 
 
-@pytest.mark.parametrize("data", [{"seed": 7}, {}, {"condition": "held-out"}])
-def test_rows_without_answers_are_paid_by_their_reward_functions(data: Mapping[str, Any]) -> None:
-    rows = [{"question": f"what is {number}?"} for number in range(40)]
-    spec = one_turn(rows, [lambda completions, **columns: [0.25 for _ in completions]])
-    session = Session(spec, SessionSlots(1))
-    session.reset(data)
-    assert session.step({"text": "a number"}).reward == 0.25
-
-
 def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> None:
     with dial(address) as socket, dial(address) as other:
         ask(socket, "reset", seed=1)
@@ -333,15 +312,6 @@ def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: C
         assert rewards == [one.reward for one in expected]
 
 
-def test_answers_come_in_order_to_a_client_that_does_not_wait(address: str) -> None:
-    with dial(address) as socket:
-        ask(socket, "reset", seed=2)
-        for number in range(5):
-            socket.send(json.dumps({"type": "step", "data": {"number": number}}))
-        totals = [json.loads(socket.recv(10))["data"]["observation"]["total"] for _ in range(5)]
-    assert totals == [0, 1, 3, 6, 10]
-
-
 def test_environments_that_wait_can_leave_the_event_loop(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(adder, sessions=2, threads=True))) as address, dial(address) as socket:
         ask(socket, "reset", seed=2)
@@ -392,11 +362,6 @@ def test_the_schema_names_every_field_that_is_sent(address: str) -> None:
     assert {choice["title"] for choice in described["action"]["anyOf"]} == {"AdderAction", "TextAction"}
 
 
-def test_data_may_not_hide_a_field() -> None:
-    with pytest.raises(WireError, match="terminated"):
-        observation_data(Observation(text="", data={"terminated": True}))
-
-
 def test_data_that_hide_a_field_are_found_when_the_application_is_made(adder: EnvironmentSpec) -> None:
     class Hiding(type(adder.make())):
         def reset(self, **options: Any) -> Observation:
@@ -432,11 +397,6 @@ def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec
     assert answer is not None
     answer.encode()
     assert json.loads(answer)["data"]["observation"]["action_valid"] is False
-
-
-def test_no_places_is_an_error(adder: EnvironmentSpec) -> None:
-    with pytest.raises(ConfigError, match="at least 1"):
-        create_app(adder, sessions=0)
 
 
 def test_pages_of_other_names_and_overlong_bodies_are_refused(
@@ -498,16 +458,4 @@ def test_what_a_served_environment_gives_is_made_plain_and_a_temporary_fault_is_
     assert (shown["x"], shown["grid"], shown["kinds"], shown["system_prompt"]) == (0.5, [[0.0, 0.0]], [1], "")
     assert (went["reward"], went["done"], last["reward"], last["done"]) == (0.5, False, 0.5, True)
     assert state["step_count"] == 2
-    session.close()
-
-
-def test_an_episode_whose_start_cannot_be_told_has_not_begun(adder: EnvironmentSpec) -> None:
-    class Odd(Numbers):
-        def reset(self, **options: Any) -> Observation:
-            return Observation(text="go", data={"thing": object()})
-
-    session = Session(replace(adder, make=Odd), SessionSlots(1))
-    assert "'thing'] is of type object" in (session.handle('{"type": "reset"}') or "")
-    with pytest.raises(WireError, match="no episode is running"):
-        session.step({"text": "a"})
     session.close()

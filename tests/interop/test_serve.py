@@ -162,19 +162,6 @@ def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, lo
         )
 
 
-def test_completion_logprobs_in_streams(client: openai.OpenAI) -> None:
-    events = list(
-        client.completions.create(
-            model="tiny", prompt="7", max_tokens=6, logprobs=0, stream=True, extra_body={"return_token_ids": True}
-        )
-    )
-    ids = [token for event in events for token in event.choices[0].token_ids]  # type: ignore[attr-defined]
-    values = [value for event in events for value in event.choices[0].logprobs.token_logprobs]  # type: ignore[union-attr]
-    assert 0 < len(ids) == len(values) <= 6
-    assert len(ids) == 6 or events[-1].choices[0].finish_reason == "stop"
-    assert hasattr(events[0].choices[0], "prompt_token_ids")
-
-
 def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
     texts = {
         client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, seed=seed)
@@ -450,24 +437,6 @@ def test_requests_take_room_for_themselves_and_not_for_all_rows(loaded: LoadedMo
         finished(5)
         assert max(rows for rows, _ in sizes) == 8
         assert [answers[number] for number in range(5, 10)] == [answers[number] for number in range(5)]
-    finally:
-        batch.close()
-
-
-def test_an_idle_model_gives_the_room_of_a_long_request_back(loaded: LoadedModel) -> None:
-    """Every row kept room for the longest request that there had ever been."""
-    batch = ContinuousBatch(loaded, rows=2)
-    batch.start()
-    try:
-        for _ in range(2):  # it answers again behind the pause
-            told: queue.Queue[Sampled | Exception] = queue.Queue()
-            settings = SamplingConfig(max_new_tokens=1)
-            batch.submit(Generation(prompt=[5] * 1000, sampling=settings, seed=0, tell=told.put))
-            assert isinstance(told.get(timeout=60), Sampled)
-            deadline = time.monotonic() + 20
-            while len(batch._cache) and time.monotonic() < deadline:
-                time.sleep(0.001)
-            assert not len(batch._cache)
     finally:
         batch.close()
 

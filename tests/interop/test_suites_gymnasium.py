@@ -112,16 +112,6 @@ def test_an_id_of_another_package_is_made_as_gymnasium_makes_it(
     assert puddle.reset(seed=0).text.splitlines()[-1] == "HFFG"
 
 
-def test_a_wrapper_is_a_class_like_any(tmp_path: Path) -> None:
-    (tmp_path / "wrapped.py").write_text(
-        "import gymnasium\n"
-        "class Wrapped(gymnasium.ObservationWrapper):\n"
-        "    def __init__(self): super().__init__(gymnasium.make('CliffWalking-v1'))\n"
-        "    def observation(self, observation): return [int(observation), 7]\n"
-    )
-    assert environments.load(f"{tmp_path}/wrapped.py:Wrapped").make().reset(seed=0).text == "[36, 7]"
-
-
 def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:
     """It got the answer's text, so that every answer was the same to it, without a word."""
     spec = environments.from_class(Line)
@@ -195,11 +185,6 @@ def _broken(self: Any) -> None:
 def test_a_class_that_cannot_be_played_is_refused(members: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         environments.from_class(_line(**members))
-
-
-def test_a_value_that_is_refused_is_named_with_its_option() -> None:
-    with pytest.raises(ConfigError, match="cannot be made with map_name='zzz': KeyError: 'zzz'"):
-        environments.load("gymnasium:FrozenLake-v1?map_name=zzz")
 
 
 @pytest.mark.parametrize("query", ["is_slippery", "is_slippery=false&", "=1&"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gradus.core import ConfigError
-from gradus.training.run.trackers import TRACKERS, Trackers, figures, open_trackers
+from gradus.training.run.trackers import Trackers, figures, open_trackers
 
 RECORDS: list[Mapping[str, Any]] = [
     {"kind": "step", "step": 1, "reward_mean": 0.25, "kl": None, "seconds": {"policy": 1.5}, "metrics": {"play": 0.5}},
@@ -102,12 +102,6 @@ def test_a_resumed_run_replaces_the_steps_it_takes_again(tmp_path: Path) -> None
     assert seen == [(1, 0.1), (2, 0.2), (3, 0.4), (4, 0.5)]
 
 
-def test_nothing_is_written_before_the_first_record(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
-    open_trackers(["tensorboard"], tmp_path).close()
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
 def test_a_missing_package_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gradus-rl\[wandb\]"):
@@ -118,29 +112,6 @@ def test_names_are_checked_before_anything_is_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="mlflow"):
         open_trackers(["tensorboard", "mlflow"], tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tracker_that_fails_to_close_does_not_keep_the_others_open(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    closed: list[str] = []
-
-    class Loud:
-        def __init__(self, folder: Path, *, name: str, config: Mapping[str, Any]) -> None: ...
-        def log(self, record: Mapping[str, Any]) -> None: ...
-        def close(self) -> None:
-            closed.append("loud")
-            raise RuntimeError("no space left")
-
-    class Quiet(Loud):
-        def close(self) -> None:
-            closed.append("quiet")
-
-    monkeypatch.setitem(TRACKERS, "loud", Loud)
-    monkeypatch.setitem(TRACKERS, "quiet", Quiet)
-    with pytest.raises(RuntimeError, match="no space"):
-        open_trackers(["loud", "quiet"], tmp_path).close()
-    assert sorted(closed) == ["loud", "quiet"]
 
 
 def test_nothing_is_imported_that_was_not_asked_for(tmp_path: Path) -> None:

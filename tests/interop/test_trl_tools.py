@@ -168,25 +168,6 @@ def test_an_environment_class_runs_unchanged_and_owns_its_reward():
     assert [tool["function"]["name"] for tool in groups[0].episodes[0].tools] == ["increment"]
 
 
-def test_async_reward_functions_work_with_a_factory():
-    meeting = asyncio.Event()
-
-    async def first(environments, **kwargs):
-        await meeting.wait()
-        return steps_left(environments)
-
-    async def second(environments, **kwargs):
-        meeting.set()
-        return [0.0] * len(environments)
-
-    spec = trl_environment("increment", environment_factory=IncrementEnv, reward_funcs=[first, second])
-    episode = roll_out(spec, FunctionPolicy("idle", lambda observation, script: "done"), [spec.train_task(0)]).episodes[
-        0
-    ]
-    assert episode.reward.error is None
-    assert episode.reward.components["first"] > 0
-
-
 def test_parts_of_a_prompt_are_joined_and_class_methods_are_tools():
     class Named(IncrementEnv):
         @classmethod
@@ -246,21 +227,6 @@ def test_rows_that_are_all_the_same_leave_the_question_to_the_seed():
     trained = {spec.identify(spec.train_task(index)).id for index in range(40)}
     assert len(trained) == 40
     assert trained.isdisjoint(spec.identify(task).id for task in spec.tasks("main"))
-
-
-def test_a_seed_alone_is_a_row_for_training():
-    """A client of a served environment sends no more than a seed; that was a KeyError."""
-    spec = trl_environment("x", reward_funcs=called, rows=[{"prompt": str(n)} for n in range(10)])
-    assert [spec.make().reset(seed=seed).text for seed in (0, 7, 8, 17)] == ["0", "7", "0", "1"]
-
-
-def test_one_reward_function_needs_no_list():
-    rows = [{"prompt": str(n)} for n in range(5)]
-    spec = trl_environment("x", tools=[multiply], reward_funcs=steps_left, rows=rows)
-    assert (
-        spec.grader().weights
-        == trl_environment("x", tools=[multiply], reward_funcs=[steps_left], rows=rows).grader().weights
-    )
 
 
 class Guess:

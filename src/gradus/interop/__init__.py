@@ -1,6 +1,6 @@
 """Bridges to what people have: OpenEnv, Gymnasium, TRL, trackers, the Hub, and samplers behind HTTP.
 
-Each file is one bridge and imports what it bridges only when it is used, so that nothing here costs what is not asked for.
+Each bridge imports its library only when it is used.
 """
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What a server lets in: hosts and origins, a token, and bodies of a bounded size in a bounded time."""
+"""Limits what a server lets in: hosts and origins, a token, and bodies of a bounded size in a bounded time."""
 
 from __future__ import annotations
 

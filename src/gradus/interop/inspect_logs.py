@@ -164,7 +164,7 @@ def _stable(name: int | str) -> int:
 
 
 def log_spec(log: InspectLog) -> EnvironmentSpec:
-    """What a comparison must know of a log's task. Nothing can be rolled out in it."""
+    """Returns what a comparison must know of a log's task. Nothing can be rolled out in it."""
 
     def cannot(*_: Any) -> Any:
         raise ConfigError(f"{log.task} is known by its log alone; it cannot be rolled out here")

@@ -112,7 +112,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
 
 
 def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, Any]]:
-    """What the card's example asks the model."""
+    """Returns what the card's example asks the model."""
     from transformers import AutoTokenizer
 
     if (model / "tokenizer_config.json").is_file():
@@ -120,7 +120,7 @@ def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, 
             tokenizer = AutoTokenizer.from_pretrained(model)
             renderer = ChatRenderer(tokenizer, keep_history=True, template_options=settings.template_options)
             return what_to_ask(renderer, settings.system_prompt)
-        except Exception:  # whatever a tokenizer's own code says: an example is no reason to refuse an upload
+        except Exception:  # whatever a tokenizer's own code says: an upload is not refused for its example
             pass
     system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
     return [*system, {"role": "user", "content": "..."}]

@@ -159,7 +159,7 @@ def _row(episode: Episode, credited: Sequence[TrainingSample]) -> dict[str, Any]
 
 
 def _empty(renderer: ChatRenderer) -> dict[str, Any]:
-    """What stands for an episode that failed: TRL wants a row, and this one trains nothing and has no reward."""
+    """Stands for an episode that failed: TRL wants a row, and this one trains nothing and has no reward."""
     stop = min(renderer.stop_ids)
     masked = {"logprobs": [0.0], "env_mask": [0], "token_advantages": [0.0]}
     return {"prompt_ids": [stop], "completion_ids": [stop], **masked, "reward": None}

@@ -36,7 +36,7 @@ _NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageResult:
-    """What was written. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
+    """The package that was written. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
 
     folder: Path
     files: Sequence[str]

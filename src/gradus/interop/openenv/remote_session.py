@@ -57,7 +57,7 @@ class OpenEnvClient:
 
     @property
     def system_prompt(self) -> str:
-        """What the server gives as ``system_prompt``, or what it says of itself and of its actions."""
+        """Returns the server's ``system_prompt``, or what it says of itself and of its actions."""
         return self._system_prompt
 
     @property

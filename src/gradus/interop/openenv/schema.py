@@ -1,4 +1,4 @@
-"""What an OpenEnv server says about itself: the schemas of its messages, its metadata, and its OpenAPI document."""
+"""Describes an environment to OpenEnv clients: the schemas of its messages, its metadata, and its OpenAPI document."""
 
 from __future__ import annotations
 

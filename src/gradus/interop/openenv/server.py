@@ -36,7 +36,7 @@ _NO_SUCH_METHOD = -32601  # JSON-RPC 2.0
 
 @dataclass
 class _Server:
-    """What the routes share. ``threads``: environment calls leave the event loop, for environments that wait or compute long."""
+    """State that the routes share. ``threads``: environment calls leave the event loop, for environments that wait or compute long."""
 
     spec: EnvironmentSpec
     places: SessionSlots

@@ -44,7 +44,7 @@ class SessionSlots:
         self._lock = Lock()  # connections may be handled in threads
 
     def take(self) -> None:
-        """Take a place, or say that there is none; the client may ask again on the same connection."""
+        """Take a place. Raises WireError if all are taken; the client may ask again on the same connection."""
         with self._lock:
             if self.taken < self.capacity:
                 self.taken += 1
@@ -132,7 +132,7 @@ class Session:
         return observation, *shown
 
     def _asked(self, condition: Any, seed: int | None) -> Task:
-        """What a reset asks for, the client's own options aside."""
+        """Returns the task that a reset asks for, without the client's own options."""
         name = self._spec.name
         if condition is None:
             return (
@@ -191,7 +191,7 @@ class Session:
         return replace(observation, reward=self._graded(environment))
 
     def _graded(self, environment: Environment) -> float:
-        """What the default grader says of the episode that has ended."""
+        """Returns the default grader's reward of the episode that has ended."""
         taken = [(_as_text(action), after) for action, after in self._taken]
         episode = stepped_episode(self._spec, environment, self._task, self._first, taken)
         (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())

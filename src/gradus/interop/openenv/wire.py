@@ -55,7 +55,7 @@ def clashing(observation: Observation) -> list[str]:
 def observation_data(
     observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """What a reset or a step answers: ``{"observation": {...}, "reward": x, "done": b}``.
+    """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
     Those of :data:`TOOL_FIELDS` that are empty are left out.

@@ -42,7 +42,7 @@ _MOST_WAITING = 4096  # requests that wait for a row; more are refused until som
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may ask for what.
+    """Limits on clients.
 
     ``hosts``: names that Host and Origin may have, None for any. ``token``: what every request but /health must carry.
     ``weights``: the folder below which clients may name weights to load; None leaves that route out.

@@ -58,7 +58,7 @@ def _answered(renderer: ChatRenderer | ToolRenderer, text: str, calls: Sequence[
 
 
 def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
-    """What renders and reads calls of these tools. Raises ApiError for what cannot be a tool, or not with this chat template."""
+    """Returns what renders and reads calls of these tools. Raises ApiError for what cannot be a tool, or not with this chat template."""
     for tool in tools:
         function = tool.get("function")
         name = function.get("name") if isinstance(function, Mapping) else None

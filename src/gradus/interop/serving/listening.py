@@ -74,6 +74,6 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 def url(listener: socket.socket, host: str, *, scheme: str = "http", path: str = "") -> str:
-    """What a client calls."""
+    """Returns the address that a client calls."""
     shown = f"[{host}]" if ":" in host else host
     return f"{scheme}://{shown}:{listener.getsockname()[1]}{path}"

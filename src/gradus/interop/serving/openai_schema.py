@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible client may send, and the errors it gets in OpenAI's form."""
+"""Reads what an OpenAI-compatible client sends, and makes the errors it gets in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StreamOptions(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """What chat and plain completions share. Fields beyond these are checked by :func:`parse_body`."""
+    """Fields that chat and plain completions share. Fields beyond these are checked by :func:`parse_body`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 

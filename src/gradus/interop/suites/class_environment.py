@@ -59,7 +59,7 @@ class ClassEnvironment:
         return rules or (f"Answer with one of: {', '.join(sorted(self._actions))}." if self._actions else "")
 
     def expert(self) -> str:
-        """What the class itself would answer now. Raises EnvironmentFault if that is not one of its actions."""
+        """Returns the class's own answer of this moment. Raises EnvironmentFault if that is not one of its actions."""
         given = settled(self._inner.expert())
         if given is None or (self._actions and str(given).strip() not in self._actions):
             expected = f"one of {', '.join(sorted(self._actions))}" if self._actions else "an answer"
@@ -82,7 +82,7 @@ class ClassEnvironment:
         return self._took(settled(self._inner.step(taken)), error)
 
     def outcome(self) -> Mapping[str, Any]:
-        """What the class's own ``outcome`` says, if it has one, and the number of steps."""
+        """Returns the number of steps, and the class's own ``outcome`` if it has one."""
         own: Callable[[], Any] | None = getattr(self._inner, "outcome", None)
         return {"steps": self._steps, **((settled(own()) if own else None) or {})}
 
@@ -104,7 +104,7 @@ class ClassEnvironment:
         return as_text(seen)
 
     def _understood(self, action: str) -> tuple[Any, str | None]:
-        """What the class is given, and what was wrong with the answer."""
+        """Returns what the class is given, and what was wrong with the answer."""
         if not self._actions:
             return action, None
         if (known := self._actions.get(action.strip())) is not None:

@@ -1,4 +1,4 @@
-"""What games of a suite have in common: their grader, their policies, and an environment record made of them."""
+"""Makes an environment record of a game: its grader, its policies, its words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def game_spec(
     """A game as an environment. ``random_move`` plays a legal move; ``moves(seed)`` is some move, for the audit.
 
     A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
-    panel's, from worst to best; silence is no rung if a random move stands in for what cannot be understood.
+    panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
     """
     scripted: dict[str, Answer] = {"random": random_move, "silence": lambda _, __: "", **(policies or {})}
     spec = EnvironmentSpec(

@@ -24,7 +24,7 @@ _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _MEANINGS = {  # where the environment's own description does not say it
     "TaxiEnv": "yellow: the taxi, empty; green: the taxi with the passenger; blue: the passenger; magenta: the destination."
 }
-_NUMBERS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)*")  # a hyphen behind a letter or digit is no minus
+_NUMBERS = re.compile(r"(?:(?<!\w)[-−])?\d+(?:\.\d+)*")  # a hyphen behind a letter or digit is not a minus
 _TURNS = 100
 _RULES = 1200  # characters of an environment's own description
 
@@ -95,7 +95,7 @@ class GymnasiumText(ClassEnvironment):
 
     @property
     def system_prompt(self) -> str:
-        """What the actions are, in the environment's own words if it has some, and what the drawing's colors are if it has several."""
+        """Says what the actions are, in the environment's own words if it has some, and what the drawing's colors are if it has several."""
         kind = type(self._inner.unwrapped)
         section = re.search(r"## Action Space\n(.*?)(?=\n\s*## |\Z)", inspect.getdoc(kind) or "", re.DOTALL)
         text = section[1].strip()[:_RULES] if section else ""
@@ -129,7 +129,7 @@ class GymnasiumText(ClassEnvironment):
         return _COLORS.sub(lambda code: self._mark(code[0]), drawn).strip()
 
     def _mark(self, code: str) -> str:
-        """What stands for a color's code: its name, or a star where a drawing has one color."""
+        """Returns what stands for a color's code: its name, or a star where a drawing has one color."""
         if code in _ENDS:
             return ""
         return f"<{_color(code)}>" if self._colored else "*"
@@ -143,7 +143,7 @@ def _color(code: str) -> str:
 
 
 def _number(answer: str) -> int | None:
-    """The last number, if it is one that can be an action: -1 and 1.5 are none, though they have digits that are."""
+    """The last number, if it is one that can be an action: -1 and 1.5 are not, though single digits in them are."""
     numbers = _NUMBERS.findall(answer)
     return int(numbers[-1]) if numbers and numbers[-1].isdecimal() and len(numbers[-1]) < 10 else None
 

@@ -1,4 +1,4 @@
-"""What all suites share: their lists of names, options behind a name, and the message if a package is missing."""
+"""Shared by all suites: lists of names, options behind a name, and the message if a package is missing."""
 
 from __future__ import annotations
 

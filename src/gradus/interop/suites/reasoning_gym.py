@@ -94,8 +94,8 @@ class ReasoningGymTasks:
         return None
 
     def item(self, split: str, seed: int) -> Item:
-        """The first item from the seed's place on that belongs to the split. One whose right answer is empty is none: in an answer it could
-        not be told from nothing."""
+        """The first item from the seed's place on that belongs to the split. An item whose right answer is empty is left out: it
+        could not be told from silence."""
         start = _FIRST[split] + (seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed)
         low, high = _SHARES[split]
         for attempt in range(_BLOCK):
@@ -113,7 +113,7 @@ class ReasoningGymTasks:
         return few + [self.item("train", TRAIN_SEEDS + index) for index in range(len(few), number)]
 
     def judge(self, item: Item, text: str) -> Verdict:
-        """What ``score_answer`` says of the marked answer. What it raises is an error of this answer."""
+        """Scores the marked answer by ``score_answer``. What that raises is an error of this answer."""
         reading = read_answer(text)
         try:
             score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)

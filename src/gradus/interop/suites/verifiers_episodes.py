@@ -111,7 +111,7 @@ class VerifiersEpisode:
         return call if problem is None else replace(call, fault="refused", error=problem)
 
     def _seen(self, told: Mapping[str, Any]) -> Observation:
-        """What verifiers tells, as an observation. Its first system message is the system prompt."""
+        """Reads what verifiers tells as an observation. Its first system message is the system prompt."""
         messages = [as_message(each) for each in told["messages"]]
         if messages and messages[0].role == "system":
             self.system_prompt = messages.pop(0).content
