@@ -16,7 +16,7 @@ from gradus.evidence.evaluation import evaluate
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext, run_policies
 from gradus.runs.stages.evaluation_processes import roll_out_beside, workers_worth
-from gradus.runs.stages.training import make_nano_model
+from gradus.runs.stages.training_stages import make_nano_model
 
 NAMES = ["random", "base", "bayes"]
 

@@ -14,8 +14,9 @@ from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError, GradusError
 from gradus.runs.checks.findings import Finding, findings_table, from_error, passed, status_of, to_json
-from gradus.runs.checks.model import context, disk, memory, model, probe, spelling, too_long
+from gradus.runs.checks.model import context, disk, model, probe, spelling, too_long
 from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
+from gradus.runs.checks.plan import memory
 from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
 from gradus.runs.checks.subject import Subject
 from gradus.runs.checks.tasks import data, environment, gold

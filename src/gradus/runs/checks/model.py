@@ -11,7 +11,6 @@ from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
 from gradus.runs.checks.subject import Subject
 
 GIB = 2**30
-_TIGHT = 0.8  # of the memory: a forecast is within a quarter
 _OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
 
 
@@ -103,22 +102,6 @@ def context(subject: Subject) -> list[Finding]:
         report = failed if subject.trained else warned
         return [report(f"a right answer has {longest.answer} tokens, {allowed} may be sampled", way)]
     return [passed(f"the longest sequence needs {longest.needed} of {held or 'any number of'} tokens")]
-
-
-def memory(subject: Subject) -> list[Finding]:
-    """The forecast of `gradus plan` for GRPO, against what this machine has."""
-    from gradus.runs.checks.plan import forecast_of
-    from gradus.runs.planning.forecast import check_fits, make_plan, time_text
-    from gradus.runs.planning.hardware import this_machine
-
-    config = subject.recipe.grpo
-    shape, lengths = forecast_of(subject)
-    plan = make_plan(shape, config, lengths, this_machine())
-    check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, {time_text(plan.hours)} of GRPO"
-    if plan.peak > _TIGHT * plan.hardware.memory:
-        return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
-    return [passed(line)]
 
 
 def probe(subject: Subject) -> list[Finding]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError
+from gradus.runs.checks.findings import Finding, passed, warned
 from gradus.runs.checks.model import too_long
 from gradus.runs.checks.subject import Subject
-from gradus.runs.planning.forecast import GIB, Plan, fit_to_memory, make_plan
+from gradus.runs.planning.forecast import GIB, Plan, check_fits, fit_to_memory, make_plan, time_text
 from gradus.runs.planning.hardware import PRESETS, this_machine
 from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.runs.recipe.record import Recipe
@@ -20,6 +21,7 @@ from gradus.runs.recipe.starter import by_size
 from gradus.training.config import GrpoConfig
 from gradus.training.trainer_config import TrainerConfig
 
+_TIGHT = 0.8  # of the memory: a forecast is within a quarter
 _KEPT_FREE = 0.92  # of a card: the rest is the driver's and the libraries'
 _LARGE = (
     40 * GIB
@@ -50,6 +52,18 @@ def fitted_plan(
         return make_plan(shape, recipe.grpo, lengths, hardware), recipe.grpo, []
     plan, config, changed = fit_to_memory(shape, recipe.grpo, lengths, hardware)
     return plan, config, [*changed, *_for_sft(changed)]
+
+
+def memory(subject: Subject) -> list[Finding]:
+    """The forecast of `gradus plan` for GRPO, against what this machine has."""
+    config = subject.recipe.grpo
+    shape, lengths = forecast_of(subject)
+    plan = make_plan(shape, config, lengths, this_machine())
+    check_fits(plan, config)  # raises, naming the setting to change
+    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, {time_text(plan.hours)} of GRPO"
+    if plan.peak > _TIGHT * plan.hardware.memory:
+        return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
+    return [passed(line)]
 
 
 def _for_sft(changed: Sequence[str]) -> list[str]:

@@ -30,8 +30,8 @@ from gradus.runs.stages.evaluation import (
 from gradus.runs.stages.evaluation_processes import roll_out_beside, workers_worth
 from gradus.runs.stages.report_episodes import write_report_episodes
 from gradus.runs.stages.teaching import spent, teach
-from gradus.runs.stages.training import begun, grpo_stage, make_nano_model, read_lessons, sft_stage
 from gradus.runs.stages.training_processes import training_processes
+from gradus.runs.stages.training_stages import begun, grpo_stage, make_nano_model, read_lessons, sft_stage
 from gradus.stats import format_number
 from gradus.training.data.tasks import reserved_ids
 

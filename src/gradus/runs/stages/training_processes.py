@@ -12,6 +12,7 @@ import torch
 
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation_processes import known_elsewhere
+from gradus.runs.stages.training_stages import grpo_stage, read_lessons, sft_stage
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.local_processes import beside, together
 from gradus.training.distributed.processes import world
@@ -46,7 +47,7 @@ def training_processes(
 
 
 def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
-    """Why one process trains, whatever the recipe wants; None if several can."""
+    """The reason why one process trains, in spite of the recipe; None if several can."""
     if world().size > 1 or torch.distributed.is_initialized():
         return "a launcher decides how many there are"
     if config.device != "cpu" and (config.device != "auto" or torch.cuda.is_available()):
@@ -62,13 +63,11 @@ def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
 
 def train_beside(given: Mapping[str, Any]) -> None:
     """Train in a process that :func:`training_processes` started."""
-    from gradus.runs.stages import training as stages
-
     with beside(given) as told:
         recipe, folder = Recipe.model_validate(told["recipe"]), Path(told["folder"])
         if told["stage"] == "sft":
-            episodes = stages.read_lessons(recipe.spec(), [Path(each) for each in told["data"]])
-            stages.sft_stage(recipe, told["model"], episodes, folder, resume=told["resume"])
+            episodes = read_lessons(recipe.spec(), [Path(each) for each in told["data"]])
+            sft_stage(recipe, told["model"], episodes, folder, resume=told["resume"])
         else:
             grader = recipe.spec().grader(recipe.grader_name)
-            stages.grpo_stage(recipe, told["model"], folder, grader, resume=told["resume"])
+            grpo_stage(recipe, told["model"], folder, grader, resume=told["resume"])
