@@ -18,24 +18,8 @@ from gradus.sandbox.confinement import confine, has_landlock
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 
 
-def _run(code, folder, **options):
-    return run_sandboxed([sys.executable, "-I", "-c", code], folder, **options)
-
-
-def test_the_folder_keeps_what_was_written_and_nothing_else_can_be(tmp_path):
-    outside = tmp_path / "outside"
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "given.txt").write_text("seven")
-    code = (
-        "print(open('given.txt').read()); open('made.txt', 'w').write('x')\n"
-        f"for path in ({str(outside)!r}, '/tmp/{tmp_path.name}-out', '/etc/out'):\n"
-        "    try: open(path, 'w')\n    except OSError as error: print('refused', error.errno)\n"
-    )
-    result = _run(code, inside)
-    assert (result.code, result.stdout.split()) == (0, ["seven", *["refused", "30"] * 3])
-    assert (inside / "made.txt").read_text() == "x"
-    assert not outside.exists()
+def _run(code, **options):
+    return run_sandboxed([sys.executable, "-I", "-c", code], **options)
 
 
 def test_a_python_below_the_folder_that_programs_work_in_is_found(monkeypatch):
@@ -64,43 +48,27 @@ def test_an_interpreter_that_cannot_start_inside_is_told_and_no_wrong_answer(tmp
         run_python("print(1)")
 
 
-def test_there_is_no_network_no_foreign_process_and_no_secret_of_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("API_KEY", "hunter2")
-    hidden = tmp_path / "hidden"
-    work = tmp_path / "work"
-    for folder in (hidden, work):
-        folder.mkdir()
-    (hidden / "gold.txt").write_text("42")
-    code = (
-        "import os, socket\n"
-        f"print(os.environ.get('API_KEY'), os.listdir({str(hidden)!r}), os.getpid())\n"
-        "try: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError as error: print(error.errno)\n"
-        f"try: os.kill({os.getpid()}, 0)\nexcept ProcessLookupError: print('nobody')\n"
-    )
-    result = _run(code, work, hidden=[str(hidden)])
-    assert result.stdout.split("\n")[:3] == ["None [] 2", "101", "nobody"]
-    assert (hidden / "gold.txt").read_text() == "42"
-
-
-def test_what_takes_too_long_ends_with_all_its_children(tmp_path):
+def test_what_takes_too_long_ends_with_all_its_children():
     code = (
         "import os, time\n"
-        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(1.5)\n    open('late.txt', 'w')\n    os._exit(0)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\n    os._exit(0)\n"
         "print('begun', flush=True); time.sleep(60)\n"
     )
-    result = _run(code, tmp_path, seconds=0.7)
+    result = run_sandboxed([sys.executable, "late-gradus.py"], files={"late-gradus.py": code}, seconds=0.7)
     assert (result.code, result.stdout) == (None, "begun\n")
-    time.sleep(1.2)
-    assert not (tmp_path / "late.txt").exists()
+    deadline = time.monotonic() + 20
+    while running("late-gradus.py"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("unsafe", [False, True])
-def test_memory_output_and_exit_codes_are_bounded_and_told(tmp_path, unsafe):
-    assert "MemoryError" in _run("x = bytearray(2 << 30)", tmp_path, unsafe=unsafe).stderr
-    flood = _run("print('y' * (3 << 20))", tmp_path, unsafe=unsafe)
+def test_memory_output_and_exit_codes_are_bounded_and_told(unsafe):
+    assert "MemoryError" in _run("x = bytearray(2 << 30)", unsafe=unsafe).stderr
+    flood = _run("print('y' * (3 << 20))", unsafe=unsafe)
     assert flood.limit == "output"
     assert len(flood.stdout) <= 1 << 20
-    assert _run("import sys; print(sys.stdin.read()); sys.exit(7)", tmp_path, stdin="hello", unsafe=unsafe).code == 7
+    assert _run("import sys; print(sys.stdin.read()); sys.exit(7)", stdin="hello", unsafe=unsafe).code == 7
 
 
 def running(name: str) -> list[int]:
@@ -233,13 +201,6 @@ def _tried_inside(folder):
     return [given.code, given.stdout.split(), os.listdir(folder), run_python("raise SystemExit(3)").code]
 
 
-def _cannot_hide(folder):
-    try:
-        run_sandboxed([sys.executable, "-c", "print(1)"], hidden=[folder])
-    except OSError as error:
-        return str(error)
-
-
 @pytest.mark.skipif(not has_landlock(), reason="needs Landlock")
 def test_inside_a_sandbox_a_program_reaches_no_more_than_in_its_own():
     """It could not be run at all there: /proc cannot be written."""
@@ -247,7 +208,6 @@ def test_inside_a_sandbox_a_program_reaches_no_more_than_in_its_own():
     assert code == 0
     assert said == ["13", "True", "True", "13", "30", "1", "1", "1", "13"], said
     assert (left, other) == (["expected.txt"], 3)
-    assert "cannot be hidden" in _confined(_cannot_hide)
 
 
 @pytest.mark.parametrize("unsafe", [False, True])

@@ -95,48 +95,38 @@ def _check_interpreter(python: str, unsafe: bool) -> None:
 
 def run_sandboxed(
     command: Sequence[str],
-    folder: str | os.PathLike[str] | None = None,
     *,
     files: Mapping[str, str] | None = None,
     stdin: str = "",
     seconds: float = 10.0,
     memory: int = 1 << 30,
-    hidden: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
     unsafe: bool = False,
 ) -> Finished:
     """Run a command. Raises OSError if no sandbox can be made, and never runs the command then.
 
-    With a ``folder``: it works there, what it writes there stays, and it can read all that this user can but what is ``hidden``
-    (folders that look empty to it). Without one: it works in an empty folder of 16 MiB that is gone afterwards, and reads
-    nothing but the system's folders and this Python's. ``files`` (name -> text) are written there first.
-
-    It sees no network and no process but its own, and ends with all its children after ``seconds`` by the clock, beyond
-    ``memory`` bytes of all of them together, 64 processes or a mebibyte of output. ``environ``: its environment variables; few if left
-    out. ``unsafe`` runs it without a sandbox, bounded in time, memory of one process and output alone.
+    It works in an empty folder of 16 MiB that is gone afterwards, and reads nothing but the system's folders and this Python's.
+    ``files`` (name -> text) are written there first. It sees no network, no process but its own and few environment variables. It ends
+    with all its children after ``seconds`` by the clock, beyond ``memory`` bytes of all of them together, 64 processes or a mebibyte of
+    output. ``unsafe`` runs it without a sandbox, bounded in time, memory of one process and output alone.
 
     Called in a process that is confined itself, as the audit confines graders, it shares that sandbox, reads and writes no more than it
-    would in its own, sees the other processes there, and nothing can be ``hidden`` from it (OSError).
+    would in its own, and sees the other processes there.
     """
     with ExitStack() as stack:
         inside = is_confined()
-        own = folder is None and (unsafe or inside)  # SCRATCH is another's there
-        private = stack.enter_context(tempfile.TemporaryDirectory()) if own else SCRATCH
-        place = private if folder is None else os.path.realpath(folder)
-        standard = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": place}
+        own = unsafe or inside  # SCRATCH is another's there
+        place = stack.enter_context(tempfile.TemporaryDirectory()) if own else SCRATCH
         request = {
             "command": list(command),
             "folder": place,
-            "kept": folder is not None,
             "files": dict(files or {}),
             "stdin": stdin,
-            "only": _python_folders() if folder is None else None,
-            "hidden": list(hidden),
+            "only": _python_folders(),
             "memory": memory,
             "processes": _PROCESSES,
             "cpu_seconds": math.ceil(seconds),
             "confined": not unsafe and ("inside" if inside else True),
-            "environ": standard if environ is None else dict(environ),
+            "environ": {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": place},
         }
         deadline = time.monotonic() + seconds
         run = _start(request, stack)

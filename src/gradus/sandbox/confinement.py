@@ -48,22 +48,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _inside = False
 
 
-class View:
-    """The folders that can be read inside. ``only``: these besides the system's; None for all. ``hidden``: folders that look empty.
-
-    ``kept``: the scratch folder is the real one, and what is written there stays.
-    """
-
-    def __init__(self, *, only: Sequence[str] | None = None, hidden: Sequence[str] = (), kept: bool = False) -> None:
-        self.only, self.hidden, self.kept = only, hidden, kept
-
-
 def confine(
     scratch: str,
     *,
     memory: int = 8 << 30,
     processes: int = 64,
-    view: View | None = None,
+    only: Sequence[str] | None = None,
     keep: Sequence[int] = (),
     report: int | None = None,
 ) -> None:
@@ -71,9 +61,9 @@ def confine(
 
     The caller goes on in a process of its own, with two parents that wait for it: one outside, which ends as it ends, and one
     inside, which ends everything if there are more than ``processes`` or they use more than ``memory`` bytes more than now.
+    ``only``: the folders that can be read inside, besides those of the system; None for all.
     ``keep``: open files that stay open besides output and errors. ``report``: a file descriptor that is told how it ended: "code N" or "limit NAME".
     """
-    view = view or View()
     started, go = os.pipe()
     owner = _leave_namespaces()
     first = os.fork()
@@ -83,8 +73,8 @@ def confine(
     os.close(go)
     os.setsid()
     _close_files({1, 2, started, *keep, *(() if report is None else (report,))})
-    _mount_view(scratch, view)
-    _drop_rights(owner and view.only is not None)
+    _mount_view(scratch, only)
+    _drop_rights(owner and only is not None)
     if not os.read(started, 1):  # the parent ended before this process was bound to it
         os._exit(1)
     os.close(started)
@@ -115,16 +105,14 @@ def _landlock_version() -> int:
     return _libc.syscall(_RULES, None, 0, _VERSION)
 
 
-def restrict(scratch: str, view: View) -> None:
-    """Shut a process that is confined already in once more: it writes in ``scratch`` alone, reads that, the system and ``view.only``, and
-    reaches no process but its own. Raises OSError if the system has no Landlock, or if something shall look empty (``view.hidden``)."""
+def restrict(scratch: str, only: Sequence[str]) -> None:
+    """Shut a process that is confined already in once more: it writes in ``scratch`` alone, reads that, the system and ``only``, and
+    reaches no process but its own. Raises OSError if the system has no Landlock."""
     version = _checked(_landlock_version(), "Landlock")
-    if view.hidden:
-        raise OSError(f"{', '.join(view.hidden)} cannot be hidden from a command inside a sandbox")
     rights = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
     attributes = struct.pack("QQQ", rights, 0, _OWN_SIGNALS)[: 24 if version >= 6 else 8]
     rules = _checked(_libc.syscall(_RULES, attributes, len(attributes), 0), "Landlock")
-    folders = ["/"] if view.only is None else [*view.only, *(f"/{name}" for name in _SYSTEM)]
+    folders = [*only, *(f"/{name}" for name in _SYSTEM)]
     allowed = dict.fromkeys(folders, _READ) | dict.fromkeys(_DEVICES, _ANY_FILE & rights) | {scratch: rights}
     for path, right in allowed.items():
         if os.path.exists(path):
@@ -161,18 +149,15 @@ def _close_files(kept: set[int]) -> None:
                 os.close(number)
 
 
-def _mount_view(scratch: str, view: View) -> None:
-    """The file system as it is seen inside."""
+def _mount_view(scratch: str, only: Sequence[str] | None) -> None:
+    """Mount the file system as it is seen inside."""
     _mount("none", "/", "", _PRIVATE | _WITH_CHILDREN)
-    covered = ["dev", "run"] if view.only is None else [name for name in os.listdir("/") if name not in _SYSTEM]
-    wanted = (*_DEVICES, *(view.only or ()), *([scratch] if view.kept else ()))
-    handles = {path: os.open(path, os.O_PATH) for path in wanted if os.path.exists(path)}
+    covered = ["dev", "run"] if only is None else [name for name in os.listdir("/") if name not in _SYSTEM]
+    handles = {path: os.open(path, os.O_PATH) for path in (*_DEVICES, *(only or ())) if os.path.exists(path)}
     for path in [f"/{name}" for name in covered]:
         if os.path.isdir(path) and not os.path.islink(path):
             _mount("tmpfs", path, "tmpfs", _NO_SETUID | _NO_DEVICES, "size=1m,mode=755")
-    inside = [
-        path for path in handles if not view.kept and path.startswith(f"{scratch}/")
-    ]  # a Python that was installed there
+    inside = [path for path in handles if path.startswith(f"{scratch}/")]  # a Python that was installed there
     for path in [path for path in handles if path not in inside]:
         _bring_back(path, handles[path])
     os.makedirs(scratch, exist_ok=True)
@@ -180,16 +165,11 @@ def _mount_view(scratch: str, view: View) -> None:
     _set_attributes("/", _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
     for path in _DEVICES:
         _set_attributes(path, 0, _NO_DEVICES)
-    for path in view.hidden:
-        _mount("tmpfs", path, "tmpfs", _READ_ONLY | _NO_DEVICES, "size=4k")
-    if view.kept:
-        _set_attributes(scratch, 0, _READ_ONLY)
-    else:
-        options = f"size={_SCRATCH_BYTES},nr_inodes=2048,mode=1777"
-        _mount("tmpfs", scratch, "tmpfs", _NO_SETUID | _NO_DEVICES, options)
-        for path in inside:
-            _bring_back(path, handles[path])
-            _set_attributes(path, _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
+    options = f"size={_SCRATCH_BYTES},nr_inodes=2048,mode=1777"
+    _mount("tmpfs", scratch, "tmpfs", _NO_SETUID | _NO_DEVICES, options)
+    for path in inside:
+        _bring_back(path, handles[path])
+        _set_attributes(path, _READ_ONLY | _NO_SETUID | _NO_DEVICES, 0, _RECURSIVE)
 
 
 def _bring_back(path: str, handle: int) -> None:
@@ -303,13 +283,12 @@ def _become(request: dict[str, Any]) -> None:
     folder, memory, report = request["folder"], request["memory"], request["report"]
     os.set_inheritable(report, False)  # the command must not say how it ended
     try:
-        view = View(only=request["only"], hidden=request["hidden"], kept=request["kept"])
         if request["confined"] == "inside":
-            restrict(folder, view)
+            restrict(folder, request["only"])
             os.chdir(folder)
             _limit(memory, None)
         elif request["confined"]:
-            confine(folder, memory=memory, processes=request["processes"], view=view, report=report)
+            confine(folder, memory=memory, processes=request["processes"], only=request["only"], report=report)
         else:
             os.chdir(folder)
             _limit(memory, None)
