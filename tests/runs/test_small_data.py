@@ -8,10 +8,10 @@ import gradus
 from gradus.commands.training import make_recipe
 from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
-from gradus.rewards import RewardConfig, tell_steps_taken
+from gradus.rewards import RewardConfig, own_grader, tell_steps_taken
 from gradus.rollouts import read_episodes
-from gradus.runs.recipe.record import own_grader
 from gradus.training.config import GrpoConfig
+from gradus.training.data.tasks import epochs_a_step
 
 
 def right(completions, answer, **columns):
@@ -79,11 +79,10 @@ def test_the_epoch_is_the_share_of_the_rows_that_was_asked():
     data = gradus.one_turn(rows, ["correctness"])
     trained = data.data_set.size("train") - 10
     for spec, told in ((data, pytest.approx(24 / trained)), (gradus.load_environment("arithmetic"), None)):
-        grader = own_grader(
-            spec, [RewardConfig(function="correctness")], grpo=GrpoConfig(groups=4, validation_tasks=10)
-        )
+        share = epochs_a_step(spec, GrpoConfig(groups=4, validation_tasks=10))
+        grader = own_grader(spec, [RewardConfig(function="correctness")], max_steps=20, epochs_a_step=share)
         state = grader.compute.rewards.trainer_state
-        assert state.epoch == 0.0
+        assert (state.epoch, state.max_steps) == (0.0, 20)
         tell_steps_taken(grader, 6)
         assert state.epoch == told
 
@@ -117,6 +116,8 @@ def test_a_reward_that_wants_another_column_ends_the_run_at_its_teacher(tmp_path
         return [1.0] * len(completions)
 
     rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
-    with pytest.raises(GradusError, match=r"none of the 64 episodes of .* could be graded: .* difficulty, which is no"):
+    with pytest.raises(
+        GradusError, match=r"none of the 64 episodes of .* could be graded: .* difficulty, which the data do not have"
+    ):
         gradus.train(None, rows, rewards=[hard], quick=True, out=tmp_path / "run")
     assert not (tmp_path / "run" / "sft").exists()

@@ -74,14 +74,13 @@ def own_grader(
 ) -> Grader:
     """Makes a grader of an environment from reward functions. With several turns the reward stands at the last one.
 
-    ``messages``: the functions get chat messages; None, as in TRL: if the rows are chats. ``max_steps`` and ``epochs_a_step``: the
-    training whose progress the functions are told; None outside a training.
+    ``messages``: the functions get chat messages; None, as in TRL: if the rows are chats. ``max_steps``: of the training whose progress
+    the functions are told; None outside a training. ``epochs_a_step``: see :class:`TrainerState`.
     """
     messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
     loaded = load_rewards(rewards, messages=messages)
-    if max_steps is not None and epochs_a_step is not None:
-        loaded.trainer_state.max_steps = max_steps
-        loaded.trainer_state.epochs_a_step = epochs_a_step
+    if max_steps is not None:
+        loaded.trainer_state.max_steps, loaded.trainer_state.epochs_a_step = max_steps, epochs_a_step
     return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
 
 
