@@ -213,6 +213,18 @@ def test_gdpo_leaves_a_component_out_where_it_does_not_apply():
     assert gdpo_advantages(nowhere, torch.ones(2), groups, scale="group").tolist() == pytest.approx(alone.tolist())
 
 
+def test_gdpo_scales_the_sum_over_all_episodes_as_the_paper_and_trl_do():
+    """Six of eight groups have no variance: the deviation is over their episodes too."""
+    generator = torch.Generator().manual_seed(0)
+    rewards = torch.rand(8, 4, 2, generator=generator, dtype=torch.float64)
+    rewards[:6] = 0.5
+    groups = torch.arange(8).repeat_interleave(4)
+    got = gdpo_advantages(rewards.reshape(32, 2), torch.ones(2), groups, scale="group")
+    parts = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, unbiased=False, keepdim=True) + 1e-300)
+    total = parts.sum(-1).reshape(-1)
+    assert torch.allclose(got, (total - total.mean()) / total.std(unbiased=False), rtol=1e-6)
+
+
 def test_gdpo_gives_small_components_their_weight():
     """A component of range 0.01 counts as much as one of range 10 with the same weight."""
     components = torch.tensor([[0.0, 0.01], [10.0, 0.0], [0.0, 0.0], [10.0, 0.01]], dtype=torch.float64)

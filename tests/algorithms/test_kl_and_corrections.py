@@ -10,8 +10,9 @@ import torch
 from gradus.algorithms import (
     CORRECTIONS,
     KL_ESTIMATORS,
+    average,
     entropy,
-    kl_loss,
+    kl_terms,
     masked_weights,
     truncated_weights,
 )
@@ -50,11 +51,10 @@ def expected_gradient(
     own = policy.clone().requires_grad_()
     drawn_from = policy if sampler is None else sampler
     total = torch.zeros((), dtype=torch.float64)
-    on = torch.ones(1, 1, dtype=torch.bool)
     for token, chance in enumerate(drawn_from.softmax(-1).tolist()):
         p, r, s = (x.log_softmax(-1)[token].reshape(1, 1) for x in (own, reference, drawn_from))
         given = None if sampler is None else s
-        total = total + chance * kl_loss(p, r, on, n_tokens=1, kind=kind, sampler_logprobs=given)  # type: ignore[arg-type]
+        total = total + chance * kl_terms(p, r, kind=kind, sampler_logprobs=given).sum()  # type: ignore[arg-type]
     return torch.autograd.grad(total, own)[0]
 
 
@@ -75,19 +75,35 @@ def test_k1_as_a_loss_would_do_nothing_and_is_refused(tables):
     assert torch.autograd.grad(plain, own)[0].abs().max() < 1e-12
     one = torch.zeros(1, 1)
     with pytest.raises(ValueError, match="zero gradient"):
-        kl_loss(one, one, one == 0, n_tokens=1, kind="k1")
+        kl_terms(one, one, kind="k1")
     with pytest.raises(ValueError, match="k2 or k3"):
-        kl_loss(one, one, one == 0, n_tokens=1, kind="k4")  # type: ignore[arg-type]
+        kl_terms(one, one, kind="k4")  # type: ignore[arg-type]
 
 
-def test_kl_loss_reads_the_mask_only_and_adds_up():
-    own = torch.tensor([[-1.0, -2.0, -3.0]], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([[-1.2, float("nan"), -2.0]], dtype=torch.float64)
-    mask = torch.tensor([[True, False, True]])
-    loss = kl_loss(own, reference, mask, n_tokens=4)
+@pytest.mark.parametrize("over", ["tokens", "sequences", "budget"])
+def test_the_kl_term_is_averaged_as_its_loss_is(over: str):
+    """Two answers of one and three tokens: with grpo each answer counts once, with dr_grpo each token by one budget of five."""
+    own = torch.tensor([[-1.0, -2.0, -3.0, -0.5]], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([[-1.2, -1.0, -2.0, -0.6]], dtype=torch.float64)
+    terms = kl_terms(own, reference, kind="k2")
+    expected = 0.5 * (own - reference).detach() ** 2
+    assert torch.allclose(terms, expected)
+    loss = average(
+        terms,
+        over,
+        n_tokens=4,
+        n_sequences=2,
+        max_tokens=5,
+        sequences=torch.tensor([[0, 1, 1, 1]]),  # type: ignore[arg-type]
+    )
+    by_hand = {
+        "tokens": expected.mean(),
+        "sequences": (expected[0, 0] + expected[0, 1:].mean()) / 2,
+        "budget": expected.sum() / 10,
+    }
+    assert loss.item() == pytest.approx(by_hand[over].item())
     loss.backward()
-    assert loss.item() == pytest.approx((0.2**2 / 2 + 1 / 2) / 4)
-    assert own.grad.tolist() == [[pytest.approx(0.2 / 4), 0.0, pytest.approx(-1.0 / 4)]]
+    assert (own.grad != 0).all()
 
 
 def test_corrections():

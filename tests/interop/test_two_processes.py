@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.distributed import fsdp as sharding
 from gradus.training.distributed import processes
-from gradus.training.distributed.deepspeed import zero_settings
 from gradus.training.distributed.processes import world
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
@@ -38,8 +36,6 @@ WAYS = {
         *("--use_fsdp", "--fsdp_version", "2", "--fsdp_reshard_after_forward", "true"),
         *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
     ],
-    "zero 1": ["--use_deepspeed", "--zero_stage", "1"],
-    "zero 2": ["--use_deepspeed", "--zero_stage", "2"],
 }
 
 Train = Callable[..., dict[str, dict[str, Any]]]
@@ -143,23 +139,6 @@ def test_two_processes_that_hold_the_model_each_train_as_one(train: Train) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_processes_under_deepspeed_train_as_one(train: Train, tmp_path: Path) -> None:
-    if find_spec("deepspeed") is None:
-        pytest.skip("needs deepspeed (pip install deepspeed)")
-    kinds = (*PLAIN, "grpo+lora", "sft+checkpointed")
-    alone, first, second = train("alone", *kinds), train("zero 1", *kinds), train("zero 2", *PLAIN)
-    for kind in kinds:
-        compare(alone[kind], first[kind])
-        assert 0.45 < first[kind]["kept"] < 0.55
-    for kind in PLAIN:
-        compare_runs(alone[kind], second[kind], weights=1e-5, figures=1e-4)  # its gradient is in parts already
-    for writer, reader in (("alone", "zero 1"), ("zero 1", "alone")):
-        for kind, weights in go_on(train, tmp_path, writer, reader).items():
-            assert largest_difference(alone[kind]["weights"], weights) < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_parts_go_with_adapters_checkpointed_activations_validation_muon_and_a_server(train: Train) -> None:
     """AdamW divides rounding by rounding where a gradient is almost zero, and Muon computes in bfloat16: hence the bounds."""
     kinds = {"grpo+lora": 1e-5, "sft+checkpointed": 1e-5, "grpo+validated": 1e-4, "sft+muon": 2e-2, "grpo+served": 1e-4}
@@ -217,28 +196,16 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     sharding.fsdp_settings.cache_clear()
 
 
+def test_deepspeed_is_refused_with_the_way_out(launched: Callable[..., None]) -> None:
+    launched(ACCELERATE_USE_DEEPSPEED="true")
+    with pytest.raises(ConfigError, match="launch with FSDP 2"):
+        world()
+
+
 def test_a_launch_with_a_precision_of_its_own_is_refused(launched: Callable[..., None]) -> None:
     launched(ACCELERATE_MIXED_PRECISION="bf16")
     with pytest.raises(ConfigError, match="set autocast = true"):
         world()
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "stage 3 is not supported"),
-        ({"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu"}, "offload_optimizer is not supported"),
-    ],
-)
-def test_settings_of_deepspeed_that_are_not_followed_are_refused(
-    launched: Callable[..., None], variables: dict[str, str], message: str
-) -> None:
-    launched(ACCELERATE_DEEPSPEED_ZERO_STAGE="1")
-    assert zero_settings(0.5)["zero_optimization"]["stage"] == 1
-    assert zero_settings(0.5)["gradient_clipping"] == 0.5
-    launched(**variables)
-    with pytest.raises(ConfigError, match=message):
-        zero_settings(0.5)
 
 
 @pytest.mark.parametrize(

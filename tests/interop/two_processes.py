@@ -21,7 +21,6 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
-from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.processes import barrier, full_tensor, total, world
 from gradus.training.engine.master_weights import master_of
 from gradus.training.grpo import train_grpo
@@ -103,7 +102,7 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     without effect all processes took."""
     seen: dict[str, Any] = {}
     idle: list[float] = []
-    clip, idle_pass, zero_step = trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step
+    clip, idle_pass = trainer.clip_gradients, sharding._idle_pass
 
     def count(loaded: LoadedModel, backward: Callable[[torch.Tensor], None]) -> None:
         idle.append(1.0)
@@ -119,25 +118,13 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
             seen["kept"] = sum(parts) / sum(one.numel() for one in trained.values())
         return clip(module, limit)
 
-    def watch_zero(self: ZeroOptimizer, closure: None = None) -> None:
-        # The gradient before DeepSpeed takes the mean over the processes; stage 2 has dealt it out already.
-        if not seen:
-            trained = [one for _, one in self._engine.module.named_parameters() if one.requires_grad]
-            gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
-            flat = torch.cat([one.reshape(-1) for one in gradients])
-            torch.distributed.all_reduce(flat)
-            seen["gradient"] = flat / world().size
-            parts = [one.numel() for group in self.param_groups for one in group["params"]]
-            seen["kept"] = sum(parts) / sum(one.numel() for one in trained)
-        zero_step(self, closure)
-
     started = time.perf_counter()
     name, _, change = kind.partition("+")
-    trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step = watch, count, watch_zero
+    trainer.clip_gradients, sharding._idle_pass = watch, count
     try:
         {"grpo": grpo, "sft": sft}[name](model, folder / "run", steps, change or "plain")
     finally:
-        trainer.clip_gradients, sharding._idle_pass, ZeroOptimizer.step = clip, idle_pass, zero_step
+        trainer.clip_gradients, sharding._idle_pass = clip, idle_pass
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 

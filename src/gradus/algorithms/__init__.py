@@ -18,8 +18,8 @@ from gradus.algorithms.advantages import (
 )
 from gradus.algorithms.corrections import CORRECTIONS, masked_weights, truncated_weights
 from gradus.algorithms.entropy import entropy
-from gradus.algorithms.kl import KL_ESTIMATORS, kl_loss
-from gradus.algorithms.losses import LOSSES, LossResult, PolicyLoss, combine_metrics
+from gradus.algorithms.kl import KL_ESTIMATORS, kl_terms
+from gradus.algorithms.losses import LOSSES, Average, LossResult, PolicyLoss, average, combine_metrics
 from gradus.algorithms.registry import (
     Algorithm,
     Credit,
@@ -35,6 +35,7 @@ __all__ = [
     "KL_ESTIMATORS",
     "LOSSES",
     "Algorithm",
+    "Average",
     "Baseline",
     "Credit",
     "EpisodeRewards",
@@ -42,6 +43,7 @@ __all__ = [
     "PolicyLoss",
     "Scale",
     "algorithm_names",
+    "average",
     "combine_metrics",
     "entropy",
     "find_algorithm",
@@ -49,7 +51,7 @@ __all__ = [
     "group_advantages",
     "immediate_advantages",
     "is_registered_here",
-    "kl_loss",
+    "kl_terms",
     "masked_weights",
     "maxrl_advantages",
     "overlong_penalty",

@@ -44,8 +44,8 @@ def span_advantages(
     """One advantage per turn and channel: reward-to-go minus the mean reward-to-go of the other members at the same turn.
 
     Members that have stopped count as 0 in that mean. So the baseline of a turn depends on the other members alone, not
-    on what this member did, and the policy gradient stays unbiased even where the policy decides when to stop. (A mean
-    over the members that are still running would not be: being in that mean is an outcome of their own choices.)
+    on what this member did, and the policy gradient stays unbiased even if the policy decides when to stop. (A mean over the
+    other members that still run is unbiased for the same reason, with another variance.)
 
     Channel 0 holds the rewards that belong to no span and counts for every token of a turn; credit by turn has this channel
     alone. Each further channel holds the rewards of one kind of span and counts for the tokens of that span only. All
@@ -138,7 +138,8 @@ def gdpo_advantages(
 
     A component with a small range is not drowned by one with a large range, which happens when rewards are summed first.
     Source: GDPO, arXiv 2601.05242. There each component is scaled by its group's deviation (``scale="group"``); the
-    default here is one scale per component for the batch. The scaling of the sum over the batch is the paper's.
+    default here is one scale per component for the batch. The sum is divided by its deviation over all
+    episodes of the batch, groups without variance included, as in the paper.
 
     Args:
         components: (N, C) unweighted rewards, NaN where one does not apply: it neither counts there nor for the others' mean and scale.
@@ -156,8 +157,8 @@ def gdpo_advantages(
     total = (torch.stack(parts, -1) * weights.to(components)).sum(-1)
     if scale == "none":
         return total
-    index = GroupIndex(groups)
-    return total / _scales(total, torch.ones_like(total, dtype=torch.bool), index.equal(total), index, "batch")
+    deviation = total.std(unbiased=False)
+    return total / deviation if deviation > 0 else torch.zeros_like(total)
 
 
 def maxrl_advantages(rewards: Tensor, groups: Tensor) -> Tensor:

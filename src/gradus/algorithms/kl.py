@@ -34,21 +34,20 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"k1": _k1, "k2": _k2, "k
 """Estimator of the KL divergence from log pi - log ref, any shape, nats."""
 
 
-def kl_loss(
+def kl_terms(
     logprobs: Tensor,
     reference_logprobs: Tensor,
-    mask: Tensor,
     *,
-    n_tokens: float,
     kind: KlKind = "k2",
     sampler_logprobs: Tensor | None = None,
 ) -> Tensor:
-    """The KL divergence to the reference as a term of the loss; its value estimates nats per token.
+    """What each sampled token adds to the KL divergence to the reference, (B, T), nats, as a term of the loss.
+
+    The caller averages it as the policy loss is averaged (:func:`gradus.algorithms.losses.average`): inside the mean over a sequence for
+    ``grpo`` (arXiv 2402.03300, eq. 3), over all tokens for ``dapo``.
 
     Args:
         logprobs, reference_logprobs: (B, T) of the sampled tokens, nats; no gradient flows into the reference.
-        mask: (B, T) bool, true on sampled tokens.
-        n_tokens: action tokens in the whole step.
         kind: ``k2``, or ``k3`` weighted with the ratio to the sampler.
         sampler_logprobs: (B, T); None where the tokens were drawn from the policy as it is now (ratio 1).
 
@@ -62,9 +61,8 @@ def kl_loss(
         )
     if kind not in KL_ESTIMATORS:
         raise ValueError(f"kl must be k2 or k3 as a loss, got {kind!r}")
-    own = logprobs[mask]
-    drawn = own.detach() if sampler_logprobs is None else sampler_logprobs[mask].detach()
-    ratio = (own - drawn).exp()
+    drawn = logprobs.detach() if sampler_logprobs is None else sampler_logprobs.detach()
+    ratio = (logprobs - drawn).exp()
     # k2's own gradient is already the policy gradient of the divergence, so its ratio is a plain weight.
     weight = ratio if kind == "k3" else ratio.detach()
-    return (weight * KL_ESTIMATORS[kind](own - reference_logprobs[mask].detach())).sum() / n_tokens
+    return weight * KL_ESTIMATORS[kind](logprobs - reference_logprobs.detach())

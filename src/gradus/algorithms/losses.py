@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -83,7 +83,8 @@ class _Tokens:
 
 
 _Objective = Callable[[_Tokens], tuple[Tensor, Tensor, Tensor]]
-_Reduction = Callable[[_Tokens, Tensor], Tensor]
+Average = Literal["tokens", "sequences", "budget"]
+"""How a loss averages its tokens: over all tokens of the step, over each sequence and then over sequences, or over a constant budget."""
 
 
 def _clipped(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,18 +117,47 @@ def _reinforce(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
     return ratio * tokens.advantages * tokens.logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool)
 
 
-def _over_tokens(tokens: _Tokens, values: Tensor) -> Tensor:
+def _averaged(tokens: _Tokens, values: Tensor, over: Average) -> Tensor:
+    """``values`` (M,) averaged, a number."""
+    if over == "sequences":
+        return tokens.sequence_mean(values).sum() / tokens.n_sequences
+    if over == "budget":
+        if tokens.max_tokens is None:
+            raise ValueError("dr_grpo divides by a constant; give max_tokens, the token budget of one episode")
+        return values.sum() / (tokens.n_sequences * tokens.max_tokens)
     return values.sum() / tokens.n_tokens
 
 
-def _over_sequences(tokens: _Tokens, values: Tensor) -> Tensor:
-    return tokens.sequence_mean(values).sum() / tokens.n_sequences
+def average(
+    values: Tensor,
+    over: Average,
+    *,
+    n_tokens: float,
+    n_sequences: float,
+    max_tokens: float | None = None,
+    weights: Tensor | None = None,
+    sequences: Tensor | None = None,
+) -> Tensor:
+    """Averages a term of the loss, (B, T) sampled tokens, as the policy loss of the same name is averaged; a number.
 
-
-def _over_budget(tokens: _Tokens, values: Tensor) -> Tensor:
-    if tokens.max_tokens is None:
-        raise ValueError("dr_grpo divides by a constant; give max_tokens, the token budget of one episode")
-    return values.sum() / (tokens.n_sequences * tokens.max_tokens)
+    Other arguments as in :class:`PolicyLoss`; ``weights`` hold a sequence's share of its episode.
+    """
+    zeros = torch.zeros_like(values)
+    on = torch.ones_like(values, dtype=torch.bool)
+    own, log_ratio, _, factors, sequence, length = _flatten(values, zeros, zeros, on, weights, sequences)
+    tokens = _Tokens(
+        logprobs=own,
+        log_ratio=log_ratio,
+        advantages=own,
+        sequence=sequence,
+        length=length,
+        n_tokens=n_tokens,
+        n_sequences=n_sequences,
+        clip_low=0.0,
+        clip_high=0.0,
+        max_tokens=max_tokens,
+    )
+    return _averaged(tokens, own * factors, over)
 
 
 def _flatten(
@@ -167,7 +197,7 @@ def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tenso
     }
 
 
-def _make(objective: _Objective, reduce: _Reduction, doc: str) -> PolicyLoss:
+def _make(objective: _Objective, over: Average, doc: str) -> PolicyLoss:
     """A loss out of what a token is worth and how tokens are averaged."""
 
     def loss(
@@ -200,7 +230,7 @@ def _make(objective: _Objective, reduce: _Reduction, doc: str) -> PolicyLoss:
             max_tokens=max_tokens,
         )
         values, ratio, clipped = objective(tokens)
-        return LossResult(loss=-reduce(tokens, values * factors), metrics=_metrics(tokens, ratio, clipped))
+        return LossResult(loss=-_averaged(tokens, values * factors, over), metrics=_metrics(tokens, ratio, clipped))
 
     loss.__doc__ = doc
     return loss
@@ -209,37 +239,37 @@ def _make(objective: _Objective, reduce: _Reduction, doc: str) -> PolicyLoss:
 LOSSES: dict[str, PolicyLoss] = {
     "grpo": _make(
         _clipped,
-        _over_sequences,
-        "Clipped ratio, mean over tokens, then over sequences. GRPO, arXiv 2402.03300, eq. 3; its KL term is added by the "
-        "caller (gradus.algorithms.kl). A long sequence's tokens weigh less than a short one's.",
+        "sequences",
+        "Clipped ratio, mean over tokens, then over sequences. GRPO, arXiv 2402.03300, eq. 3; its KL term is averaged in "
+        "the same way (gradus.algorithms.kl). A long sequence's tokens weigh less than a short one's.",
     ),
     "dr_grpo": _make(
         _clipped,
-        _over_budget,
+        "budget",
         "Clipped ratio, sum over tokens divided by sequences x max_tokens. Dr. GRPO, arXiv 2503.20783; for advantages "
         "without a scale.",
     ),
     "dapo": _make(
         _clipped,
-        _over_tokens,
+        "tokens",
         "Ratio clipped wider above than below, sum over tokens divided by all tokens of the step. DAPO, arXiv 2503.14476, "
         "eq. 8; dynamic sampling is the caller's, overlong shaping is overlong_penalty.",
     ),
     "gspo": _make(
         _sequence_clipped,
-        _over_sequences,
+        "sequences",
         "The ratio of a sequence is the geometric mean of its tokens' ratios. GSPO, arXiv 2507.18071, in its token form "
         "(eq. 14), which equals the sequence form where a sequence has one advantage and allows one per turn.",
     ),
     "cispo": _make(
         _weighted,
-        _over_tokens,
+        "tokens",
         "REINFORCE with the clipped ratio as a weight. CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4. With clip_low 1 it is "
         "clipped above only, as there.",
     ),
     "rloo": _make(
         _reinforce,
-        _over_tokens,
+        "tokens",
         "REINFORCE, for leave-one-out advantages. RLOO, arXiv 2402.14740; differs in that the ratio weighs each token "
         "(exact when several updates are made per batch) and the sum is divided by tokens, a constant of the step.",
     ),

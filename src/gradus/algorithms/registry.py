@@ -21,7 +21,7 @@ from gradus.algorithms.advantages import (
     maxrl_advantages,
     reinforce_pp_advantages,
 )
-from gradus.algorithms.losses import LOSSES, PolicyLoss
+from gradus.algorithms.losses import LOSSES, Average, PolicyLoss
 
 Credit = Literal["episode", "turn", "span"]
 
@@ -69,8 +69,9 @@ class Algorithm:
     ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
     (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
     does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all. ``negative``: whether
-    rewards may be negative. ``over_sequences``: the loss is a mean over sequences, so each of several that an episode is cut into at
-    its restarts weighs as much as its share of the episode's tokens (by ``weights``).
+    rewards may be negative. ``average``: how the loss averages its tokens, so that the KL term is averaged
+    in the same way. If over sequences, each of several that an episode is cut into at its restarts weighs as much as its share of
+    the episode's tokens (by ``weights``).
     """
 
     loss: PolicyLoss
@@ -82,7 +83,7 @@ class Algorithm:
     baseline: Baseline = "mean"
     advantage: EpisodeAdvantage = _group
     negative: bool = True
-    over_sequences: bool = False
+    average: Average = "tokens"
 
 
 _EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
@@ -96,12 +97,14 @@ _ALGORITHMS: dict[str, Algorithm] = {
         credit=None,
     ),
     "grpo": Algorithm(
-        loss=LOSSES["grpo"], source="arXiv 2402.03300", scale="group", clip=(0.2, 0.2), over_sequences=True
+        loss=LOSSES["grpo"], source="arXiv 2402.03300", scale="group", clip=(0.2, 0.2), average="sequences"
     ),
-    "dr_grpo": Algorithm(loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2)),
+    "dr_grpo": Algorithm(
+        loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2), average="budget"
+    ),
     "dapo": Algorithm(loss=LOSSES["dapo"], source="arXiv 2503.14476", scale="group", clip=(0.2, 0.28)),
     "gspo": Algorithm(
-        loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4), over_sequences=True
+        loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4), average="sequences"
     ),
     "cispo": Algorithm(loss=LOSSES["cispo"], source="arXiv 2506.13585", scale="group", clip=(1.0, 4.0)),
     "rloo": Algorithm(

@@ -19,7 +19,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.step_rollouts import StepRollouts
-from gradus.training.distributed.deepspeed import zero_launched
 from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.loss_step import check_can_resume, prepare_model
@@ -159,11 +158,6 @@ class GrpoLoop:
         self.loaded, self.spec, self.folder, self.credit_rule = loaded, spec, folder, resolved.credit_rule
         self.grader, self.schedule, self.push_weights = grader, schedule, push_weights
         self.step_grader = grader  # the grader under the weights of the step at hand
-        if config.on_alert == "adjust" and zero_launched():
-            raise ConfigError(
-                "on_alert = 'adjust' skips updates, and DeepSpeed clips and steps at once; set on_alert to warn or stop, or "
-                "launch with FSDP"
-            )
         self.reference = load_reference(loaded, config)
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None

@@ -32,7 +32,10 @@ class OptimizerConfig(BaseModel):
         default=0.0, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
     )
     min_lr_ratio: float = Field(
-        default=0.0, ge=0, le=1, description="Share of the peak that a falling schedule ends at."
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the peak to which a falling schedule comes after its last step, as in transformers.",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")

@@ -1,1 +1,1 @@
-"""Several processes as one trainer: data parallel, FSDP and DeepSpeed."""
+"""Several processes as one trainer: data parallel, and FSDP 2."""

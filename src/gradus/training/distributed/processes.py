@@ -140,7 +140,7 @@ def _thread_state(task: Path) -> str:
 
 
 def launched_with(feature: str) -> bool:
-    """Whether accelerate's launcher was asked for a feature, named as in its ``ACCELERATE_USE_...``: ``FSDP``, ``DEEPSPEED``."""
+    """Says if accelerate's launcher was asked for a feature, named as in its ``ACCELERATE_USE_...``: ``FSDP``."""
     return os.environ.get(f"ACCELERATE_USE_{feature}", "false").lower() == "true"
 
 
@@ -152,6 +152,8 @@ def _check_launch() -> None:
             f"the launcher asks for mixed precision {precision}, but precision is a setting of the run: launch with "
             "--mixed_precision no and set autocast = true (or dtype) in the run"
         )
+    if launched_with("DEEPSPEED"):
+        raise ConfigError("DeepSpeed is not supported; launch with FSDP 2: --use_fsdp --fsdp_version 2")
     if launched_with("FSDP"):
         from accelerate.utils.fsdp_utils import disable_fsdp_ram_efficient_loading
 

@@ -25,7 +25,6 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.one_thread import torch_seeded
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.distributed.deepspeed import ZeroOptimizer
 from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
@@ -247,21 +246,18 @@ def run_update(
     """One optimizer update over microbatches whose losses add up, over those of all processes if there are several.
 
     ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
-    refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing (DeepSpeed, which knows the norm after
-    its step only, has no such limit). Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
+    refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
     optimizer.zero_grad(set_to_none=True)
-    zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None  # DeepSpeed adds up and clips by itself
-    backward = Tensor.backward if zero is None else zero.backward
     masters = optimizer if isinstance(optimizer, MasterWeights) else None
-    scale = masters.loss_scale if masters is not None else 1.0 if zero is not None else loss_scale(loaded.model)
-    parts = zero is not None or is_sharded(loaded.model)  # every pass may add up its own gradients
+    scale = masters.loss_scale if masters is not None else loss_scale(loaded.model)
+    parts = is_sharded(loaded.model)  # every pass may add up its own gradients
     if parts:
-        idle_passes(loaded, len(batches), backward)
+        idle_passes(loaded, len(batches))
     for batch in batches:
         part = loss(batch.to(loaded.device))
-        backward(part if scale == 1.0 else part * scale)
+        (part if scale == 1.0 else part * scale).backward()
     if not parts:
         sum_gradients([master_of(parameter) for parameter in trainable(loaded.model).values()])
     if masters is None and scale != 1.0:  # adapters in float32 on weights in float16
@@ -274,13 +270,9 @@ def run_update(
     started = time.perf_counter()
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("scale", 1.0)
-    if zero is None:
-        norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
-        if skip_above is None or norm <= skip_above:
-            _step(optimizer)
-    else:
-        zero.step()
-        norm = _finite(zero.norm())
+    norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
+    if skip_above is None or norm <= skip_above:
+        _step(optimizer)
     optimizer.zero_grad(set_to_none=True)
     return norm, time.perf_counter() - started
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.policies.local.bfloat16_support import lacks_bfloat16
-from gradus.training.distributed.deepspeed import ZeroOptimizer, zero_launched
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
@@ -44,17 +43,11 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it, where both decay all they hold.
 
-    Weights in bfloat16 or float16 get float32 masters. In several processes that DeepSpeed was launched for, AdamW runs under its engine. Raises ConfigError for what it cannot do.
+    Weights in bfloat16 or float16 get float32 masters. Raises ConfigError for what it cannot do.
     """
     named = trainable(model)
-    if config.optimizer == "muon" and zero_launched():
-        raise ConfigError(
-            "DeepSpeed cuts through matrices, which Muon needs whole; set optimizer = adamw, or launch with FSDP"
-        )
-    if config.optimizer == "adamw8bit" and (zero_launched() or launched_with("FSDP")):
+    if config.optimizer == "adamw8bit" and launched_with("FSDP"):
         raise ConfigError("adamw8bit keeps moments that cannot be sharded; set optimizer = adamw")
-    if zero_launched():
-        return ZeroOptimizer(model, _adamw(named, config), grad_clip=config.grad_clip)
 
     def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         if config.optimizer == "muon":

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, kl_loss
+from gradus.algorithms import CORRECTIONS, LOSSES, LossResult, average, kl_terms
 from gradus.core import ConfigError, child_seed
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
@@ -285,16 +285,11 @@ class _Update:
             self.sums.read -= float(scores.read.detach().sum())
             loss = loss - config.observations * scores.read.sum() / self.n_tokens
         if self.reference is not None:
-            distance = kl_loss(
-                logprobs,
-                self._reference_logprobs(batch),
-                torch.ones_like(logprobs, dtype=torch.bool),
-                n_tokens=self.n_tokens,
-                kind=config.kl_estimator,
-                sampler_logprobs=old,
+            terms = kl_terms(logprobs, self._reference_logprobs(batch), kind=config.kl_estimator, sampler_logprobs=old)
+            self.sums.kl += float(terms.detach().sum()) / self.n_tokens
+            loss = loss + config.kl_coef * average(
+                terms, config.named.average, weights=self._parts(indexes, logprobs), **self._step_sizes(batch)
             )
-            self.sums.kl += float(distance.detach())
-            loss = loss + config.kl_coef * distance
         self.sums.differences.append((logprobs.detach() - sampled).abs()[0].float().cpu().numpy())
         self.sums.entropy += float(scores.entropy.detach().sum())
         self.sums.loss += float(loss.detach())
@@ -312,26 +307,39 @@ class _Update:
             mismatch = {
                 name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
             }
-        if config.named.over_sequences:
-            part = [torch.full((self.trained[index].actions,), self.part_of_episode[index]) for index in indexes]
-            weights = _row(part, logprobs) * (1.0 if weights is None else weights)
+        if (parts := self._parts(indexes, logprobs)) is not None:
+            weights = parts if weights is None else parts * weights
         result = config.named.loss(
             logprobs,
             old,
             _row([_advantages(self.trained[index]) for index in indexes], logprobs),
             mask,
-            n_tokens=self.n_tokens,
-            n_sequences=self.n_episodes,
-            max_tokens=config.longest_episode,
-            sequences=batch.labels.row[None],
             clip_low=config.clips[0],
             clip_high=config.clips[1],
             weights=weights,
+            **self._step_sizes(batch),
         )
         check_loss(result)
         metrics = {name: _number(name, value) for name, value in result.metrics.items()}
         self.sums.metrics.append({**metrics, **mismatch})
         return result.loss
+
+    def _step_sizes(self, batch: MicroBatch) -> dict[str, Any]:
+        """The denominators of the whole step, and which sequence each token of a microbatch belongs to."""
+        return {
+            "n_tokens": self.n_tokens,
+            "n_sequences": self.n_episodes,
+            "max_tokens": self.config.longest_episode,
+            "sequences": batch.labels.row[None],
+        }
+
+    def _parts(self, indexes: Sequence[int], like: Tensor) -> Tensor | None:
+        """(1, A) share of its episode that a sequence has, for losses that average over sequences: an episode counts once."""
+        if self.config.named.average != "sequences":
+            return None
+        return _row(
+            [torch.full((self.trained[index].actions,), self.part_of_episode[index]) for index in indexes], like
+        )
 
     def _reference_shares(self) -> bool:
         if self.reference is None:
