@@ -10,7 +10,6 @@ from tests.hostile.advisories import advisories
 SOURCE = Path(__file__).parents[2] / "src"
 PIPES = {  # between a process and its own fork or worker, or inside a pickle that the user opens; never from a file
     "gradus/auditing/text/elsewhere.py",
-    "gradus/interop/suites/workers/reasoning_gym_worker.py",
 }
 
 

@@ -37,33 +37,21 @@ def _ended(**values: Any) -> Any:
     return lambda: Observation(**{"text": "x", "terminated": True, **values})
 
 
-def _raised(message: str) -> Any:
-    def step() -> None:
-        raise RuntimeError(message)
-
-    return step
-
-
 @pytest.mark.parametrize(
     ("methods", "stage", "message"),
     [
         ({"step": lambda: ("x", 1.0, True)}, "step", "step: expected an Observation, got tuple"),
-        ({"step": lambda: None}, "step", "step: expected an Observation, got None"),
         ({"reset": lambda: "go"}, "reset", "reset: expected an Observation, got a str, 'go'"),
-        ({"reset": lambda: None}, "reset", "reset: expected an Observation, got None"),
         ({"reset": lambda: Observation(text="bad \ud800")}, "reset", r"holds '\ud800', half of a character"),
         ({"step": _ended(text=5)}, "step", "the text that step gave is a int, 5; expected text"),
         ({"step": _ended(reward="1.0")}, "step", "gave the reward '1.0'; expected a finite number"),
         ({"step": _ended(reward=float("nan"))}, "step", "gave the reward nan; expected a finite number"),
-        ({"step": _ended(reward=np.float32("inf"))}, "step", "gave the reward inf; expected a finite number"),
         ({"step": _ended(reward=1e300)}, "step", "gave the reward 1e+300; expected a finite number, at most 1e+100"),
-        ({"step": _ended(action_error="\ud800")}, "step", r"the action_error that step gave holds '\ud800'"),
         (
             {"step": _ended(action_calls=(ToolCall(name="a", arguments={"x": float("inf")}),))},
             "step",
             "step gave calls",
         ),
-        ({"step": _raised("\ud800 is half")}, "step", "? is half"),
         ({"step": _ended(terminated="yes")}, "step", "expected terminated to be True or False, got 'yes'"),
         ({"step": _ended(messages=("hello",))}, "step", "expected messages that are Messages"),
         ({"step": _ended(data={"a": {"b": object()}})}, "step", "data['a']['b'] is of type object"),
