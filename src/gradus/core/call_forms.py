@@ -44,7 +44,7 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
-    """The JSON value at ``at`` and where it ends."""
+    """Return the JSON value at ``at`` and where it ends."""
     try:
         return _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
@@ -55,7 +55,7 @@ def _value(text: str, at: int) -> tuple[Any, int]:
 
 
 def _call(value: Any, start: int, end: int) -> ToolCall:
-    """A call out of a JSON object."""
+    """Return a call out of a JSON object."""
     if not isinstance(value, dict):
         raise _Malformed(f"a call is an object with name and arguments, got {json.dumps(value)[:60]}", end)
     record = cast(dict[str, Any], value)

@@ -41,7 +41,7 @@ def blank_thoughts(text: str) -> str:
 
 
 def _spoken(text: str) -> list[tuple[int, int]]:
-    """The stretches of a text that are said aloud."""
+    """Return the stretches of a text that are said aloud."""
     kept: list[tuple[int, int]] = []
     opened: str | None = None
     start = 0  # of what is said aloud
@@ -58,7 +58,7 @@ def _spoken(text: str) -> list[tuple[int, int]]:
 
 
 def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str, Any]] = ()) -> Message:
-    """An assistant's answer with its calls, in one form or in any. ``tools``: schemas, which say what ``xml``'s values are.
+    """Return an assistant's answer with its calls, in one form or in any. ``tools``: schemas, which say what ``xml``'s values are.
 
     >>> read_message('let me see\\n{"name": "add", "arguments": {"a": 1}}').calls[0].arguments
     {'a': 1}
@@ -75,7 +75,7 @@ def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str
 
 
 def checked_call(call: ToolCall) -> ToolCall:
-    """The call; a malformed one in place of one that no file can hold: 1e999 is infinite, and ``\\ud800`` half a character."""
+    """Return the call; a malformed one in place of one that no file can hold: 1e999 is infinite, and ``\\ud800`` half a character."""
     if is_storable([call.name, call.arguments, call.id, call.error]):
         return call
     error = call.error or "the call holds a number that is not finite, or half of a character"
@@ -83,7 +83,7 @@ def checked_call(call: ToolCall) -> ToolCall:
 
 
 def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], str]:
-    """The calls of an answer of which one cannot be read, the others refused; and what the model is told."""
+    """Return the calls of an answer of which one cannot be read, the others refused; and what the model is told."""
     error = next(call.error for call in calls if call.fault == "malformed")
     why = "not carried out, because another call of this answer cannot be read"
     refused = tuple(call if call.fault else replace(call, fault="refused", error=why) for call in calls)
@@ -99,7 +99,7 @@ def without_calls(text: str, calls: Sequence[ToolCall]) -> str:
 
 
 def call_spans(calls: Sequence[ToolCall]) -> tuple[Span, ...]:
-    """A span for each call that stands in its answer's text: ``call_1``, ``call_2``, ..."""
+    """Return a span for each call that stands in its answer's text: ``call_1``, ``call_2``, ..."""
     spans = (Span(name=f"call_{number}", start=call.start, end=call.end) for number, call in enumerate(calls, start=1))
     return tuple(span for span in spans if span.end > span.start)
 
@@ -116,7 +116,7 @@ def write_calls(calls: Sequence[ToolCall]) -> str:
 
 
 def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
-    """A call whose values came as texts, read by the types of the tool's schema."""
+    """Return a call whose values came as texts, read by the types of the tool's schema."""
     functions: list[Mapping[str, Any]] = [tool.get("function", tool) for tool in tools]
     schemas: list[Mapping[str, Any]] = [f.get("parameters") or {} for f in functions if f.get("name") == call.name]
     schema: Mapping[str, Any] = schemas[0] if schemas else {}
@@ -126,7 +126,7 @@ def _typed(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> ToolCall:
 
 
 def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
-    """The types that a schema allows; none if it does not say."""
+    """Return the types that a schema allows; none if it does not say."""
     if not isinstance(schema, Mapping):  # true allows all
         return set()
     named: str | Sequence[str] = schema.get("type") or ()

@@ -249,7 +249,7 @@ Splits = dict[str, list[str]]  # splits.json: role -> ids of its tasks
 
 
 def read_document(path: Path, kind: type[T]) -> T:
-    """The document in a file. Raises StorageError if it is not there, not JSON, or not a ``kind``."""
+    """Return the document in a file. Raises StorageError if it is not there, not JSON, or not a ``kind``."""
     return checked(read_json(path), kind, str(path))
 
 

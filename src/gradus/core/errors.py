@@ -41,7 +41,7 @@ class GradingError(GradusError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; an empty text if it says nothing."""
+    """Return the first line of what an error says; an empty text if it says nothing."""
     return next(iter(str(error).strip().splitlines()), "")
 
 

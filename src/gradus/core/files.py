@@ -31,7 +31,7 @@ _CARD = "README.md"  # for people, who may change it; an upload has another one
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """A path beside ``path`` to write to; it takes the place of ``path`` at the end, synced, so a reader never meets half a file.
+    """Yield a path beside ``path`` to write to; it takes the place of ``path`` at the end, synced, so a reader never meets half a file.
 
     Raises StorageError if the disk is full or the folder cannot be written; the old file is kept.
     """
@@ -122,7 +122,7 @@ def _is_worked_in(path: Path) -> bool:
 
 
 def _named(path: Path) -> Path:
-    """The path with a name at its end, which ``.`` and ``..`` lack."""
+    """Return the path with a name at its end, which ``.`` and ``..`` lack."""
     return path.resolve() if path.name in ("", "..") else path
 
 
@@ -169,7 +169,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file, which may be gzipped (.gz). Raises StorageError if it is not there or not JSON."""
+    """Return the value in a JSON file, which may be gzipped (.gz). Raises StorageError if it is not there or not JSON."""
     try:
         return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -186,14 +186,14 @@ class JsonLines:
     cut: bool
 
     def whole(self) -> list[dict[str, Any]]:
-        """The objects, if every line is one. Raises StorageError with the first problem."""
+        """Return the objects, if every line is one. Raises StorageError with the first problem."""
         if self.problems or self.cut:
             raise StorageError((*self.problems, f"the last line of {self.source} is not JSON")[0])
         return self.records
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, which may be gzipped (.gz). Raises StorageError if it is not there or not UTF-8."""
+    """Return the text of a file, which may be gzipped (.gz). Raises StorageError if it is not there or not UTF-8."""
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw).decode("utf-8")
@@ -242,7 +242,7 @@ def unreadable(path: Path, error: Exception) -> StorageError:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file. Raises StorageError if it is not there or not TOML."""
+    """Return the table in a TOML file. Raises StorageError if it is not there or not TOML."""
     text = read_text(path)
     try:
         return tomllib.loads(text)
@@ -251,7 +251,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> JsonLines:
-    """The objects in a JSON-lines file. A last line that cannot be read is ``cut``: its writer was stopped, or is at work."""
+    """Return the objects in a JSON-lines file. A last line that cannot be read is ``cut``: its writer was stopped, or is at work."""
     return parse_json_lines(read_text(path), str(path))
 
 
@@ -302,6 +302,6 @@ def check_checksums(folder: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

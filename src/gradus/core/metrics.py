@@ -136,7 +136,7 @@ def check_record(record: dict[str, Any], name: str) -> None:
 
 
 def metrics_files(run: Path | str) -> list[Path]:
-    """The metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
+    """Return the metrics files of a run folder (SFT's first, then GRPO's), of a stage's folder, or the one file that was named."""
     path = Path(run)
     return [path] if path.is_file() else [path / place for place in METRICS_FILES if (path / place).is_file()]
 

@@ -22,7 +22,7 @@ IMPORTED: dict[str, float] = {}  # the module of a file that was imported by its
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to put into a message, or nothing if no known name is close.
+    """Return a suggestion to put into a message, or nothing if no known name is close.
 
     >>> did_you_mean("rythm", ["rhythm", "memory"])
     ', did you mean rhythm?'

@@ -119,7 +119,7 @@ class Renderer(Protocol):
         ...
 
     def decode(self, action_ids: Sequence[int]) -> str:
-        """The text of an action, stop token left out."""
+        """Return the text of an action, stop token left out."""
         ...
 
 

@@ -35,5 +35,5 @@ def child_seed(seed: int, *keys: Key) -> int:
 
 
 def child_rng(seed: int, *keys: Key) -> random.Random:
-    """A standard-library generator seeded by :func:`child_seed`. With numpy: ``np.random.default_rng(child_seed(...))``."""
+    """Return a standard-library generator seeded by :func:`child_seed`. With numpy: ``np.random.default_rng(child_seed(...))``."""
     return random.Random(child_seed(seed, *keys))

@@ -38,7 +38,7 @@ class ChatOptions:
         self._left_out: set[str] = set()
 
     def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as they are to be sent now; those that are None are left to the server."""
+        """Return the options as they are to be sent now; those that are None are left to the server."""
         return {
             self._renamed.get(name, name): value
             for name, value in options.items()

@@ -262,14 +262,14 @@ class EnvironmentSpec:
         self.grader()  # raises for a default that is not there
 
     def grader(self, name: str | None = None) -> Grader:
-        """The grader called ``name``, or the default one."""
+        """Return the grader called ``name``, or the default one."""
         name = name or self.default_grader
         if name not in self.graders:
             raise ConfigError(f"unknown grader {name!r} for {self.name}; it has {', '.join(self.graders)}")
         return self.graders[name]
 
     def tasks(self, condition: str, episodes: int | None = None) -> list[Task]:
-        """The first ``episodes`` tasks of a condition, or all of them."""
+        """Return the first ``episodes`` tasks of a condition, or all of them."""
         if condition not in self.conditions:
             raise ConfigError(
                 f"unknown condition {condition!r} for {self.name}; it has {', '.join(self.conditions)}, or all"
@@ -283,7 +283,7 @@ class EnvironmentSpec:
         return [Task(environment=self.name, seed=seed, condition=condition, options=chosen.options) for seed in seeds]
 
     def identify(self, task: Task) -> Task:
-        """The task with its id, a hash of what it is; splits are told apart by it."""
+        """Return the task with its id, a hash of what it is; splits are told apart by it."""
         if task.id:
             return task
         content = (
@@ -294,7 +294,7 @@ class EnvironmentSpec:
         return replace(task, id=blake2b(f"{self.name}\n{content}".encode(), digest_size=8).hexdigest())
 
     def policy(self, name: str) -> Policy:
-        """A scripted policy by name, ``name`` or ``name:argument``."""
+        """Return a scripted policy by name, ``name`` or ``name:argument``."""
         head, _, argument = name.partition(":")
         if head not in self.policies:
             raise ConfigError(

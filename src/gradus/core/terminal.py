@@ -24,7 +24,7 @@ class Terminal(Console):
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of rich, with text that can be printed."""
+        """Return the segments of rich, with text that can be printed."""
         if isinstance(renderable, Table):
             for column in renderable.columns:
                 column.overflow = column.overflow if column.no_wrap else "fold"

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 
 def whole_characters(text: str) -> str:
-    """A text with ``?`` for each half of a character, which JSON can spell and no file takes.
+    """Return a text with ``?`` for each half of a character, which JSON can spell and no file takes.
 
     >>> whole_characters("a\\ud800b")
     'a?b'
@@ -18,7 +18,7 @@ def whole_characters(text: str) -> str:
 
 
 def without_address(text: str) -> str:
-    """A text without places in memory, which differ in every run.
+    """Return a text without places in memory, which differ in every run.
 
     >>> without_address("<object object at 0x7f00beef>")
     '<object object>'
@@ -27,7 +27,7 @@ def without_address(text: str) -> str:
 
 
 def ordered(members: Iterable[Any]) -> list[Any]:
-    """The members of a set in an order that is the same in every process: by type, numbers by size, others by their text.
+    """Return the members of a set in an order that is the same in every process: by type, numbers by size, others by their text.
 
     >>> ordered({"b", "a", 10, 9})
     [9, 10, 'a', 'b']
@@ -72,7 +72,7 @@ def is_storable(value: Any) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """A value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text, and NaN None.
+    """Return a value as a stored episode can hold it: what JSON does not have becomes a list, a number or a text, and NaN None.
 
     >>> import datetime
     >>> storable({"x": {10, 9}}), storable([datetime.date(2026, 1, 31), float("nan")])
@@ -89,7 +89,7 @@ def storable(value: Any) -> Any:
 
 
 def made_storable(value: Any, odd: Callable[[Any, str], Any], place: str = "") -> Any:
-    """The value if it is storable, else one with text for keys, and lists for sets and for what numpy and torch have.
+    """Return the value if it is storable, else one with text for keys, and lists for sets and for what numpy and torch have.
 
     What nothing else stands for is replaced by what ``odd`` gives for it and its place. Raises RecursionError for a value that holds itself.
     """

@@ -43,12 +43,12 @@ async def _caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
 
 
 def settled(value: Any) -> Any:
-    """The value, waited for if it is a coroutine."""
+    """Return the value, waited for if it is a coroutine."""
     return wait_for(value) if inspect.isawaitable(value) else value
 
 
 def blocking(environment: T) -> T:
-    """The environment, or something like it whose calls wait if its methods are coroutines; for code that takes one step at a time."""
+    """Return the environment, or something like it whose calls wait if its methods are coroutines; for code that takes one step at a time."""
     methods = (getattr(environment, name, None) for name in _METHODS)
     return cast(T, _Blocking(environment)) if any(map(inspect.iscoroutinefunction, methods)) else environment
 

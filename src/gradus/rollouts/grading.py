@@ -68,7 +68,7 @@ def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError
 
 
 def _storable(reward: Reward) -> Reward:
-    """The reward without what no file can hold: a figure that is NaN is missing."""
+    """Return the reward without what no file can hold: a figure that is NaN is missing."""
     return replace(
         reward,
         components=storable(reward.components),
@@ -111,7 +111,7 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
 
 
 def _term(term: RewardTerm) -> RewardTerm:
-    """The term with a number of Python's in place of one of numpy or torch, which no file takes."""
+    """Return the term with a number of Python's in place of one of numpy or torch, which no file takes."""
     number = _number(term.value)
     return term if number is term.value else replace(term, value=number)
 
@@ -121,7 +121,7 @@ def _number(value: Any) -> float:
 
 
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:
-    """The metrics of an episode, and what its environment raised when asked for them: that is missing."""
+    """Return the metrics of an episode, and what its environment raised when asked for them: that is missing."""
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
     metrics.update(_call_counts(episode) if episode.tools else {})
     given, wrong = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode) if spec.metrics else (None, "")
@@ -141,7 +141,7 @@ def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:
-    """How many tools were called, and how many calls could not be read, were refused, or failed."""
+    """Count the calls of tools, and those that could not be read, were refused, or failed."""
     faults = [call.fault for turn in episode.turns for call in turn.calls]
     counts = {f"calls_{fault}": float(faults.count(fault)) for fault in ("malformed", "refused", "failed")}
     return {"calls": float(len(faults)), **counts}

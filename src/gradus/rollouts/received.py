@@ -16,7 +16,7 @@ from gradus.rollouts.storage import encode
 
 
 def received(given: Any, method: str, *, plain_data: bool = False) -> Observation:
-    """The Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected.
+    """Return the Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected.
 
     ``plain_data``: the environment says that its data are what JSON can hold; to look at much of it at each step takes time.
     """
@@ -49,7 +49,7 @@ def received(given: Any, method: str, *, plain_data: bool = False) -> Observatio
 
 
 def plain(given: Any, where: str) -> Any:
-    """The value if JSON can hold it, else one that JSON can. Raises EnvironmentFault, which says where it cannot."""
+    """Return the value if JSON can hold it, else one that JSON can. Raises EnvironmentFault, which says where it cannot."""
 
     def refused(odd: Any, place: str) -> Any:
         if is_storable(encode(odd)):
@@ -67,7 +67,7 @@ def plain(given: Any, where: str) -> Any:
 
 
 def checked_prompt(given: Any) -> str:
-    """A system prompt, which may be missing."""
+    """Return a system prompt, which may be missing."""
     if given is None:
         return ""
     _check_text(given, "system_prompt")
@@ -75,7 +75,7 @@ def checked_prompt(given: Any) -> str:
 
 
 def check_answer(text: Any) -> None:
-    """An answer has to be text that can be written down."""
+    """Raise EnvironmentFault unless an answer is text that can be written down."""
     _check_text(text, "the answer")
 
 

@@ -23,7 +23,7 @@ def relabel(
     max_concurrent: int = 256,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Episode]:
-    """The same episodes with ``Turn.expert_action`` set to the teacher's answer at every turn it could answer.
+    """Return the same episodes with ``Turn.expert_action`` set to the teacher's answer at every turn it could answer.
 
     The teacher sees the observations that the student saw, in order. If its session remembers its own answers it is told
     the student's (``Relabelable``). Nothing is rolled out.
@@ -59,7 +59,7 @@ def _relabel_part(spec: EnvironmentSpec, teacher: Policy, episodes: Sequence[Epi
 
 
 def _start(spec: EnvironmentSpec, episode: Episode, seed: int, opened: ExitStack) -> EpisodeStart:
-    """The episode's environment at its beginning; ``opened`` will close it."""
+    """Return the episode's environment at its beginning; ``opened`` will close it."""
     environment = blocking(spec.make())
     opened.callback(environment.close)
     environment.reset(seed=episode.task.seed, **episode.task.options)

@@ -111,7 +111,7 @@ def roll_out(
 
 
 def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int, limit: int) -> int:
-    """How many groups are rolled out together. Raises ConfigError for numbers that cannot be used."""
+    """Return how many groups are rolled out together. Raises ConfigError for numbers that cannot be used."""
     if group_size < 1:
         raise ConfigError(f"group_size must be at least 1, got {group_size}")
     if max_concurrent < 1:

@@ -125,7 +125,7 @@ class OutOfTime(EnvironmentFault):
 
 
 def _as_fault(error: BaseException) -> Exception:
-    """The error of an episode, also if it would end a process."""
+    """Return the error of an episode, also if it would end a process."""
     return error if isinstance(error, Exception) else EnvironmentFault(f"{type(error).__name__}: {error}")
 
 
@@ -135,7 +135,7 @@ def _least(*numbers: float | None) -> float | None:
 
 
 async def _in_thread(call: Call) -> Any:
-    """A plain call in a thread of its own, which may outlive its limit without holding up the end of the process."""
+    """Make a plain call in a thread of its own, which may outlive its limit without holding up the end of the process."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Any] = loop.create_future()
 

@@ -52,7 +52,7 @@ class EpisodeFile:
 
 
 def encode(record: Any) -> Any:
-    """A record as plain JSON values; fields that hold their default are left out."""
+    """Return a record as plain JSON values; fields that hold their default are left out."""
     # A taught week has 5,000 values: those of the commonest kinds are asked for first, and plain ones not at all.
     kind = type(record)
     if kind is tuple or kind is list:
@@ -96,12 +96,12 @@ _PLAIN: dict[str, type | tuple[type, ...]] = {
 
 @cache
 def _plain_fields(kind: type) -> dict[str, type | tuple[type, ...]]:
-    """The fields of a record that hold a text, a number or a truth value -> what may stand there."""
+    """Return the fields of a record that hold a text, a number or a truth value -> what may stand there."""
     return {each.name: _PLAIN[str(each.type)] for each in fields(kind) if str(each.type) in _PLAIN}
 
 
 def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """The record of these values. Raises TypeError if a plain field holds something else."""
+    """Return the record of these values. Raises TypeError if a plain field holds something else."""
     for name, types in _plain_fields(kind).items():
         if name in values and not isinstance(values[name], types):
             raise TypeError(f"{name} of a {kind.__name__} should not be {values[name]!r:.60}")
@@ -109,7 +109,7 @@ def _made(kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def decode(data: Mapping[str, Any]) -> Episode:
-    """The episode that :func:`encode` wrote."""
+    """Return the episode that :func:`encode` wrote."""
     values = dict(data)
     values["task"] = _made(Task, values["task"])
     values["tools"] = tuple(values.get("tools", ()))

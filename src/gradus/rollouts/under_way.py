@@ -46,7 +46,7 @@ class UnderWay:
     failure: Failure | None = None
 
     def reset_call(self) -> Callable[[], Any]:
-        """The reset, to be called where the environment is stepped."""
+        """Return the reset, to be called where the environment is stepped."""
         task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
         return lambda: self.environment.reset(seed=task.seed, episode_id=name, **task.options)
 
@@ -114,7 +114,7 @@ class UnderWay:
             self.stop = StopReason.TOKEN_LIMIT if cut else StopReason.TURN_LIMIT
 
     def closed(self, policy: str) -> Episode:
-        """The episode as it ended, not graded."""
+        """Return the episode as it ended, not graded."""
         outcome: dict[str, Any] = {}
         if self.stop is not StopReason.FAILED:
             try:
@@ -185,7 +185,7 @@ def stepped_episode(
     first: Observation,
     taken: Sequence[tuple[str, Observation]],
 ) -> Episode:
-    """The episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
+    """Return the episode that somebody else's answers made, not graded. ``taken``: each answer with what was observed after it."""
     row = UnderWay(task=task, group=0, member=0, environment=environment, observation=first)
     row.opened(first, None)
     for answer, after in taken:
@@ -199,7 +199,7 @@ def start_of(shown: Observation, system_prompt: str, tools: Sequence[Any]) -> Ma
 
 
 def unequal_starts(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first thing in which two starts differ, as words; None if they are equal."""
+    """Return the first thing in which two starts differ, as words; None if they are equal."""
     for name, value in one.items():
         if value != other[name]:
             a, b = (repr(each) for each in (value, other[name]))

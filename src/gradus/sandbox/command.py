@@ -194,6 +194,6 @@ def _finished(run: _Run, limit: str | None) -> Finished:
 
 
 def _python_folders() -> list[str]:
-    """Where this interpreter and its packages are."""
+    """Return the folders of this interpreter and its packages."""
     places = (sys.prefix, sys.base_prefix, str(Path(sys.executable).parent.parent))
     return list(dict.fromkeys(each for place in places for each in (place, os.path.realpath(place))))
