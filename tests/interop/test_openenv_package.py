@@ -121,10 +121,11 @@ def test_nothing_is_overwritten_and_code_of_others_is_refused(package: Path, tmp
     with pytest.raises(ConfigError, match="not an empty folder"):
         write_package("rhythm", package)
     spec = environments.load("arithmetic")
-    environments.register("installed", lambda _: spec)
-    for name in ("somewhere.else:spec", "installed"):
+    environments.register("of_this_session", lambda _: spec)
+    for name in ("somewhere.else:spec", "of_this_session", "openenv:ws://x"):
         with pytest.raises(
-            ConfigError, match=rf"only environments that come with Gradus .* got '{name}'; `gradus serve-env"
+            ConfigError,
+            match=rf"only environments of Gradus and of installed packages .* got '{name}'; `gradus serve-env",
         ):
             write_package(name, tmp_path / "x")
         assert not (tmp_path / "x").exists()

@@ -11,7 +11,9 @@ from gradus.core.printing import quiet
 
 
 def command(
-    environment: str = typer.Argument(..., help="Environment that comes with Gradus, as in `gradus envs`."),
+    environment: str = typer.Argument(
+        ..., help="Environment of Gradus or of an installed package, as in `gradus envs`."
+    ),
     folder: Path = typer.Argument(..., help="Folder to write; must be empty or not there."),
     sessions: int = typer.Option(64, "--sessions", min=1, help="Episodes that its server runs at once."),
 ) -> None:

@@ -38,7 +38,7 @@ def serve_environment(
 
 
 def package_environment(environment: str, folder: str | Path, *, sessions: int = 64) -> PackageResult:
-    """Write an environment that comes with Gradus as a package that ``openenv validate`` accepts."""
+    """Write an environment of Gradus or of an installed package as a package that ``openenv validate`` accepts."""
     from gradus.interop.openenv.package import write_package
 
     return write_package(environment, folder, sessions=sessions)

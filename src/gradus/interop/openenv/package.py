@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from math import ceil, floor
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,16 @@ class PackageResult:
 def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
     """Write the package of environment ``name`` into a folder that is empty or does not exist yet.
 
-    Raises ConfigError if the environment's code is not part of Gradus, its last step brings no reward, or its file holds a key.
+    Raises ConfigError if no installed package brings the environment, its last step brings no reward, or its file holds a key.
     """
     folder = replaceable(Path(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
     head, _, argument = name.partition(":")
-    packaged = [each for each in environments.own_names() if each not in _ELSEWHERE]
-    if head not in packaged:
+    distribution = _distribution(head)
+    if distribution is None:
         raise ConfigError(
-            f"only environments that come with Gradus can be packaged ({', '.join(packaged)}), got {name!r}; "
+            f"only environments of Gradus and of installed packages can be packaged, got {name!r}; "
             f"`gradus serve-env {name}` serves any environment where it is installed"
         )
     spec = environments.load(name)
@@ -63,9 +64,9 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
     source = Path(place).expanduser() if place else None
     source = source if source is not None and source.exists() else None
     _refuse_other_files(name, query if source is not None else argument)
-    texts = _texts(
-        spec, _loaded(head, place, mark + query, source), _words(head, source.stem if source else place), sessions
-    )
+    words = _words(head, source.stem if source else place)
+    loaded = _loaded(head, place, mark + query, source)
+    texts = _texts(spec, loaded, words, distribution=distribution, sessions=sessions)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         root = Path(aside) / "package"
@@ -76,6 +77,16 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
         shutil.move(root, folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return PackageResult(folder=folder, files=files, locked=locked)
+
+
+def _distribution(head: str) -> str | None:
+    """The requirement that brings an environment: Gradus itself, or the installed package whose entry point it is."""
+    if head in environments.own_names():
+        extra = _EXTRAS.get(head)
+        own = f"gradus-rl[{extra}]=={__version__}" if extra else f"gradus-rl=={__version__}"
+        return None if head in _ELSEWHERE else own
+    found = [each.dist for each in entry_points(group="gradus.environments") if each.name == head]
+    return f"{found[0].name}=={found[0].version}" if found and found[0] is not None else None
 
 
 def _refuse_other_files(name: str, rest: str) -> None:
@@ -101,7 +112,9 @@ def _words(head: str, place: str) -> list[str]:
     return re.findall(r"[0-9A-Za-z]+", f"{head} {place}"[:_LONGEST_NAME])
 
 
-def _texts(spec: EnvironmentSpec, loaded: str, words: Sequence[str], sessions: int) -> dict[str, str]:
+def _texts(
+    spec: EnvironmentSpec, loaded: str, words: Sequence[str], *, distribution: str, sessions: int
+) -> dict[str, str]:
     """Path in the package -> text: the templates beside this module, filled with what the environment says of itself."""
     described = schemas(spec)
     word = "_".join(words).lower()
@@ -113,7 +126,8 @@ def _texts(spec: EnvironmentSpec, loaded: str, words: Sequence[str], sessions: i
         "module": f"{word}_env",
         "observation": {key: schema for key, schema in seen.items() if key not in ("reward", "done")},  # OpenEnv's own
         "project": f"openenv-{word.replace('_', '-')}",
-        "requirements": _requirements(spec, has_tools="tools" in seen),
+        # transformers describes tools
+        "requirements": ["openenv>=0.10", distribution, *(["transformers>=5.20"] if "tools" in seen else [])],
         "rewards": _reward_range(spec),
         "sessions": sessions,
         "spec": spec,
@@ -138,12 +152,6 @@ def _texts(spec: EnvironmentSpec, loaded: str, words: Sequence[str], sessions: i
 
 def _fields(action: Mapping[str, Any]) -> dict[str, Any]:
     return {key: schema for each in action.get("anyOf", [action]) for key, schema in each["properties"].items()}
-
-
-def _requirements(spec: EnvironmentSpec, *, has_tools: bool) -> list[str]:
-    extra = _EXTRAS.get(spec.name.partition(":")[0])
-    gradus = f"gradus-rl[{extra}]=={__version__}" if extra else f"gradus-rl=={__version__}"
-    return ["openenv>=0.10", gradus, *(["transformers>=5.20"] if has_tools else [])]  # transformers describes tools
 
 
 def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
