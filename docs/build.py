@@ -18,8 +18,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)]*)?\)")
@@ -29,7 +28,6 @@ INLINE = re.compile(r"`(?:\.venv/bin/)?(gradus [a-z][^`]*)`")
 
 def main() -> int:
     """Print what is wrong; the exit code is the number of faults, at most 1."""
-    attach(app)
     root = get_command(app)
     faults: list[str] = []
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("src/gradus/recipes/*.md")]

@@ -18,8 +18,7 @@ from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 import gradus
-from gradus.cli.app import CODES, app
-from gradus.cli.commands import attach
+from gradus.commands.app import CODES, app
 from gradus.runs.recipe.record import Recipe
 
 FOLDER = Path(__file__).resolve().parent / "reference"
@@ -109,7 +108,6 @@ def _cell(text: str) -> str:
 
 def commands_page() -> str:
     """One section a command, with its options."""
-    attach(app)
     lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", "", CODES, ""]
     for name, command in _commands(get_command(app), "gradus"):
         lines += [f"## `{name}`", "", _cell(command.help or ""), ""]
@@ -167,7 +165,10 @@ def _described(name: str, value: Any) -> list[str]:
     signature = re.sub(r"(: |-> )([\"'])(.*?)\2(?=[,)]| =|$)", r"\1\3", signature)  # annotations are stored as texts
     signature = re.sub(r"<built-in function (\w+)>", r"\1", signature)
     signature = re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature)
-    return [f"## `{name}`", "", "```python", signature, "```", "", inspect.getdoc(value) or "", ""]
+    doc = re.sub(r"^    (\w+): ", r"- `\1`: ", inspect.getdoc(value) or "", flags=re.MULTILINE).replace(
+        "\nArgs:\n", "\n"
+    )
+    return [f"## `{name}`", "", "```python", signature, "```", "", doc, ""]
 
 
 def _record(name: str, value: Any) -> str:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gradus.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gradus.commands.checking import audit, check, plan
+    from gradus.commands.audits import audit
+    from gradus.commands.checking import check, plan
     from gradus.commands.comparing import compare, evaluate
     from gradus.commands.environments import load_environment, roll_out
     from gradus.commands.training import Run, load_run, run, train
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "gradus.commands.environments": ("load_environment", "roll_out"),
-    "gradus.commands.checking": ("audit", "check", "plan"),
+    "gradus.commands.audits": ("audit",),
+    "gradus.commands.checking": ("check", "plan"),
     "gradus.commands.comparing": ("compare", "evaluate"),
     "gradus.commands.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),

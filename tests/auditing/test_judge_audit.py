@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 
-attach(app)
 DOLLARS = 3e-4  # a request: 300 prompt tokens at a dollar per million
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from gradus.cli import main
+from gradus.commands.app import main
 from gradus.rollouts import read_episodes
 from gradus.runs.stages.state import MadeFrom, RunState
 
@@ -214,8 +215,22 @@ def test_an_environment_in_the_current_folder_is_found(
 ) -> None:
     (tmp_path / "my_lamps.py").write_text("from fakes import lamps\n\nSPEC = lamps()\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = [*sys.path]
     assert gradus("envs", "my_lamps:SPEC")[0] == 0
+    assert sys.path == before
+
+
+def test_a_file_in_the_current_folder_is_imported_only_if_it_is_named(tmp_path: Path) -> None:
+    """brotli and h2 are modules that httpx uses if they are there: a stranger's folder could hold files of these names."""
+    for name in ("brotli", "h2", "zstandard", "socksio", "yaml"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} of the working folder ran')\n")
+    code = "import sys; from gradus.commands.app import main; import httpx, openai; main()"
+    rows = "".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(80))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    for words in (["plan", "rows.jsonl"], ["check", "rows.jsonl"]):
+        command = [sys.executable, "-P", "-c", code, *words, "--quick"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (ended.returncode, "ran" in ended.stderr) == (0, False), ended.stderr
 
 
 OWN = {

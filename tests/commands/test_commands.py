@@ -14,14 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gradus import commands, environments
-from gradus.cli.app import _ordered, app, main
-from gradus.cli.commands import attach
+from gradus.commands.app import _ordered, app, main
+from gradus.commands.models import _asks_in_terminal
 from gradus.commands.output import json_text
+from gradus.commands.signature import COMMANDS
 from gradus.core import ConfigError, Failure, GradusError, StopReason
 from gradus.rollouts import roll_out, write_episodes
 from gradus.runs.policies import make_policy
 
-attach(app)
 runner = CliRunner()
 
 
@@ -83,7 +83,7 @@ LATE = """
 import atexit, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
 atexit.register(signal.raise_signal, signal.SIGINT)  # as what libraries tidy up, which is registered before the end
-from gradus.cli import main
+from gradus.commands.app import main
 sys.argv = ["gradus", "--version"]
 main()
 """
@@ -113,14 +113,17 @@ def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
     ("typed", "taken"),
     [
         ("memory insert m values -- --quiet", "memory insert m values -- --quiet"),
-        ("memory insert m values x --timestamp --quiet", "memory insert m values x --timestamp --quiet"),
-        ("eval shop --out --strict -p gold --verbose", "--verbose eval shop --out --strict -p gold"),
+        ("eval shop -p gold --verbose -n 4", "--verbose eval shop -p gold -n 4"),
         ("check shop --json --strict", "--strict check shop --json"),
-        ("eval shop --out -- --quiet", "--quiet eval shop --out --"),
     ],
 )
-def test_a_word_that_is_a_value_or_comes_after_two_dashes_stays_where_it_is(typed, taken):
+def test_a_word_after_two_dashes_stays_where_it_is(typed, taken):
     assert " ".join(_ordered(typed.split())) == taken
+
+
+def stub(monkeypatch, name, function):
+    """The command calls this function in place of its own."""
+    monkeypatch.setitem(COMMANDS, name, replace(COMMANDS[name], function=function))
 
 
 def ends_with(monkeypatch, *words):
@@ -132,7 +135,7 @@ def ends_with(monkeypatch, *words):
 
 def test_every_environment_says_what_it_is_and_what_it_needs():
     """Those that want a word after the colon showed the error of leaving it out."""
-    for row in commands.list_environments():
+    for row in commands.envs():
         try:
             assert row["summary"] == environments.load(row["name"]).summary
         except ConfigError:
@@ -150,7 +153,7 @@ def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, 
 
 def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
     heard = []
-    monkeypatch.setattr("gradus.commands.chat", lambda model, ask, **_: heard.append(ask()))
+    stub(monkeypatch, "chat", lambda model, **_: heard.append(_asks_in_terminal()()))
     monkeypatch.setattr("builtins.input", lambda _: "a\udcff")
     gradus("chat", "m")
     assert heard == ["a?"]
@@ -158,7 +161,7 @@ def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
 
 def test_a_played_environment_without_policies_names_a_model_to_compare_with(monkeypatch, capsys):
     spec = replace(environments.load("arithmetic"), policies={}, teacher=None)
-    monkeypatch.setattr("gradus.commands.episodes.load_environment", lambda _: spec)
+    monkeypatch.setattr("gradus.commands.environments.load_environment", lambda _: spec)
     monkeypatch.setattr("builtins.input", lambda *_: "1")
     commands.play("mine.py:spec", seed=0)
     assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
@@ -289,7 +292,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
 @pytest.mark.parametrize(
     ("verdict", "code", "says"),
     [
-        ("pass", 0, "next: gradus run shop --reward format --set grader=strict"),
+        ("pass", 0, "next: gradus run shop --reward format --grader strict"),
         (
             "fail",
             1,
@@ -301,7 +304,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
     more = SimpleNamespace(more_episodes=36)
     result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None, result=more)
-    monkeypatch.setattr("gradus.commands.audit", lambda *_, **__: result)
+    stub(monkeypatch, "audit", lambda *_, **__: result)
     words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)
     assert says in gradus(*words, expect=code)
 
@@ -309,34 +312,26 @@ def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, ve
 def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monkeypatch, tmp_path):
     """The next command was the one that had been typed."""
     result = SimpleNamespace(verdict="fail", hack=None, show=lambda: None, save=lambda out: [out / "audit.json"])
-    monkeypatch.setattr("gradus.commands.audit", lambda *_, **__: result)
+    stub(monkeypatch, "audit", lambda *_, **__: result)
     said = gradus("audit", "shop", "--out", tmp_path / "audit", expect=1)
     assert "written: " in said
     assert "next:" not in said
 
 
-def test_an_answer_from_a_memory_is_followed_by_a_look_at_the_memory(tmp_path):
-    text, memory = tmp_path / "me.txt", tmp_path / "kept"
-    text.write_text("Ann lives in Bergen.\n")
-    gradus("memory", "learn", "append-only", text, "--memory", memory)
-    said = gradus("memory", "ask", "append-only", "Where does Ann live?", "--memory", memory)
-    assert said.splitlines()[-1] == f"next: gradus memory show {memory}"
-
-
 def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
     result = SimpleNamespace(status="pass", problem=None, changes=["grpo.groups=2"], show=lambda: None)
-    monkeypatch.setattr("gradus.check", lambda *_, **__: result)
-    monkeypatch.setattr("gradus.plan", lambda *_, **__: result)
+    stub(monkeypatch, "check", lambda *_, **__: result)
+    stub(monkeypatch, "plan", lambda *_, **__: result)
     said = gradus("check", "shop", "--seed", 4, "-o", "my run", "--quick", "-s", "grpo.groups=3")
     assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
     said = gradus("plan", "shop", "--quick", "-s", "grpo.groups=3")
-    assert "next: gradus check shop --quick --set grpo.groups=3 --set grpo.groups=2" in said
+    assert "next: gradus check shop --set grpo.groups=3 --quick --set grpo.groups=2" in said
     assert "next: gradus run my.toml" in gradus("check", "my.toml")  # a recipe was left out
     assert "next: gradus check my.toml --set" in gradus("plan", "my.toml")
 
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
-    monkeypatch.setattr("gradus.commands.sft", lambda *_, **__: Path("runs/sft/best"))
+    stub(monkeypatch, "sft", lambda *_, **__: Path("runs/sft/best"))
     said = gradus(
         "sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1"
     )
@@ -347,16 +342,9 @@ def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
 @pytest.mark.parametrize(("nano", "says"), [(True, "show runs/shop --last"), (False, "chat runs/shop")])
 def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, says):
     """`gradus chat` was the next command, and a model of 750 words is none to chat with."""
-    monkeypatch.setattr("gradus.run", lambda *_, **__: commands.Run(Path("runs/shop")))
+    stub(monkeypatch, "run", lambda *_, **__: commands.Run(Path("runs/shop")))
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
     assert f"next: gradus {says}" in gradus("run", "shop")
-
-
-def test_commands_are_attached_once():
-    """Each call in a process added all commands again, and each later call built them all."""
-    before = len(app.registered_commands), len(app.registered_groups)
-    attach(app)
-    assert (len(app.registered_commands), len(app.registered_groups)) == before
 
 
 def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
@@ -369,9 +357,7 @@ def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
     assert "jsonl:rows[x].jsonl" in gradus("audit", "rows[x].jsonl", "-n", 4, "--budget", 1152, expect=None)
 
 
-@pytest.mark.parametrize(
-    ("command", "columns"), [("teach", "80"), ("eval", "80"), ("eval", "79"), ("memory search", "45")]
-)
+@pytest.mark.parametrize(("command", "columns"), [("teach", "80"), ("eval", "80"), ("eval", "79"), ("show", "45")])
 def test_help_cuts_no_name(command, columns):
     """`--max-new-toke…` stood there, beside a column of `<list[str]>`."""
     words = [sys.executable, "-m", "gradus", *command.split(), "--help"]
@@ -384,12 +370,12 @@ def test_help_cuts_no_name(command, columns):
 
 def test_suggested_commands_are_quoted(monkeypatch):
     exported = SimpleNamespace(path=Path("my model"), gap=None, parameters=1, dtype="float32")
-    monkeypatch.setattr("gradus.commands.export", lambda *_, **__: exported)
+    stub(monkeypatch, "export", lambda *_, **__: exported)
     assert "gradus chat 'my model' " in gradus("export", "run", "my model")
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
     assert "gradus chat" not in gradus("export", "run", "my model")
     package = SimpleNamespace(folder=Path("my env"), files=(), locked=True, oracle=True)
-    monkeypatch.setattr("gradus.commands.package_environment", lambda *_, **__: package)
+    stub(monkeypatch, "package-env", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")
     assert "python 'my env/server/app.py'    check it: openenv validate 'my env'" in said
 

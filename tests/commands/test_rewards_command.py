@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradus import environments
-from gradus.cli.rewards import app
+from gradus.commands.app import app
 from gradus.core import Episode, GradusError, StopReason, Task, Turn, TurnTokens
 from gradus.rewards import load_rewards
 from gradus.rewards.grading import completion_of
@@ -19,7 +19,7 @@ RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 
 
 def run(*arguments: str, text: str | None = None):
-    return CliRunner().invoke(app, list(arguments), input=text, env={"COLUMNS": "140"})
+    return CliRunner().invoke(app, ["rewards", *arguments], input=text, env={"COLUMNS": "140"})
 
 
 def test_typed_completions() -> None:
@@ -96,7 +96,7 @@ def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
     )
     names = ("incremental_format", "correctness", "repetition", f"{tmp_path / 'mine.py'}:is_short_and_polite")
     rewards = [word for name in names for word in ("--reward", name)]
-    arguments = ["try", "-c", RIGHT * 3, "--answer", "2", *rewards]
+    arguments = ["rewards", "try", "-c", RIGHT * 3, "--answer", "2", *rewards]
     said = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
     assert {"incremental", "correct", "repetition", "polite"} <= set(said.split())
     assert max(map(len, said.splitlines())) <= 80

@@ -12,7 +12,7 @@ from gradus.training.data.tasks import HeldOut
 
 CODE = """
 import sys
-from gradus.cli.app import main
+from gradus.commands.app import main
 sys.argv = ["gradus", "teach", *sys.argv[1:]]
 try:
     main()

@@ -19,8 +19,7 @@ def test_importing_gradus_and_its_words_imports_nothing_heavy():
 
 def test_the_help_of_the_command_line_imports_nothing_heavy():
     code = """
-from gradus.cli import app, commands
-commands.attach(app)
+from gradus.commands.app import app
 from typer.testing import CliRunner
 result = CliRunner().invoke(app, ["--help"])
 assert result.exit_code == 0, result.output

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradus import commands, environments
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.core import StopReason
 from gradus.rollouts import roll_out
 
@@ -85,7 +84,6 @@ def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
     """
     (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    attach(app)
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == (2 if "audit" in arguments else 0), done.output
     assert "not settled: alignment could still fail" in " ".join(done.output.split()) or "audit" not in arguments

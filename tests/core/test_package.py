@@ -27,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(installed: Path, *words: str) -> str:
-    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from gradus.cli import main; main()"
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from gradus.commands.app import main; main()"
     run = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=installed.parent)
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -88,7 +88,7 @@ def run_case(case: Case, *, seconds: int = 60, after: Callable[[Path], None] | N
 
 def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
     """The command in this process, which is a child: in ``folder``, with what it says in ``said``, and a limit of time. Returns its code."""
-    from gradus.cli import main
+    from gradus.commands.app import main
 
     signal.alarm(seconds)
     out = os.open(said, os.O_CREAT | os.O_WRONLY)

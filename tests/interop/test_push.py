@@ -15,10 +15,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from typer import Typer
 from typer.testing import CliRunner
 
-from gradus.cli import push as push_command
+from gradus.commands.app import app
 from gradus.core import ConfigError, GradusError
 from gradus.interop.push import plan_push, upload
 from tests.fakes import results_document
@@ -155,9 +154,7 @@ def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
-    app = Typer()
-    app.command()(push_command.command)
-    shown = CliRunner().invoke(app, [str(run), "me/it", "--dry-run", "--endpoint", "http://127.0.0.1:1"])
+    shown = CliRunner().invoke(app, ["push", str(run), "me/it", "--dry-run", "--endpoint", "http://127.0.0.1:1"])
     assert shown.exit_code == 0, shown.output
     for file in plan_push(run, "me/it").files:
         assert file.path in shown.output

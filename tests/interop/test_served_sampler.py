@@ -19,8 +19,7 @@ from fakes import lamps
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
@@ -33,7 +32,6 @@ from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
 
-attach(app)
 TESTS = Path(__file__).parent.parent
 TOKEN = "a-token-of-the-test"
 

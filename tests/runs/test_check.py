@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 import gradus
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.policies.local.folders import is_nano
@@ -467,7 +466,6 @@ def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
 
 
 def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
-    attach(app)
     arguments = ["check", "arithmetic", "--out", str(tmp_path / "run"), *(f"--set={each}" for each in NANO)]
     good = CliRunner().invoke(app, [*arguments, "--json"])
     assert good.exit_code == 0, good.output

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.core import ConfigError
 from gradus.runs.checks import require_names
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.runner import run_recipe
-
-attach(app)
 
 TINY = [
     "model.nano.hidden_size=32",

@@ -10,8 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import gradus
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.core import ConfigError
 from gradus.core.files import write_json
 from gradus.evidence.stage_files import changed_since
@@ -99,7 +98,6 @@ def test_base_is_the_model_that_the_run_began_with(run):
 
 
 def test_what_reads_a_run_ends_with_the_next_command(run):
-    attach(app)
     again = f"other={run}"
     for words, following in (
         (["report", str(run)], f"next: gradus show {run} --last"),
@@ -184,7 +182,6 @@ def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
 
 
 def test_a_run_folder_is_a_policy(run):
-    attach(app)
     result = CliRunner().invoke(app, ["eval", "rhythm", "-p", f"heuristic,{run}", "-n", "2"])
     assert result.exit_code == 0, result.output
     result = CliRunner().invoke(app, ["doctor", str(run), "--json"])

@@ -18,8 +18,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config
 from typer.testing import CliRunner
 
 import gradus
-from gradus.cli.app import app
-from gradus.cli.commands import attach
+from gradus.commands.app import app
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
@@ -250,7 +249,6 @@ def test_what_fits_already_is_left_alone() -> None:
 
 
 def test_the_command_plans_a_recipe_on_its_own_prompts(tmp_path: Path) -> None:
-    attach(app)
     model = make_tiny_qwen2(tmp_path / "model", context=2048)
     shown = CliRunner().invoke(app, ["plan", "arithmetic", "--model", str(model), "--memory", "24GB"])
     assert shown.exit_code == 0, shown.output

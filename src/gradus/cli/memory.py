@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gradus.commands.options import JSON, TEMPERATURE, Command
-from gradus.commands.output import next_command, note, print_json, problem
+from gradus.commands.guests import Command, Json, Temperature, next_command, note, print_json, problem
 from gradus.core import EnvironmentFault
 from gradus.core.printing import printable
 
@@ -44,7 +43,7 @@ def learn(
     file: Path = typer.Argument(..., help="Your text (.txt, .md), or .jsonl with a chunk {text, timestamp?} a line."),
     memory: Path | None = _MEMORY,
     chunk_words: int = typer.Option(80, min=10, help="Words of a chunk at most; a blank line ends one, too."),
-    temperature: float | None = TEMPERATURE,
+    temperature: Temperature = None,
     seed: int = typer.Option(0, "--seed", help="Seed of the agent's answers."),
 ) -> None:
     """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
@@ -87,7 +86,7 @@ def ask(
     reader: str | None = typer.Option(
         None, "--reader", help="Who reads: rule, or remote:MODEL (the default if the agent is one)."
     ),
-    json_file: str | None = JSON,
+    json_file: Json = None,
 ) -> None:
     """Answer a question from what an agent kept, and show the entries that the answer was read from."""
     from gradus.commands.memory import ask as ask_memory
@@ -172,7 +171,7 @@ def search(
     query: str = typer.Argument(..., help="What to look for."),
     banks: int = typer.Option(3, min=1, help="Best banks to look into."),
     entries: int = typer.Option(5, min=1, help="Entries to return."),
-    json_file: str | None = JSON,
+    json_file: Json = None,
 ) -> None:
     """Find entries: BM25 over banks, then over the entries within them."""
     with _open(folder) as memory:
@@ -190,7 +189,7 @@ def search(
 
 
 @app.command(cls=Command)
-def show(folder: Path = _FOLDER, json_file: str | None = JSON) -> None:
+def show(folder: Path = _FOLDER, json_file: Json = None) -> None:
     """Show the core and all entries."""
     with _open(folder) as memory:
         state = memory.state()
@@ -206,7 +205,7 @@ def show(folder: Path = _FOLDER, json_file: str | None = JSON) -> None:
 def log(
     folder: Path = _FOLDER,
     last: int = typer.Option(0, min=0, help="Only the last so many; 0 for all."),
-    json_file: str | None = JSON,
+    json_file: Json = None,
 ) -> None:
     """Show the operations that made the memory what it is; printed JSON has a line for each."""
     with _open(folder) as memory:

@@ -1,21 +1,27 @@
-"""Every command as a call that returns an object. ``import gradus`` gives the names that matter most.
+"""Every command is a function here. ``import gradus`` gives the names that matter most.
 
-from gradus import commands
+``gradus WORD`` is ``commands.WORD``, with ``_`` for ``-``; ``gradus eval`` is :func:`evaluate`, and ``gradus rewards list`` and ``try`` are
+:func:`list_rewards` and :func:`try_rewards`. Where a command takes the name of an environment, its function also takes a list of rows, a
+class with ``reset`` and ``step``, or an EnvironmentSpec; where it takes rewards, also functions in TRL's signature and pairs of one and its
+weight; where it takes settings, also a mapping. A run stands for its folder.
 
-commands.export("runs/rhythm", "model")
-commands.regrade("teacher.jsonl", grader="v2")
+    from gradus.commands import export, regrade
+
+    export("runs/rhythm", "model")
+    regrade("teacher.jsonl", "v2")
 """
 
-from gradus.commands.audits import AuditComparison, compare_audits, is_stored_audit
-from gradus.commands.checking import Audit, Checklist, Forecast, audit, check, plan
+from gradus.commands.audits import Audit, AuditComparison, audit, compare_audits
+from gradus.commands.checking import Checklist, Forecast, check, plan
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
-from gradus.commands.environments import describe, list_environments, load_environment, roll_out
-from gradus.commands.episodes import Regraded, StoredEpisodes, play, regrade, show
-from gradus.commands.models import can_chat, chat, export, push, serve
+from gradus.commands.environments import envs, load_environment, play, roll_out
+from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
+from gradus.commands.models import chat, export, push, serve
+from gradus.commands.pages import docs
 from gradus.commands.rewards import list_rewards, try_rewards
-from gradus.commands.servers import package_environment, serve_environment, watch
-from gradus.commands.stages import Diagnosis, diagnose, grpo, init, sft, teach
-from gradus.commands.training import Run, load_run, run, train
+from gradus.commands.servers import package_env, serve_env, watch
+from gradus.commands.stages import Diagnosis, doctor, grpo, init, sft, teach
+from gradus.commands.training import Run, load_run, report, run, train
 
 __all__ = [
     "Audit",
@@ -29,31 +35,30 @@ __all__ = [
     "Scores",
     "StoredEpisodes",
     "audit",
-    "can_chat",
     "chat",
     "check",
     "compare",
     "compare_audits",
-    "describe",
-    "diagnose",
+    "docs",
+    "doctor",
+    "envs",
     "evaluate",
     "export",
     "grpo",
     "init",
-    "is_stored_audit",
-    "list_environments",
     "list_rewards",
     "load_environment",
     "load_run",
-    "package_environment",
+    "package_env",
     "plan",
     "play",
     "push",
     "regrade",
+    "report",
     "roll_out",
     "run",
     "serve",
-    "serve_environment",
+    "serve_env",
     "sft",
     "show",
     "teach",

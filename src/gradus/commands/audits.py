@@ -1,15 +1,224 @@
-"""Compares two stored audits."""
+"""Is this grader worth training on? The audit, and two audits compared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gradus.commands.checking import Audit
-from gradus.commands.shown import Shown
+import typer
+
+from gradus.commands.environments import as_name, load_environment
+from gradus.commands.given import as_list, require_rewards_used, whole_number
+from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, writes
+from gradus.commands.output import Shown, next_command, note, same
+from gradus.commands.signature import command
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.documents import SCHEMA
+from gradus.environments import file_name
+
+if TYPE_CHECKING:
+    from gradus.auditing import AuditResult, Hack
+
+# What makes an audit the one that it is.
+_SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
+         "attack_episodes", "attempts", "compare")  # fmt: skip
+_CODES = {"pass": 0, "fail": 1, "unresolved": 2}
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Shown):
+    """The verdict on a grader. ``result`` holds the checks, the points of the figure and the hack, if one came up."""
+
+    spec: EnvironmentSpec
+    result: AuditResult
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``fail`` or ``unresolved``."""
+        return self.result.verdict
+
+    @property
+    def hack(self) -> Hack | None:
+        """A plan that the grader prefers to honest play, with an episode to look at; None if the search brought none."""
+        return self.result.hack
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict and the checks."""
+        return dict(self.result.to_json())
+
+    def tables(self) -> Sequence[Any]:
+        """The checks, the panel, the hack, and the verdict."""
+        from gradus.runs.stages.audits import audit_renderables
+
+        return audit_renderables(self.result)
+
+    def ask_person(self, review: str | Path) -> int:
+        """Ask in the terminal about accepted answers that no rule settles, and keep what is said in the file ``review``.
+
+        Returns how many were marked.
+        """
+        from gradus.runs.person import ask_person
+
+        return ask_person(self.result.review, Path(review))
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
+        from gradus.runs.stages.audits import store_audit
+
+        return store_audit(self.spec, self.result, Path(folder))
+
+
+def _existing(path: Path | None) -> Path | None:
+    """Refuses a missing file before the audit begins."""
+    if path is not None and not path.exists():
+        raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {path}")
+    return path
+
+
+_EPISODES = typer.Option(
+    "--episodes",
+    "-n",
+    min=1,
+    help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
+)
+_BUDGET = typer.Option(
+    "--budget",
+    min=1,
+    help="Answers that may be asked to evolve others (1152 without it), elsewhere episodes that the search for a hack may roll out "
+    "(8000).",
+)
+_REVIEW = typer.Option(
+    "--review", help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say."
+)
+_SECONDS = typer.Option(
+    "--seconds",
+    min=1.0,
+    help="Limit of all calls of a grader of one-turn tasks together (20 without it, 180 if answers are programs).",
+)
+_ATTACK = typer.Option(
+    "--attack",
+    metavar="WHO",
+    help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone), or a model that reads the grader's source, "
+    "as in remote:MODEL (repeatable).",
+)
+_COMPARE = typer.Option(
+    "--compare", metavar="AUDIT", callback=_existing, help="An earlier audit.json: also say what changed."
+)
+
+
+def _after_audit(
+    result: Audit,
+    *,
+    environment: str,
+    grader: str | None,
+    review: Path | None,
+    json_file: str | None,
+    compare: Annotated[Path | None, _COMPARE] = None,
+    out: Annotated[
+        Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
+    ] = None,
+) -> int:
+    if compare is not None and json_file != "-":
+        compare_audits(compare, result).show()
+    for path in result.save(out) if out is not None else ():
+        note(f"written: {path}")
+    if review is not None and json_file is None and (marked := result.ask_person(review)):
+        note(f"{marked} marks written to {review}; the same command counts them")
+    if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
+        again = same(*(name for name in _SAME if name != "episodes"))
+        next_command("audit", environment, *again, "--episodes", more)
+    elif result.verdict != "fail":
+        next_command("run", environment, *same("rewards", "recipe", "grader"))
+    elif out is not None and result.hack is not None:
+        next_command("show", out / "hack.jsonl")
+    elif out is None:  # else the page with the evidence has been written
+        why = "writes audit.json, a page with the evidence, and the hack if there is one"
+        next_command("audit", environment, *same(*_SAME), "--out", "audit", why=why)
+    return _CODES[result.verdict]
+
+
+@command("audit", _after_audit, shown=True)
+def audit(
+    environment: Environment,
+    grader: Grader = None,
+    *,
+    rewards: Rewards = (),
+    recipe: Recipe = None,
+    episodes: Annotated[int | None, _EPISODES] = None,
+    budget: Annotated[int | None, _BUDGET] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", "-p", help="Also forecast the signal of this policy.")
+    ] = None,
+    seed: Seed = 0,
+    review: Annotated[str | Path | None, _REVIEW, Line(kind=Path | None)] = None,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Try answers that may be executed even if no sandbox can be made.")
+    ] = False,
+    seconds: Annotated[float | None, _SECONDS] = None,
+    attack: Annotated[Sequence[str], _ATTACK, Line(kind=list[str])] = (),
+    attack_episodes: Annotated[
+        int | None, typer.Option(help="Episodes that an attacker may learn from; 6400 without it.")
+    ] = None,
+    attempts: Annotated[int | None, typer.Option(help="Attempts of an attacker that reads; 6 without it.")] = None,
+) -> Audit:
+    """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
+
+    >>> import gradus
+    >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
+    'fail'
+    """
+    from gradus.runs.person import read_marks
+    from gradus.runs.policies import make_policy
+    from gradus.runs.recipe import MOST_EPISODES
+    from gradus.runs.replay import replay_elsewhere
+    from gradus.runs.stages.audits import audit_with_progress
+
+    of_attack = {"attack_episodes": (attack_episodes, 1), "attempts": (attempts, 1)}
+    for name, (value, least) in {"episodes": (episodes, 1), "budget": (budget, 0), **of_attack}.items():
+        if value is not None:
+            whole_number(name, value, least=least, most=MOST_EPISODES)
+            if name in of_attack and not attack:
+                raise ConfigError(f"{name} has no effect without attack; leave it out")
+    if recipe is not None:
+        environment, grader = _of_recipe(environment, recipe, grader, rewards)
+    require_rewards_used(rewards, [grader])
+    spec = load_environment(environment, rewards=rewards)
+    attackers: Sequence[Any] = ()
+    if attack:
+        from gradus.runs.learning_attack import make_attackers
+
+        who = as_list("attack", attack, example="['learn']")
+        attackers = make_attackers(spec, who, budget=attack_episodes or 6400, tries=attempts or 6)
+    named = isinstance(environment, str | Path) and not rewards
+    result = audit_with_progress(
+        spec,
+        spec.grader(grader),
+        episodes=episodes,
+        budget=budget,
+        seed=seed,
+        signal_policy=make_policy(spec, policy) if policy else None,
+        elsewhere=partial(replay_elsewhere, file_name(str(environment))) if named else None,
+        marks=read_marks(Path(review)) if review else None,
+        unsafe=unsafe,
+        limit=seconds,
+        attackers=attackers,
+    )
+    return Audit(spec, result)
+
+
+def _of_recipe(
+    environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+) -> tuple[EnvironmentSpec, str | None]:
+    """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
+    from gradus.runs.recipe.load import load_recipe
+
+    if rewards:
+        raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
+    made = load_recipe(as_name(environment), path=Path(recipe))
+    return made.spec(), grader or made.grader_name
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,7 +229,7 @@ class AuditComparison(Shown):
     new: Mapping[str, Any]
 
     def tables(self) -> Sequence[Any]:
-        """The checks beside each other, what changed first."""
+        """The checks beside each other, changed ones first."""
         from gradus.runs.stages.audits import comparison_table
 
         return [comparison_table(self.old, self.new)]
@@ -33,13 +242,8 @@ class AuditComparison(Shown):
         return {"schema": SCHEMA, "before": self.old["verdict"], "now": self.new["verdict"], "checks": rows}
 
 
-def is_stored_audit(path: str | Path) -> bool:
-    """Whether ``path`` is an audit.json, or a folder that holds one."""
-    return Path(path).suffix == ".json" or Path(path, "audit.json").is_file()
-
-
 def compare_audits(old: str | Path | Audit, new: str | Path | Audit) -> AuditComparison:
-    """What changed from one audit to another. Each is an audit, an audit.json, or the folder of ``save``.
+    """Compares an audit with an earlier one. Each is an audit, an audit.json, or the folder of ``save``.
 
     >>> from gradus import commands
     >>> first = commands.audit("arithmetic", "format-only", episodes=20, budget=1200)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
-from gradus.commands.environments import Data, load_environment
-from gradus.commands.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
-from gradus.commands.shown import Shown
+import typer
+
+from gradus.commands.environments import load_environment
+from gradus.commands.given import as_list, checked_sampling, path_text, require_rewards_used, whole_number
+from gradus.commands.options import ENVIRONMENT, Data, Line, Rewards, Sampling, Seed, writes
+from gradus.commands.output import Shown, next_command, note, same
+from gradus.commands.signature import command
 from gradus.commands.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 
@@ -17,6 +22,25 @@ if TYPE_CHECKING:
     from gradus.evidence.evaluation import Evaluation
 
 _MOST_RUNS = 6  # whose settings stand on one line
+
+# What makes an evaluation the one that it is.
+_SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k",
+         "temperature", "max_new_tokens", "keep_history", "wide")  # fmt: skip
+_Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
+
+_POLICIES = typer.Option(
+    "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones (repeatable)."
+)
+_CONDITIONS = typer.Option("--condition", "-c", help="Conditions, by commas; `all`, or `first` (repeatable).")
+_GRADERS = typer.Option("--grader", "-g", help="Graders, by commas; the first is the main one (repeatable).")
+_PAIRS = typer.Option("--pairs", help="Pairs to compare, as a-b, by commas; every pair otherwise (repeatable).")
+_PASS_K = typer.Option(
+    "--pass-k", help="Show the chance that one of K samples passes, as pass@K; several K by commas (repeatable)."
+)
+_RUNS = typer.Argument(
+    metavar="RUNS",
+    help="Run folders (or logs of inspect_ai, .eval or .json), as PATH or NAME=PATH; later ones minus earlier ones.",
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,11 +74,6 @@ class Scores(Shown):
 
         return first_failure(self.episodes)
 
-    @property
-    def all_failed(self) -> bool:
-        """Whether there is no episode to judge by."""
-        return all(each.reward is None or each.reward.value is None for each in self.episodes)
-
     def save(self, path: str | Path) -> Path:
         """Write the episodes as JSON lines."""
         from gradus.rollouts import write_episodes
@@ -69,29 +88,48 @@ class Scores(Shown):
         return write_evaluation_report(self.spec, self.result, Path(path))
 
 
+def _after_evaluate(
+    result: Scores,
+    *,
+    env: str,
+    out: Annotated[Path | None, writes("Write the episodes (JSON lines) here.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write an HTML report here.")] = None,
+) -> int | None:
+    if out is not None:
+        note(f"episodes: {result.save(out)}")
+    if report is not None:
+        note(f"report: {result.report(report)}")
+    if all(each.reward is None or each.reward.value is None for each in result.episodes):
+        note("every episode failed or could not be graded; the first says why: " + result.first_failure)
+        return 1
+    if out is not None:
+        return next_command("show", out)
+    return next_command("eval", env, *same(*_SAME), "--out", "episodes.jsonl", "--report", report or "report.html")
+
+
+@command("eval", _after_evaluate, shown=True)
 def evaluate(
-    policies: str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any],
+    policies: Annotated[_Policies, _POLICIES, Line(kind=list[str], item=str)],
     against: Any = (),
     *,
-    env: Data | None = None,
-    conditions: Sequence[str] | None = None,
-    graders: Sequence[str] | None = None,
-    rewards: Sequence[Any] = (),
-    episodes: int | None = None,
-    seed: int = 0,
-    pairs: Sequence[tuple[str, str] | str] | None = None,
-    power: float | None = None,
-    samples: int = 1,
-    pass_k: Sequence[int] = (),
-    **sampling: Any,
+    env: Annotated[Data | None, ENVIRONMENT, Line(kind=str, default=Parameter.empty)] = None,
+    conditions: Annotated[Sequence[str] | None, _CONDITIONS, Line(kind=list[str], default=["first"], item=str)] = None,
+    graders: Annotated[Sequence[str] | None, _GRADERS, Line(kind=list[str], item=str)] = None,
+    rewards: Rewards = (),
+    episodes: Annotated[int | None, typer.Option("--episodes", "-n", help="At most so many per condition.")] = None,
+    seed: Seed = 0,
+    pairs: Annotated[Sequence[tuple[str, str] | str] | None, _PAIRS, Line(kind=list[str], item=str)] = None,
+    power: Annotated[float | None, typer.Option(help="Say how many episodes a difference of this size needs.")] = None,
+    samples: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
+    pass_k: Annotated[Sequence[int], _PASS_K, Line(kind=list[str], item=int)] = (),
+    wide: Annotated[bool, typer.Option("--wide", help="Show every figure, component, pair and curve.")] = False,
+    **sampling: Unpack[Sampling],
 ) -> Scores:
-    """Roll out policies on the same seeds and compare them, with intervals.
+    """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
 
-    ``policies`` and ``against``: names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy
-    objects, several of them, a mapping from the name to show, or ``all`` scripted ones; names must differ. ``base`` is the model that the run
-    among them began with. ``pairs``: as ``(a, b)`` or ``"a-b"``. ``env`` may be left out if a run is among them.
-    ``samples``: episodes of each task. ``pass_k``: for each k the chance that one of k samples passes, as the figure ``pass@k``.
-    ``sampling``: ``temperature`` (0 is greedy), ``max_new_tokens`` and ``keep_history`` of models, if not as they were trained.
+    Policies are names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy objects, several of them, or
+    a mapping from the name to show; names must differ. ``all`` are the scripted ones, ``base`` is the model that the run among them began
+    with. ``against``: more policies. ``env`` may be left out if a run is among them.
 
     >>> import gradus
     >>> scores = gradus.evaluate(["gold", "random"], env="arithmetic", episodes=8, conditions=["held-out"])
@@ -106,8 +144,8 @@ def evaluate(
     whole_number("seed", seed)
     whole_number("samples", samples)
     ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
-    options = checked_sampling(sampling, "gradus.evaluate", parameters(evaluate))
-    graders = None if graders is None else as_list("graders", graders, example="['composed']")
+    options = checked_sampling(sampling, "gradus.evaluate", signature(evaluate).parameters)
+    graders = as_list("graders", graders, example="['composed']") if graders else None
     require_rewards_used(rewards, graders or ())
     spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
     made = _made(chosen, spec, options)
@@ -115,8 +153,9 @@ def evaluate(
         conditions = as_list("conditions", conditions, example="['held-out']")
         if not conditions:
             raise ConfigError("conditions name at least one condition; leave them out for all")
-        conditions = None if conditions == ["all"] else conditions
-    if pairs is not None:
+        first = [next(iter(spec.conditions))]
+        conditions = None if conditions == ["all"] else first if conditions == ["first"] else conditions
+    if pairs:
         pairs = [_pair(each, list(made)) for each in as_list("pairs", pairs, example="['a-b']")]
     result = evaluate_policies(
         spec,
@@ -125,12 +164,12 @@ def evaluate(
         graders=graders,
         episodes=episodes,
         seed=seed,
-        pairs=pairs,
+        pairs=pairs or None,
         power=power,
         samples=samples,
         pass_k=ks,
     )
-    return Scores(spec, result)
+    return Scores(spec, result, wide)
 
 
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
@@ -280,13 +319,33 @@ def _setting_lines(key: str, values: Mapping[str, str]) -> list[str]:
     return [f"  {key} = {value}: {named(names)}" for value, names in having.items()]
 
 
-def compare(*runs: str | Path | Run, policy: str | None = None) -> Comparison:
-    """Compare runs of one environment by their stored evaluations, paired over the tasks; nothing is rolled out.
+def _after_compare(
+    result: Comparison,
+    *,
+    runs: list[str],
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML report with the curves over each other here.")
+    ] = None,
+) -> None:
+    if report is not None:
+        note(f"report: {result.report(report)}")
+    else:
+        next_command("compare", *runs, *same("policy"), "--report", "compare.html")
 
-    ``runs``: folders, ``name=folder``, or runs; or logs of inspect_ai, paired over their samples. Runs of several training seeds are paired
-    over those too, if they have the same ones. Runs whose rewards are composed differently are refused; if data changed between runs, tasks are
-    paired by what they ask. ``policy``: the one of each run that is compared; the best trained one that
-    all have if None. p-values are corrected for the number of pairs and conditions.
+
+@command("compare", _after_compare, shown=True)
+def compare(
+    *runs: Annotated[str | Path | Run, _RUNS, Line(kind=list[str])],
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", "-p", help="Policy of each run; the best trained one that all have without it."),
+    ] = None,
+) -> Comparison:
+    """Compare finished runs, paired over the tasks that all were evaluated on, and list the settings that differ.
+
+    Nothing is rolled out. Logs of inspect_ai are paired over their samples. Runs of several training seeds are paired over those too, if
+    they have the same ones. Runs whose rewards are composed differently are refused; if data changed between runs, tasks are
+    paired by what they ask. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from gradus import environments
 from gradus.commands.given import path_text, whole_number
-from gradus.core import ConfigError, EnvironmentSpec, Policy
+from gradus.commands.options import Data, Line
+from gradus.commands.output import FOR_MACHINES, Shown, next_command, note
+from gradus.commands.signature import command
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy, Task
 from gradus.environments import file_name
 from gradus.runs.own_code import forget_changed_files
 
 if TYPE_CHECKING:
     from gradus.commands.training import Run
     from gradus.rollouts import RolloutResult
-
-Rows = Sequence[Mapping[str, Any]]
-Data = str | Path | EnvironmentSpec | type | Rows
 
 
 def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentSpec:
@@ -73,34 +77,129 @@ def roll_out(
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
-def list_environments(suite: str | None = None) -> list[dict[str, str]]:
-    """Name and summary of every environment, or of those of a suite (``reasoning-gym:``)."""
-    from gradus.interop.suites.naming import list_suite
+class Environments(Shown, list[dict[str, str]]):
+    """Environments: name and summary of each."""
 
-    if suite is None:
-        return [{"name": each, "summary": environments.summary(each)} for each in environments.names()]
-    return [{"name": suite + each, "summary": text} for each, text in list_suite(suite.removesuffix(":")).items()]
+    def to_json(self) -> list[dict[str, str]]:
+        """The list itself."""
+        return self
+
+    def tables(self) -> Sequence[Any]:
+        """One row an environment."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title="environments", box=None, pad_edge=False)
+        table.add_column("name", style="bold")
+        table.add_column("what it is")
+        for row in self:
+            table.add_row(Text(row["name"]), Text(row["summary"]))
+        return [table]
 
 
-def describe(environment: str | EnvironmentSpec | type) -> dict[str, Any]:
-    """What ``gradus envs NAME --json`` prints: graders, conditions, policies, teacher.
+class EnvironmentFacts(Shown, dict[str, Any]):
+    """One environment: graders, conditions, policies, teacher."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The dict itself."""
+        return self
+
+    def tables(self) -> Sequence[Any]:
+        """Everything about it, a line for each grader and condition."""
+        from rich.text import Text
+
+        turns = "one turn" if self["turns"] == 1 else f"at most {self['turns']} turns"
+        lines = [
+            Text.assemble((self["name"], "bold"), f"  {self['summary']}"),
+            Text(f"true reward: {self['true_reward']}; {turns}; teacher: {self['teacher'] or 'none'}"),
+        ]
+        for title in ("graders", "conditions"):
+            lines.append(Text(title, style="bold"))
+            lines += [Text(f"  {key:<18}{text}") for key, text in self[title].items()]
+        return [*lines, Text("policies", style="bold"), Text("  " + ", ".join(self["policies"]))]
+
+
+def _after_envs(result: Environments | EnvironmentFacts, *, name: str | None) -> None:
+    if isinstance(result, EnvironmentFacts):
+        return next_command("play", str(name))
+    if not FOR_MACHINES.get():
+        note("Your own: rows.jsonl, rows.csv, FILE.py:NAME, or module:attribute of an installed package")
+    return next_command("envs", "rhythm")
+
+
+_NAME = typer.Argument(
+    metavar="NAME", help="One environment; or a suite, as in reasoning-gym:, for a list of what is in it."
+)
+
+
+@command("envs", _after_envs, shown=True)
+def envs(
+    name: Annotated[str | EnvironmentSpec | type | None, _NAME, Line(kind=str | None)] = None,
+) -> Environments | EnvironmentFacts:
+    """List the environments, those of a suite, or show one: graders, conditions, policies.
 
     >>> from gradus import commands
-    >>> commands.describe("arithmetic")["teacher"]
+    >>> commands.envs("arithmetic")["teacher"]
     'teacher'
     """
+    from gradus.interop.suites.naming import list_suite
+
+    if name is None:
+        return Environments({"name": each, "summary": environments.summary(each)} for each in environments.names())
+    if isinstance(name, str) and name.endswith(":"):
+        return Environments({"name": name + each, "summary": text} for each, text in list_suite(name[:-1]).items())
+    spec = load_environment(name)
+    return EnvironmentFacts(
+        name=spec.name,
+        summary=spec.summary,
+        true_reward=spec.true_reward_name,
+        turns=spec.max_turns,
+        graders={each.name: each.summary for each in spec.graders.values()},
+        default_grader=spec.default_grader,
+        conditions={each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
+        policies=[*spec.policies, "remote:MODEL", "a model folder or a run folder"],
+        teacher=spec.teacher,
+    )
+
+
+@command("play")
+def play(
+    environment: Annotated[
+        str | EnvironmentSpec | type,
+        typer.Argument(help="Environment, as in `gradus envs`."),
+        Line(kind=str),
+    ] = "rhythm",
+    *,
+    seed: Annotated[int | None, typer.Option("--seed", help="Which task; a different one each day otherwise.")] = None,
+    condition: Annotated[str | None, typer.Option(help="A condition of the environment.")] = None,
+) -> Episode:
+    """Play one episode yourself in the terminal; what was hidden is shown at its end."""
+    from rich.text import Text
+
+    from gradus.core.terminal import Terminal
+    from gradus.evidence.reports import show_episode
+    from gradus.rollouts import roll_out
+    from gradus.runs.person import PersonPolicy
+    from gradus.stats import format_number, format_signed
+
     spec = load_environment(environment)
-    return {
-        "name": spec.name,
-        "summary": spec.summary,
-        "true_reward": spec.true_reward_name,
-        "turns": spec.max_turns,
-        "graders": {each.name: each.summary for each in spec.graders.values()},
-        "default_grader": spec.default_grader,
-        "conditions": {each.name: f"{len(each.seeds)} seeds; {each.summary}" for each in spec.conditions.values()},
-        "policies": [*spec.policies, "remote:MODEL", "a model folder or a run folder"],
-        "teacher": spec.teacher,
-    }
+    options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
+    chosen = date.today().toordinal() if seed is None else seed
+    task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
+    console = Terminal(highlight=False)
+    episode = roll_out(spec, PersonPolicy(console), [task], grader=spec.grader()).episodes[0]
+    console.rule("what you could not see")
+    console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
+    if episode.reward and episode.reward.value is not None:
+        console.print(
+            Text.assemble(f"reward ({episode.reward.grader}): ", (format_number(episode.reward.value), "bold"))
+        )
+    if (true_reward := episode.metrics.get("true_reward")) is not None:
+        console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
+    given = environment if isinstance(environment, str) else spec.name
+    others = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy
+    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {others}")
+    return episode
 
 
 def _functions(rewards: Sequence[Any]) -> list[Any]:

@@ -1,33 +1,45 @@
-"""Stored episodes: looking at them, grading them again; and one that a person plays."""
+"""Stored episodes: looking at them, and grading them again."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from math import fsum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from gradus import environments
 from gradus.commands.environments import load_environment, with_rewards
-from gradus.commands.shown import Shown
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError, Task
+from gradus.commands.options import Line, OwnEnvironment, Rewards, writes
+from gradus.commands.output import Shown, next_command, note, same
+from gradus.commands.signature import command
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
 from gradus.core.documents import Results
 
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
 
+_LAST = typer.Option(
+    "--last", help="Best, worst, random and invalid episode of a file, or of a run's newest stored step."
+)
+_DIFF = typer.Option(
+    "--diff", help="All members of the episode's group: what each got, and where their answers differ."
+)
+_AGAINST = typer.Option(
+    "--against",
+    help="Compare every policy of the file with this one on the same tasks: wins, reward, metrics. If the file lacks it, it is rolled out.",
+)
+
 
 @dataclass(frozen=True, repr=False)
 class StoredEpisodes(Shown):
-    """Episodes of one file, by what they are worth looking at for. ``problems``: what could not be read."""
+    """Episodes of one file, by the reason why each is shown."""
 
     path: Path
     episodes: Mapping[str, Episode]
     count: int
-    problems: Sequence[str]
     view: Any = None
     compared: bool = False  # they are members of one group, and shown by where they differ
 
@@ -60,22 +72,29 @@ class StoredEpisodes(Shown):
             return None
 
 
+def _after_show(result: StoredEpisodes, *, file: Path, episode: int, newest: bool, compared: bool) -> None:
+    if result.path == file and not newest and not compared and 0 <= episode < result.count - 1:
+        next_command("show", file, "--episode", episode + 1, *same("environment"))
+
+
+@command("show", _after_show, shown=True)
 def show(
-    file: str | Path,
-    episode: int = 0,
+    file: Annotated[
+        str | Path, typer.Argument(help="A JSONL file of episodes (may be .gz), or a run folder."), Line(kind=Path)
+    ],
+    episode: Annotated[
+        int, typer.Option("--episode", "-k", help="Which one, from 0; negative counts from the end.")
+    ] = 0,
     *,
-    newest: bool = False,
-    compared: bool = False,
-    environment: str | EnvironmentSpec | type | None = None,
+    newest: Annotated[bool, _LAST] = False,
+    compared: Annotated[bool, _DIFF] = False,
+    environment: OwnEnvironment = None,
 ) -> StoredEpisodes:
-    """An episode of a file; with ``newest``, or for a run folder, the best, worst, a random and an invalid one of the file or of the newest step.
+    """Show stored episodes: what was seen, answered, rewarded and believed.
 
-    ``compared``: all members of the episode's group, by where they differ; for a run folder, of the newest step.
-
-    ``environment``: the one the episodes are of, if it is one's own code; a file's header never makes code run.
+    A file's header never makes code run, so your own environment must be named.
     """
     from gradus.evidence.reports import members_of
-    from gradus.evidence.stage_files import changed_since
     from gradus.rollouts import read_episodes
     from gradus.runs.stored_episodes import newest_file, pick_episode, samples
 
@@ -88,11 +107,11 @@ def show(
             f"an episode is chosen out of a file, not out of the newest of {file}; {way}, or leave the number out"
         )
     stored = read_episodes(path)
-    problems = [*stored.problems, *changed_since(path if path == file else path.parent)]
+    _go_around(stored, path if path == file else path.parent)
     if compared:
         members = members_of(stored.episodes, pick_episode(stored.episodes, episode, path))
         named = {f"member {each.member}": each for each in members}
-        return StoredEpisodes(path, named, len(stored.episodes), problems, compared=True)
+        return StoredEpisodes(path, named, len(stored.episodes), compared=True)
     chosen = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
     try:
         view = _environment_of(stored, environment).presentation.view
@@ -100,7 +119,16 @@ def show(
         if environment is not None:
             raise
         view = None
-    return StoredEpisodes(path, chosen, len(stored.episodes), problems, view)
+    return StoredEpisodes(path, chosen, len(stored.episodes), view)
+
+
+def _go_around(stored: EpisodeFile, path: Path) -> None:
+    """Names what could not be read, and what changed since the episodes were stored. Raises StorageError with --strict."""
+    from gradus.core.printing import go_around
+    from gradus.evidence.stage_files import changed_since
+
+    for problem in (*stored.problems, *changed_since(path)):
+        go_around(problem, "the rest is used")
 
 
 def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
@@ -124,7 +152,6 @@ class Regraded(Shown):
     grader: str
     before: Sequence[Episode]
     episodes: Sequence[Episode]
-    problems: Sequence[str]
     compared: Results | None = None
 
     @property
@@ -207,20 +234,32 @@ def _compared_table(condition: str, stored: Mapping[str, Any]) -> Any:
     return table
 
 
-def regrade(
-    file: str | Path,
-    grader: str | None = None,
+def _after_regrade(
+    result: Regraded,
     *,
-    rewards: Sequence[Any] = (),
-    against: str | None = None,
-    environment: str | EnvironmentSpec | type | None = None,
-) -> Regraded:
-    """Grade stored episodes again, with another grader of the environment or with reward functions. Nothing is rolled out.
+    file: Path,
+    out: Annotated[Path | None, writes("Write the regraded episodes here (the input is kept).")] = None,
+) -> int | None:
+    if out is not None:
+        note(f"written: {result.save(out)}")
+    if result.failure:
+        note(f"no episode got a reward; the first says why: {result.failure}")
+        return 1
+    return next_command("show", out or file, *same("environment"))
 
-    ``against``: a policy that every other one is compared with, task by task: wins, reward and the environment's metrics. If the file has
-    no episodes of it, it is rolled out on the same tasks.
-    """
-    from gradus.evidence.stage_files import changed_since
+
+@command("regrade", _after_regrade, shown=True)
+def regrade(
+    file: Annotated[str | Path, typer.Argument(help="A JSONL file of episodes."), Line(kind=Path)],
+    grader: Annotated[
+        str | None, typer.Option("--grader", "-g", help="The grader to apply; or give reward functions.")
+    ] = None,
+    *,
+    rewards: Rewards = (),
+    against: Annotated[str | None, _AGAINST] = None,
+    environment: OwnEnvironment = None,
+) -> Regraded:
+    """Grade stored episodes again; only a policy to compare with is rolled out. Exit code 1 if no episode got a reward."""
     from gradus.rollouts import grade_episodes, read_episodes
 
     if (grader is None) == (not rewards):
@@ -229,10 +268,10 @@ def regrade(
     spec = _environment_of(stored, environment)
     spec = with_rewards(spec, rewards) if rewards else spec
     chosen = spec.grader(grader)
-    problems = [*stored.problems, *changed_since(Path(file))]
+    _go_around(stored, Path(file))
     graded = grade_episodes(spec, stored.episodes, chosen)
     compared = None if against is None else _compared(spec, chosen, graded, against)
-    return Regraded(spec, chosen.name, stored.episodes, graded, problems, compared)
+    return Regraded(spec, chosen.name, stored.episodes, graded, compared)
 
 
 def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], against: str) -> Results:
@@ -257,38 +296,6 @@ def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode]
         pairs=pairs,
         graded=True,
     )
-
-
-def play(
-    environment: str | EnvironmentSpec | type, *, seed: int | None = None, condition: str | None = None
-) -> Episode:
-    """Play one episode in the terminal; what was hidden is shown at its end. A different task each day without ``seed``."""
-    from rich.text import Text
-
-    from gradus.core.terminal import Terminal
-    from gradus.evidence.reports import show_episode
-    from gradus.rollouts import roll_out
-    from gradus.runs.person import PersonPolicy
-    from gradus.stats import format_number, format_signed
-
-    spec = load_environment(environment)
-    options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
-    chosen = date.today().toordinal() if seed is None else seed
-    task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
-    console = Terminal(highlight=False)
-    episode = roll_out(spec, PersonPolicy(console), [task], grader=spec.grader()).episodes[0]
-    console.rule("what you could not see")
-    console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
-    if episode.reward and episode.reward.value is not None:
-        console.print(
-            Text.assemble(f"reward ({episode.reward.grader}): ", (format_number(episode.reward.value), "bold"))
-        )
-    if (true_reward := episode.metrics.get("true_reward")) is not None:
-        console.print(Text.assemble(f"{spec.true_reward_name}: ", (format_signed(true_reward, 2), "bold")))
-    given = environment if isinstance(environment, str) else spec.name
-    others = ",".join(list(spec.policies)[:3]) or "MODEL"  # one's own environment may have no policy
-    console.print(f"compare: gradus eval {shlex.quote(given)} --policy {others}")
-    return episode
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,17 +1,15 @@
-"""Checks of what callers give: what cannot be meant is a ConfigError that names the argument."""
+"""Checks of arguments: a value that cannot be meant is a ConfigError that names the argument."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import Parameter, signature
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from gradus.commands.options import Sampling
 from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean
-
-_SAMPLING = ("temperature", "max_new_tokens", "keep_history")
 
 
 def as_list(name: str, value: Any, *, example: str) -> list[Any]:
@@ -28,7 +26,7 @@ def as_list(name: str, value: Any, *, example: str) -> list[Any]:
 
 
 def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
-    """Raises ConfigError if reward functions are given and none of the graders is theirs, so that they would have no effect."""
+    """Raises ConfigError if reward functions are given but only other graders are asked for, so that they would have no effect."""
     named = [each for each in graders if each is not None]
     if rewards and named and "rewards" not in named:
         raise ConfigError(
@@ -46,11 +44,11 @@ def whole_number(name: str, value: Any, *, least: int | None = None, most: int |
     return number
 
 
-def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None:
-    """Refuse arguments that a call does not have."""
+def known_options(given: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
+    """Refuses arguments that a call does not have. ``options``: its TypedDict; ``also``: the arguments that it has besides."""
     from gradus.runs.recipe.trl_names import trl_hint
 
-    known = list(dict.fromkeys(known))
+    known = [*also, *options.__annotations__]
     for name in given:
         if name not in known:
             hint = trl_hint(name) if "settings" in known else ""
@@ -58,11 +56,6 @@ def known_options(given: Iterable[str], known: Iterable[str], call: str) -> None
             raise ConfigError(
                 f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
             )
-
-
-def parameters(function: Callable[..., Any]) -> list[str]:
-    """The names of its arguments."""
-    return [name for name, each in signature(function).parameters.items() if each.kind is not Parameter.VAR_KEYWORD]
 
 
 def path_text(name: str, value: Any) -> str:
@@ -74,8 +67,8 @@ def path_text(name: str, value: Any) -> str:
 
 
 def checked_sampling(sampling: Mapping[str, Any], call: str = "", also: Iterable[str] = ()) -> dict[str, Any]:
-    """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: what the call has besides."""
-    known_options(sampling, [*also, *_SAMPLING], call)
+    """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: arguments that the call has besides."""
+    known_options(sampling, Sampling, call, also)
     temperature, limit = sampling.get("temperature"), sampling.get("max_new_tokens")
     if temperature is not None and (
         not isinstance(temperature, float | Integral) or not 0 <= float(temperature) < float("inf")

@@ -5,12 +5,12 @@ command's. The app's module is imported whenever ``gradus`` starts, so it must i
 
     # pyproject.toml: [project.entry-points."gradus.commands"] garden = "my_package.commands:app"
     import typer
-    from gradus.commands.guests import JSON, Command, next_command, print_json
+    from gradus.commands.guests import Command, Json, next_command, print_json
 
     app = typer.Typer(help="Look after a garden.", no_args_is_help=True)
 
     @app.command(cls=Command)
-    def water(bed: str, json_file: str | None = JSON) -> None:
+    def water(bed: str, json_file: Json = None) -> None:
         "Water one bed."
         if print_json({"bed": bed}, json_file):
             typer.echo(f"watered {bed}")
@@ -28,16 +28,19 @@ from typing import Any
 import typer
 
 from gradus.commands.given import checked_sampling, path_text
-from gradus.commands.options import JSON, MAX_NEW_TOKENS, TEMPERATURE, Command
-from gradus.commands.output import json_text, next_command, note, print_json, problem, refuse, same
+from gradus.commands.options import Json, KeepHistory, MaxNewTokens, Seed, Temperature
+from gradus.commands.output import json_text, next_command, note, print_json, problem, same
+from gradus.commands.parsing import Command
 from gradus.core import EnvironmentSpec, Policy
 from gradus.core.printing import printable
 
 __all__ = [
-    "JSON",
-    "MAX_NEW_TOKENS",
-    "TEMPERATURE",
     "Command",
+    "Json",
+    "KeepHistory",
+    "MaxNewTokens",
+    "Seed",
+    "Temperature",
     "checked_sampling",
     "json_text",
     "make_policy",
@@ -48,7 +51,6 @@ __all__ = [
     "printable",
     "problem",
     "progress_bar",
-    "refuse",
     "same",
 ]
 

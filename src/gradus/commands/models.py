@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from gradus.commands.given import checked_sampling, known_options, parameters, path_text
+import typer
+
+from gradus.commands.given import checked_sampling, path_text
+from gradus.commands.options import (
+    Host,
+    KeepHistory,
+    Line,
+    MaxNewTokens,
+    Overwrite,
+    Port,
+    RunOrModel,
+    Seed,
+    Temperature,
+)
+from gradus.commands.output import next_command, note, same
+from gradus.commands.signature import command
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
+from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
     from gradus.interop.push import PushPlan
@@ -16,63 +33,135 @@ if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
 
 
-def export(
-    run: str | Path,
-    out: str | Path,
-    *,
-    temperature: float | None = None,
-    max_new_tokens: int | None = None,
-    **options: Any,
-) -> ExportResult:
-    """Write the best checkpoint of a run, or a model folder, so that plain transformers loads it.
+def _after_export(result: ExportResult) -> None:
+    from gradus.policies.local.folders import is_nano
 
-    ``options``: ``merge`` adapters (True), ``dtype`` ("auto"), ``overwrite`` (False).
+    merged = "" if result.gap is None else f", merged (largest gap {result.gap:.1e} nats)"
+    typer.echo(f"{result.path}: {result.parameters:,} parameters in {result.dtype}{merged}")
+    if not quiet():
+        path = str(result.path)
+        chat = "" if is_nano(path) else f"gradus chat {shlex.quote(path)}   or   "
+        typer.echo(f"use it: {chat}transformers.pipeline('text-generation', {path!r})")
+
+
+@command("export", _after_export)
+def export(
+    run: Annotated[
+        str | Path, typer.Argument(help="A run folder (its best checkpoint) or a model folder."), Line(kind=str)
+    ],
+    out: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
+    *,
+    merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
+    overwrite: Overwrite = False,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+) -> ExportResult:
+    """Write model, tokenizer, generation config and a model card with the evaluation table.
+
+    Plain transformers loads the folder.
     """
     from gradus.policies.local.export import export_model
     from gradus.policies.local.folders import run_of
     from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
     from gradus.runs.policies import existing_model
 
-    known_options(options, [*parameters(export), "merge", "dtype", "overwrite"], "commands.export")
     checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
     source = existing_model(path_text("run", run))
-    stored = default_sampling(read_settings(source) or ModelSettings())
     changed = temperature is not None or max_new_tokens is not None
+    stored = default_sampling(read_settings(source) or ModelSettings())
     sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
     results = run_of(run, source) / "results.json"
     document = read_document(results, Results) if results.is_file() else None
-    return export_model(source, out, sampling=sampling, results=document, **options)
+    return export_model(source, out, sampling=sampling, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
 
 
+def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository: str) -> None:
+    plan, address = result
+    seen = "private" if plan.private else "public"
+    typer.echo(f"{plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
+    for file in plan.files:
+        typer.echo(f"  {file.size:>14,}  {file.path}{'' if file.source is None else f'  <- {file.source}'}")
+    if address is not None:
+        typer.echo(f"uploaded to {address}")
+        return
+    for file in plan.files:
+        if file.text is not None:
+            typer.echo(f"\n--- {file.path} ---\n{file.text}")
+    typer.echo("dry run: nothing was uploaded")
+    next_command("push", source, repository, *same("public", "endpoint"))
+
+
+@command("push", _after_push)
 def push(
-    source: str | Path, repository: str, *, public: bool = False, dry_run: bool = False, endpoint: str | None = None
+    source: Annotated[str | Path, typer.Argument(help="A model folder or a run folder."), Line(kind=Path)],
+    repository: Annotated[str, typer.Argument(help="Where to: owner/name.")],
+    *,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see it; private otherwise.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show exactly what would be uploaded, and stop.")] = False,
+    endpoint: Annotated[str | None, typer.Option(help="Another Hub than huggingface.co.")] = None,
 ) -> tuple[PushPlan, str | None]:
-    """Upload a model, the best of a run, or a file of episodes with a card; returns what it is and the address (None: dry run)."""
+    """Upload a model with a card to the Hugging Face Hub.
+
+    Returns the plan, and the address (None: dry run).
+    """
     from gradus.interop.push import plan_push, upload
 
     plan = plan_push(source, repository, private=not public)
     return plan, None if dry_run else upload(plan, endpoint=endpoint)
 
 
+def _asks_in_terminal() -> Callable[[], str | None]:
+    """Reads a person's lines; an empty one, or the end of the input, is None."""
+    from gradus.core.values import whole_characters
+
+    greeting = ["an empty line ends it, /new begins anew"]
+
+    def ask() -> str | None:
+        while greeting:  # said when the model is there: before, an error could follow it
+            typer.echo(greeting.pop())
+        try:
+            return whole_characters(input("you> ")).strip() or None
+        except EOFError:
+            typer.echo()
+            return None
+
+    return ask
+
+
+def _show_piece(piece: str) -> None:
+    from gradus.core.printing import printable
+
+    typer.echo(printable(piece), nl=False)
+
+
+@command("chat")
 def chat(
-    model: str | Path,
+    model: RunOrModel,
     *,
-    ask: Callable[[], str | None],
-    show: Callable[[str], None],
-    system: str | None = None,
-    temperature: float | None = None,
-    max_new_tokens: int | None = None,
-    keep_history: bool | None = None,
-    seed: int = 0,
+    ask: Callable[[], str | None] | None = None,
+    show: Callable[[str], None] = _show_piece,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System prompt. Without it: as the model was trained; an empty one sends no system message."),
+    ] = None,
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
+    keep_history: KeepHistory = None,
+    seed: Seed = 0,
 ) -> list[dict[str, str]]:
-    """Ask a model until ``ask`` gives None; ``show`` gets its answers in pieces. Returns the conversation."""
+    """Chat with a checkpoint; an empty line ends it.
+
+    ``ask`` gives the next question, None at the end; ``show`` gets the answers in pieces. Without them the terminal does both. Returns the
+    conversation.
+    """
     from gradus.interop.serving.chat import chat_loop
     from gradus.policies.local.settings import free_sampling
 
     loaded = _loaded(model, keep_history)
     return chat_loop(
         loaded,
-        ask=ask,
+        ask=ask or _asks_in_terminal(),
         show=show,
         system_prompt=(loaded.settings.system_prompt or None) if system is None else system,
         sampling=free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens),
@@ -80,31 +169,40 @@ def chat(
     )
 
 
-def can_chat(model: str | Path) -> bool:
-    """Whether a model's folder, or a run's, holds one that a person can talk to. A nano model knows its environment's words only."""
-    from gradus.policies.local.folders import is_nano
+_MORE = typer.Argument(
+    metavar="[-- OPTION ...]",
+    help="After --: options of vllm serve, as in -- --gpu-memory-utilization 0.5.",
+    show_default=False,
+)
 
-    return not is_nano(path_text("model", model))
 
-
+@command("serve")
 def serve(
-    model: str | Path,
+    model: RunOrModel,
+    more: Annotated[Sequence[str], _MORE, Line(kind=list[str])] = (),
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    engine: str = "gradus",
-    rows: int = 32,
-    keep_history: bool | None = None,
-    weights: Path | None = None,
-    token: str | None = None,
-    seed: int = 0,
-    more: Sequence[str] = (),
-    tell: Callable[[str], None] = print,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    engine: Annotated[str, typer.Option(help="gradus, or vllm: its own server, if it is installed.")] = "gradus",
+    rows: Annotated[
+        int,
+        typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
+    ] = 32,
+    keep_history: KeepHistory = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Let clients with the token load weights from below this folder; off without it."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
+    ] = None,
+    seed: Seed = 0,
+    tell: Callable[[str], None] = note,
 ) -> None:
-    """Serve a model until Ctrl-C. ``engine``: ``gradus``, or ``vllm``, whose own server is started with the same model and with the options
-    ``more``.
+    """Serve chat completions and completions, streaming or not, with token ids and log-probs, until Ctrl-C.
 
-    ``tell`` gets the address. ``keep_history`` and ``weights`` are for the engine ``gradus`` alone.
+    ``tell`` gets the address.
     """
     from gradus.interop.guard import hosts_for
     from gradus.interop.serving.app import Access, make_app

@@ -1,49 +1,74 @@
-"""How commands speak: the result as tables or JSON, then the next sensible command."""
+"""How commands speak: the result as tables or JSON, notes on standard error, then the next sensible command."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 
 from gradus.core.printing import printable, quiet
 
-FOR_MACHINES: ContextVar[bool] = ContextVar(
-    "FOR_MACHINES", default=False
-)  # the command prints JSON, and no hint after it
-GIVEN: ContextVar[Mapping[str, list[str]] | None] = ContextVar(
-    "GIVEN", default=None
-)  # parameter -> the words of the option that was typed
+_FRAME = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',consolas,monospace;line-height:1.3\">{code}</pre>"
+
+# True if the command prints JSON, and no hint after it.
+FOR_MACHINES: ContextVar[bool] = ContextVar("FOR_MACHINES", default=False)
+# Parameter -> the words of the option that was typed.
+GIVEN: ContextVar[Mapping[str, list[str]] | None] = ContextVar("GIVEN", default=None)
 
 
-class _Result(Protocol):
-    def show(self) -> None: ...
-    def to_json(self) -> dict[str, Any]: ...
+class Shown(ABC):
+    """A result that prints well: as text in a terminal, as HTML in a notebook, from the same tables."""
+
+    @abstractmethod
+    def tables(self) -> Sequence[Any]:
+        """The rich renderables, one under another."""
+
+    def to_json(self) -> Any:
+        """The result as ``--json`` prints it."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Print it with colors, as the command line does."""
+        from gradus.core.terminal import Terminal
+
+        self._print(Terminal())
+
+    def __repr__(self) -> str:
+        return self._recorded().export_text().rstrip()
+
+    def _repr_html_(self) -> str:
+        return self._recorded().export_html(inline_styles=True, code_format=_FRAME)
+
+    def _recorded(self) -> Any:
+        from gradus.core.terminal import Terminal
+
+        console = Terminal(file=io.StringIO(), record=True, width=120, force_jupyter=False)
+        self._print(console)
+        return console
+
+    def _print(self, console: Any) -> None:
+        for each in self.tables():
+            console.print(each, highlight=False)
 
 
-def show(result: _Result, json_file: str | None) -> None:
-    """Tables, or JSON on standard output, or both with the JSON in a file."""
-    if json_file == "-":
-        typer.echo(json_text(result.to_json(), indent=1))
-        return
-    result.show()
-    if json_file is not None:
-        from gradus.core.files import write_json
-
-        write_json(Path(json_file), result.to_json())
-        note(f"written: {json_file}")
+def show(result: Shown, json_file: str | None) -> None:
+    """Prints tables, or JSON on standard output; with a file, tables on standard output and JSON in the file."""
+    if print_json(result.to_json() if json_file else None, json_file):
+        result.show()
 
 
 def print_json(value: Any, json_file: str | None) -> bool:
-    """Print or write JSON if it was asked for; whether tables are to be shown as well."""
+    """Prints or writes JSON if it was asked for; returns False if it was printed, so that nothing else is."""
     if json_file == "-":
         typer.echo(json_text(value, indent=1))
         return False
@@ -56,7 +81,7 @@ def print_json(value: Any, json_file: str | None) -> bool:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as JSON for standard output. Characters are written as escapes if the output may not have them."""
+    """``value`` as JSON for standard output; characters that the output cannot write are escapes."""
     encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
     return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf-8")
 
@@ -67,21 +92,14 @@ def note(text: str) -> None:
 
 
 def problem(text: str, color: str = "red") -> None:
-    """A line on standard error that stands out; without color if NO_COLOR says so."""
+    """A line on standard error that stands out; without color if NO_COLOR is set."""
     typer.secho(printable(text), fg=color, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def same(*names: str) -> list[str]:
-    """The options of the command that were typed, by the names of their parameters, for a command that does the same."""
+    """The options that were typed, by the names of their parameters, for a command that does the same."""
     typed = GIVEN.get() or {}
     return [word for name in names for word in typed.get(name, ())]
-
-
-def refuse(*names: str, why: str) -> None:
-    """Refuse options that were typed and have no effect, by the names of their parameters."""
-    typed = GIVEN.get() or {}
-    if others := [typed[name][0] for name in names if typed.get(name)]:
-        raise typer.BadParameter(f"no effect {why}: {', '.join(others)}; leave it out")
 
 
 def next_command(*words: object, why: str = "") -> None:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from gradus.commands.given import as_list
-from gradus.commands.shown import Shown
+from gradus.commands.options import Json, Line
+from gradus.commands.output import Shown, json_text, next_command, print_json, problem, same
+from gradus.commands.signature import command
 from gradus.core import ConfigError
 
 if TYPE_CHECKING:
-    from gradus.rewards import Completion, Tryout
+    from gradus.rewards import Tryout
 
 
 class RewardList(Shown, list[dict[str, str]]):
     """The built-in reward functions: name, settings, and what it rewards."""
+
+    def to_json(self) -> list[dict[str, str]]:
+        """The list itself."""
+        return self
 
     def tables(self) -> Sequence[Any]:
         """One row a function."""
@@ -28,8 +36,13 @@ class RewardList(Shown, list[dict[str, str]]):
         return [table]
 
 
+def _after_list(result: RewardList) -> None:
+    next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
+
+
+@command("rewards list", _after_list, shown=True)
 def list_rewards() -> RewardList:
-    """The built-in reward functions."""
+    """The built-in reward functions and what they reward."""
     from gradus.rewards import BUILT_IN
 
     rows = RewardList()
@@ -90,18 +103,53 @@ class TriedRewards(Shown):
         return [table]
 
 
-def try_rewards(
-    completions: str | Path | Sequence[str | Completion],
-    rewards: Sequence[Any],
-    *,
-    prompt: str = "",
-    answer: str | None = None,
-    messages: bool | None = None,
-    limit: int = 20,
-) -> TriedRewards:
-    """Score completions: a file (JSONL of completions, or stored episodes; ``-`` is standard input), or texts with a ``prompt`` and a gold ``answer``.
+def _after_try(tried: TriedRewards, *, completion: list[str], answer: str | None, json_file: Json = None) -> int | None:
+    """One line a completion if JSON is printed, else the table."""
+    rows = tried.rows()
+    if json_file == "-":
+        for row in rows:
+            typer.echo(json_text(row))
+        return 1 if tried.tryout.errors else None
+    tried.show()
+    print_json(rows, json_file)
+    for each in tried.problems():
+        problem(each)
+    if completion and answer is None and any("it takes answer" in each for each in tried.problems()):
+        typer.echo("give it with --answer", err=True)
+    if tried.tryout.errors:
+        return 1
+    return next_command("audit", "arithmetic", *same("rewards"), why="or your own rows.jsonl")
 
-    ``messages``: whether the functions get chat messages; None, as in a run: if the rows are chats.
+
+_FILE = typer.Argument(
+    metavar="FILE", help="JSONL of {prompt, completion, answer, ...}, or stored episodes; - reads standard input."
+)
+_REWARDS = typer.Option("--reward", help="NAME, module:function or file.py:function, with =WEIGHT; repeat it for each.")
+_MESSAGES = typer.Option(
+    "--messages/--texts", help="Hand prompts and completions over as chat messages; as the rows are if left out."
+)
+
+
+@command("rewards try", _after_try)
+def try_rewards(
+    completions: Annotated[str | Path | Sequence[Any] | None, _FILE, Line(kind=Path | None)] = None,
+    rewards: Annotated[Sequence[Any], _REWARDS, Line(kind=list[str])] = (
+        "correctness=2",
+        "format=0.5",
+        "incremental_format=0.5",
+    ),
+    *,
+    completion: Annotated[
+        Sequence[str],
+        typer.Option("--completion", "-c", help="A completion to score, instead of a file."),
+        Line(kind=list[str]),
+    ] = (),
+    prompt: Annotated[str, typer.Option(help="The prompt of typed completions.")] = "",
+    answer: Annotated[str | None, typer.Option("--answer", "-a", help="The gold answer of typed completions.")] = None,
+    messages: Annotated[bool | None, _MESSAGES] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Completions to show; all are scored.")] = 20,
+) -> TriedRewards:
+    """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any.
 
     >>> from gradus import commands
     >>> commands.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
@@ -112,6 +160,9 @@ def try_rewards(
     from gradus.rewards import try_rewards as score
     from gradus.rollouts.storage import decode
 
+    if (completions is None) == (not completion):
+        raise ConfigError("give a file of completions, or --completion TEXT, and not both")
+    completions = completion if completions is None else completions
     if not isinstance(completions, str | Path):
         completions = as_list("completions", completions, example="['a completion']")
         if other := [each for each in completions if not isinstance(each, str | Completion)]:

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gradus.commands.environments import load_environment
 from gradus.commands.given import as_list
+from gradus.commands.options import Host, Line, Port
+from gradus.commands.signature import command
 from gradus.core import EnvironmentSpec
+from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
     from gradus.interop.openenv.package import PackageResult
 
 
-def serve_environment(
-    environment: str | EnvironmentSpec | type,
+@command("serve-env")
+def serve_env(
+    environment: Annotated[
+        str | EnvironmentSpec | type, typer.Argument(help="Environment, as in `gradus envs`."), Line(kind=str)
+    ],
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    sessions: int = 256,
-    threads: bool = False,
-    tell: Callable[[str], None] = print,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    sessions: Annotated[int, typer.Option(min=1, help="Episodes that may run at once.")] = 256,
+    threads: Annotated[
+        bool, typer.Option("--threads", help="Step in threads, for environments that wait or compute long.")
+    ] = False,
+    tell: Callable[[str], None] = typer.echo,
 ) -> None:
-    """Serve an environment to OpenEnv clients until Ctrl-C; ``tell`` gets the address."""
+    """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C.
+
+    ``tell`` gets the address.
+    """
     from gradus.interop.guard import hosts_for
     from gradus.interop.openenv.server import create_app, server_config
     from gradus.interop.serving.listening import listen, serve_until_stopped, url
@@ -37,17 +51,46 @@ def serve_environment(
         serve_until_stopped(server_config(app, host=host, port=port), listener)
 
 
-def package_environment(environment: str, folder: str | Path, *, sessions: int = 64) -> PackageResult:
-    """Write an environment of Gradus or of an installed package as a package that ``openenv validate`` accepts."""
+def _after_package(result: PackageResult) -> None:
+    typer.echo(f"wrote {len(result.files)} files to {result.folder}")
+    if not result.locked:
+        typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
+    if not quiet():
+        server, package = (shlex.quote(str(path)) for path in (result.folder / "server" / "app.py", result.folder))
+        typer.echo(f"try it: python {server}    check it: openenv validate {package}")
+
+
+@command("package-env", _after_package)
+def package_env(
+    environment: Annotated[
+        str, typer.Argument(help="Environment of Gradus or of an installed package, as in `gradus envs`.")
+    ],
+    folder: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
+    *,
+    sessions: Annotated[int, typer.Option(min=1, help="Episodes that its server runs at once.")] = 64,
+) -> PackageResult:
+    """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
     from gradus.interop.openenv.package import write_package
 
     return write_package(environment, folder, sessions=sessions)
 
 
+@command("watch")
 def watch(
-    runs: Sequence[str | Path], *, host: str = "127.0.0.1", port: int = 8765, tell: Callable[[str], None] = print
+    runs: Annotated[
+        Sequence[str | Path],
+        typer.Argument(help="Run folders, as PATH or NAME=PATH; several are drawn over each other."),
+        Line(kind=list[str]),
+    ],
+    *,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    tell: Callable[[str], None] = typer.echo,
 ) -> None:
-    """Follow run folders (``PATH`` or ``NAME=PATH``) on a local page until Ctrl-C. ``tell`` gets its address and what is not there yet."""
+    """Follow runs on a local page: curves, alerts, newest episodes, time left. It only reads; stop it with Ctrl-C.
+
+    ``tell`` gets the address, and what is not there yet.
+    """
     import uvicorn
 
     from gradus.interop.guard import hosts_for

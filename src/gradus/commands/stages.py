@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import as_list, checked_sampling, parameters, path_text, require_rewards_used, whole_number
-from gradus.commands.shown import Shown
+from gradus.commands.given import (
+    as_list,
+    checked_sampling,
+    known_options,
+    path_text,
+    require_rewards_used,
+    whole_number,
+)
+from gradus.commands.options import (
+    Environment,
+    Grader,
+    Line,
+    Model,
+    Overwrite,
+    RecipeOptions,
+    Resume,
+    Rewards,
+    Sampling,
+    Seed,
+    StageOptions,
+    writes,
+)
+from gradus.commands.output import Shown, next_command, note, same
+from gradus.commands.signature import command
 from gradus.commands.training import gradients, make_recipe
-from gradus.core import EnvironmentSpec
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -19,30 +43,73 @@ if TYPE_CHECKING:
     from gradus.runs.stages.teaching import TeachSummary
 
 
-def init(source: str, out: str | Path, *, model: str | None = None, overwrite: bool = False) -> list[str]:
-    """Write a recipe that fits rows or an environment of one's own; returns what was seen and what is missing."""
+def _after_init(lines: Sequence[str], *, out: Path) -> None:
+    for line in lines:
+        note(line)
+    typer.echo(f"recipe: {out}")
+    next_command("check", out)
+
+
+@command("init", _after_init)
+def init(
+    source: Annotated[
+        str | Path, typer.Argument(help="rows.csv, rows.jsonl, or your own FILE.py:NAME."), Line(kind=str)
+    ],
+    out: Annotated[str | Path, writes("The recipe to write."), Line(kind=Path)] = Path("recipe.toml"),
+    *,
+    model: Model = None,
+    overwrite: Overwrite = False,
+) -> list[str]:
+    """Look at your data or environment, write a recipe that fits it, and say what is missing."""
     from gradus.runs.recipe.first import write_first_recipe
 
     name = file_name(path_text("source", source))
-    return write_first_recipe(name, Path(out), model=model, overwrite=overwrite)
+    chosen = None if model is None else path_text("model", model)
+    return write_first_recipe(name, Path(out), model=chosen, overwrite=overwrite)
 
 
+class TeacherOptions(Sampling, total=False):
+    """How a teacher answers, and how one behind an API is asked."""
+
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Calls of remote:MODEL in flight at once; 8 without it.")
+    ]
+    reasoning_effort: Annotated[str | None, typer.Option(help="Sent to remote:MODEL as it is, as in low.")]
+    price: Annotated[
+        Sequence[float] | None,
+        typer.Option(
+            metavar="IN,OUT", help="US dollars of remote:MODEL per million prompt and completion tokens, as in 0.25,2."
+        ),
+        Line(kind=str | None, item=str),
+    ]
+
+
+def _after_teach(summary: TeachSummary, *, environment: str, out: Path) -> int | None:
+    typer.echo(summary.sentence(out))
+    if summary.failed == summary.episodes:
+        note(f"every episode failed; gradus show {shlex.quote(str(out))} says why")
+        return 1
+    return next_command("sft", environment, "--data", out, *same("rewards"))
+
+
+@command("teach", _after_teach)
 def teach(
-    environment: str | EnvironmentSpec | type,
-    policy: str | None = None,
+    environment: Environment,
+    policy: Annotated[
+        str | None, typer.Option("--policy", "-p", help="The teacher; the environment's own by default.")
+    ] = None,
     *,
-    out: str | Path,
-    episodes: int = 200,
-    grader: str | None = None,
-    rewards: Sequence[Any] = (),
-    workers: int = 1,
-    seed: int = 0,
-    remote: Mapping[str, Any] | None = None,
-    **sampling: Any,
+    out: Annotated[str | Path, writes("Where the episodes go."), Line(kind=Path)] = Path("teacher.jsonl"),
+    episodes: Annotated[int, typer.Option("--episodes", "-n", help="How many training tasks.")] = 200,
+    grader: Grader = None,
+    rewards: Rewards = (),
+    workers: Annotated[int, typer.Option(help="Processes, for the environment's own policies.")] = 1,
+    seed: Seed = 0,
+    **options: Unpack[TeacherOptions],
 ) -> TeachSummary:
-    """Store a teacher's episodes on training tasks; those that are stored already are not rolled out again.
+    """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed.
 
-    ``sampling`` as in :func:`gradus.evaluate`. ``remote``: how a teacher behind an API is asked, by the keys of a recipe's ``teach.remote``.
+    Episodes that are stored already are not rolled out again.
     """
     from gradus.runs.policies import make_policy, teacher_name
     from gradus.runs.progress import progress_bar
@@ -51,16 +118,18 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
+    known_options(options, TeacherOptions, "gradus.commands.teach", also=("episodes", "workers"))
     whole_number("episodes", episodes, least=1)
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, None if policy is None else path_text("policy", policy))
-    asked: Mapping[str, Any] = {}
+    remote: Mapping[str, Any] = {key: each for key, each in options.items() if key not in Sampling.__annotations__}
+    sampling = {key: each for key, each in options.items() if key not in remote}
     if remote:  # recipes bring torch with them, which a scripted teacher does not need
         from gradus.runs.recipe.load import remote_settings
 
-        asked = remote_settings(remote)
-    teacher = make_policy(spec, name, remote=asked, **checked_sampling(sampling, "commands.teach", parameters(teach)))
+        remote = remote_settings(remote)
+    teacher = make_policy(spec, name, remote=remote, **checked_sampling(sampling))
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
@@ -76,13 +145,27 @@ def teach(
         )
 
 
-def sft(
-    data: Any, episodes: Sequence[str | Path] | str | Path, *, out: str | Path, resume: bool = False, **options: Any
-) -> Path:
-    """Warm-start a model on files of stored episodes; returns the best checkpoint.
+def _after_sft(best: Path, *, data: str, settings: list[str]) -> None:
+    typer.echo(f"model: {best}")
+    again = same("rewards", "recipe", "preset", "memory", "trackers", "seed")
+    shared = [word for each in settings if not each.startswith("sft.") for word in ("--set", each)]
+    next_command("grpo", data, "--model", best, *again, *shared)
 
-    ``options`` as in :func:`gradus.run`, without those of a run of all stages (``seeds``, ``parallel``, ``redo``, ``anyway``).
-    """
+
+@command("sft", _after_sft)
+def sft(
+    data: Environment,
+    episodes: Annotated[
+        Sequence[str | Path] | str | Path,
+        typer.Option("--data", "-d", help="Episodes, as `gradus teach` writes them (repeatable)."),
+        Line(kind=list[Path]),
+    ],
+    *,
+    out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/sft"),
+    resume: Resume = False,
+    **options: Unpack[RecipeOptions],
+) -> Path:
+    """Supervised fine-tuning on the action tokens of stored episodes. Returns the best checkpoint."""
     from gradus.runs.stages.training import sft_alone
 
     files = [episodes] if isinstance(episodes, Path) else as_list("episodes", episodes, example="['teacher.jsonl']")
@@ -90,8 +173,25 @@ def sft(
         return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
 
 
-def grpo(data: Any, model: str | Path, *, out: str | Path, resume: bool = False, **options: Any) -> Path:
-    """Train ``model`` with GRPO alone; returns the best checkpoint. ``options`` as in :func:`sft`."""
+def _after_grpo(best: Path, *, out: Path) -> None:
+    typer.echo(f"model: {best}")
+    next_command("doctor", out)
+
+
+@command("grpo", _after_grpo)
+def grpo(
+    data: Environment,
+    model: Annotated[
+        str | Path,
+        typer.Option("--model", "-m", help="The model to start from: a folder or a hub name."),
+        Line(kind=str),
+    ],
+    *,
+    out: Annotated[str | Path, writes("Folder for checkpoints and metrics."), Line(kind=Path)] = Path("runs/grpo"),
+    resume: Resume = False,
+    **options: Unpack[StageOptions],
+) -> Path:
+    """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
     from gradus.runs.stages.training import grpo_alone
 
     with gradients():
@@ -100,7 +200,7 @@ def grpo(data: Any, model: str | Path, *, out: str | Path, resume: bool = False,
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Shown):
-    """What the doctor says of a run. ``status`` is ``healthy``, ``warn`` or ``stop``."""
+    """The doctor's diagnoses of a run. ``status`` is ``healthy``, ``warn`` or ``stop``."""
 
     document: Diagnoses
 
@@ -109,15 +209,8 @@ class Diagnosis(Shown):
         """The worst of the diagnoses."""
         return self.document["status"]
 
-    @property
-    def exit_code(self) -> int:
-        """0 healthy, 1 warnings, 2 stop."""
-        from gradus.evidence.health import exit_code
-
-        return exit_code(self.document["status"])
-
     def to_json(self) -> dict[str, Any]:
-        """What ``gradus doctor --json`` prints."""
+        """The document."""
         return dict(self.document)
 
     def tables(self) -> Sequence[Any]:
@@ -127,8 +220,19 @@ class Diagnosis(Shown):
         return diagnoses_table(self.document)
 
 
-def diagnose(run: str | Path) -> Diagnosis:
-    """Diagnose the metrics of a run folder, or of a metrics.jsonl."""
+def _after_doctor(result: Diagnosis, *, run: Path) -> int:
+    from gradus.evidence.health import exit_code
+
+    if (run / "results.json").is_file():
+        next_command("report", run)
+    return exit_code(result.document["status"])
+
+
+@command("doctor", _after_doctor, shown=True)
+def doctor(
+    run: Annotated[str | Path, typer.Argument(help="A run folder, or a metrics.jsonl."), Line(kind=Path)],
+) -> Diagnosis:
+    """Diagnose a run. Exit code 0: healthy, 1: warnings, 2: stop, 3: no metrics."""
     from gradus.runs.stages.doctor import diagnosis_of
 
     return Diagnosis(diagnosis_of(Path(run)))

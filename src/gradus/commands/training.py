@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import typer
 
 from gradus.commands.environments import as_name, reward_entries
-from gradus.commands.given import as_list, known_options, parameters, path_text, whole_number
-from gradus.commands.shown import Shown
+from gradus.commands.given import as_list, known_options, path_text, whole_number
+from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
+from gradus.commands.output import Shown, next_command
+from gradus.commands.signature import command
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.errors import require_training
@@ -22,9 +26,7 @@ from gradus.core.printing import quiet
 if TYPE_CHECKING:
     from gradus.runs.recipe.record import Recipe
 
-
-WHOLE_RUN = ("out", "redo", "anyway", "seeds", "parallel")  # arguments of a run that say nothing of its recipe
-_LOADED = ("quick", "seed", "grader", "trackers", "preset")  # what a recipe is loaded with besides
+_OF_RUN = RunOptions.__annotations__.keys() - RecipeOptions.__annotations__.keys()  # they say nothing of the recipe
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +46,7 @@ class Run(Shown):
 
     @cached_property
     def results(self) -> dict[str, Any]:
-        """What the evaluation found (docs/evaluation.md describes it)."""
+        """The document of the evaluation (docs/evaluation.md describes it)."""
         return dict(read_document(self.folder / "results.json", Results))
 
     @cached_property
@@ -105,11 +107,9 @@ def train(
     model: str | Path | None,
     data: Any,
     *,
-    rewards: Sequence[Any] = (),
     steps: int | None = None,
-    out: str | Path | None = None,
     warm_start: bool | None = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> Run:
     """Audit the rewards, check the settings, train with GRPO, diagnose, evaluate, and write a report.
 
@@ -117,92 +117,83 @@ def train(
         model: a folder or a name on the hub; None makes a nano model from the data's words.
         data: an environment (its name, ``mine.py``, an EnvironmentSpec, a class with ``reset`` and ``step``) or data (``rows.jsonl``, ``rows.csv``, a list of
             rows with ``question`` and ``answer``).
-        rewards: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of numbers``; or names as in
-            ``gradus rewards list``; or pairs of one of these and a weight. The environment's own grader if there are none.
         steps: GRPO's steps.
-        out: the run's folder, ``runs/NAME`` if left out. The same call goes on where it stopped.
         warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
-        options: further arguments of :func:`run` (``seed``, ``seeds``, ``parallel``, ``settings``, ``recipe``, ``quick``, ``redo``).
+        options: further arguments of :func:`run`. ``rewards``: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of
+            numbers``; or names as in ``gradus rewards list``; or pairs of one of these and a weight. ``out``: the run's folder; the
+            same call goes on there where it stopped. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``.
 
     See examples/own_rewards.py.
     """
     from gradus.runs.recipe.layers import parse_changes
 
-    known_options(options, [*parameters(train), *parameters(run)], "gradus.train")
+    known_options(options, TrainOptions, "gradus.train", also=("model", "data", "steps", "warm_start"))
     warm = model is None if warm_start is None else warm_start
     settings = {
         "teach.enabled": warm,
         **({} if steps is None else {"grpo.max_steps": steps}),
         **parse_changes(options.pop("settings", ())),
     }
-    return run(data, model=model, rewards=rewards, out=out, settings=settings, **options)
+    return run(data, **{**options, "model": model, "settings": settings})
 
 
-def run(
-    data: Any = None,
-    *,
-    recipe: str | Path | None = None,
-    model: str | Path | None = None,
-    rewards: Sequence[Any] = (),
-    settings: Mapping[str, Any] | Sequence[str] = (),
-    quick: bool = False,
-    seed: int | None = None,
-    out: str | Path | None = None,
-    redo: bool = False,
-    anyway: bool = False,
-    trackers: Sequence[str] = (),
-    preset: str | None = None,
-    memory: str | None = None,
-    seeds: int | None = None,
-    parallel: int | None = None,
-) -> Run:
+def _after_run(result: Run) -> None:
+    from gradus.policies.local.folders import is_nano
+
+    if is_nano(str(result.folder)):  # it knows its environment's words only, which is not enough for a conversation
+        next_command("show", result.folder, "--last")
+    else:
+        next_command("chat", result.folder)
+
+
+@command("run", _after_run)
+def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     """Do all stages of a recipe: audit, teacher, SFT, GRPO, doctor, evaluation, report. What is there already is not done again.
-
-    ``data`` and ``rewards`` as in :func:`train`. ``recipe``: a TOML file, or one that comes with Gradus; without it the
-    environment's own, or one made for the data. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``; None unsets one.
-    ``preset``: settings that suit a machine (``cpu``, ``small-gpu``, ``large-gpu``). ``memory``: fit the settings to a card of this
-    size, as in ``"24GB"``. ``quick``: every stage at toy size. ``redo``: do stages again whose settings, data or code have changed.
-    ``anyway``: go on although the audit of the grader failed. ``seeds``: train from so many seeds, beginning with the recipe's, each in
-    a folder of its own in ``out``; ``parallel`` of them at a time, by default as many as there are free cores. Intervals are then over
-    seeds and tasks.
 
     >>> import gradus
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
-    folder = Path(out) if out is not None else None
-    made = make_recipe(
-        data,
-        recipe=recipe,
-        model=model,
-        rewards=rewards,
-        settings=settings,
-        quick=quick,
-        seed=seed,
-        trackers=trackers,
-        preset=preset,
-        memory=memory,
-    )
+    known_options(options, RunOptions, "gradus.run", also=("data",))
+    of_recipe, whole = split_options(options)
+    made = make_recipe(data, **of_recipe)
     from gradus.runs.checks import require_names
     from gradus.runs.stages.runner import run_recipe
+    from gradus.runs.stages.seeds import run_seeds
 
-    if seeds is not None:
-        whole_number("seeds", seeds)
-    if parallel is not None:
-        whole_number("parallel", parallel)
+    seeds, parallel = whole.pop("seeds", None), whole.pop("parallel", None)
+    for name, count in (("seeds", seeds), ("parallel", parallel)):
+        if count is not None:
+            whole_number(name, count)
+    if parallel is not None and seeds in (None, 1):
+        raise ConfigError("parallel has no effect without seeds; a plain run is one process")
+    out = whole.get("out")
+    told = {
+        "out": None if out is None else Path(out),
+        "redo": whole.get("redo", False),
+        "anyway": whole.get("anyway", False),
+    }
     with gradients():
         require_names(made)
-        if seeds is not None and seeds != 1:
-            from gradus.runs.stages.seeds import run_seeds
+        if seeds in (None, 1):
+            return Run(run_recipe(made, **told))
+        return Run(run_seeds(made, seeds=seeds, parallel=parallel, **told))
 
-            return Run(run_seeds(made, seeds=seeds, parallel=parallel, out=folder, redo=redo, anyway=anyway))
-        if parallel is not None:
-            raise ConfigError("parallel has no effect without seeds; a plain run is one process")
-        return Run(run_recipe(made, out=folder, redo=redo, anyway=anyway))
+
+def _after_report(path: Path, *, run: Path) -> None:
+    typer.echo(f"report: {path}")
+    if (run / "results.json").is_file():
+        next_command("show", run, "--last")
+
+
+@command("report", _after_report)
+def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> Path:
+    """Write RUN/report.html from what the run stored; it opens offline."""
+    return load_run(run).report(show=False)
 
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """Training works whatever its caller has switched: no_grad, inference_mode or autocast. The caller's threads are left as they were."""
+    """Training works under a caller's no_grad, inference_mode or autocast. The caller's threads are left as they were."""
     import torch
 
     with ExitStack() as stack:
@@ -215,33 +206,32 @@ def gradients() -> Iterator[None]:
         yield
 
 
-def make_recipe(
-    data: Any = None,
-    *,
-    recipe: str | Path | None = None,
-    rewards: Sequence[Any] = (),
-    model: str | Path | None = None,
-    settings: Mapping[str, Any] | Sequence[str] = (),
-    memory: str | None = None,
-    online: bool = True,
-    **options: Any,
-) -> Recipe:
+def split_options(options: RunOptions) -> tuple[RecipeOptions, dict[str, Any]]:
+    """The options that make the recipe, and those that say how it is run."""
+    whole = {key: value for key, value in options.items() if key in _OF_RUN}
+    return {key: value for key, value in options.items() if key not in whole}, whole  # pyright: ignore[reportReturnType]
+
+
+def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[RecipeOptions]) -> Recipe:
     """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError.
 
-    ``memory``: change settings until the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the
-    config and tokenizer of a model that is named.
+    ``data``: an environment or rows; or a TOML recipe, or the name of one that comes with Gradus. ``memory``: change settings until
+    the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the config and tokenizer of a model that is named.
     """
     require_training()
     from gradus.runs.recipe.layers import parse_changes
     from gradus.runs.recipe.load import load_recipe
 
-    if whole := [name for name in WHOLE_RUN if name in options]:
-        raise ConfigError(f"{whole[0]} is an argument of gradus.run, which does all stages; leave it out")
-    known_options(options, [*parameters(make_recipe), *_LOADED], "a recipe")
+    known_options(options, RecipeOptions, "a recipe")
+    told: dict[str, Any] = dict(options)
+    memory, settings = told.pop("memory", None), told.pop("settings", ())
+    rewards, recipe, model = told.pop("rewards", ()), told.pop("recipe", None), told.pop("model", None)
     if memory is not None and not isinstance(memory, str):
         raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
-    if "trackers" in options:
-        options["trackers"] = as_list("trackers", options["trackers"], example="['tensorboard']")
+    if "trackers" in told:
+        told["trackers"] = as_list("trackers", told["trackers"], example="['tensorboard']")
+    if recipe is None and _is_recipe(data):
+        data, recipe = None, data
     load = partial(
         load_recipe,
         None if data is None else as_name(data, rewards),
@@ -249,7 +239,7 @@ def make_recipe(
         model=None if model is None else path_text("model", model),
         rewards=reward_entries(rewards),
         online=online,
-        **options,
+        **told,
     )
     made = load(changes=settings)
     if made.chosen and not quiet():
@@ -259,18 +249,18 @@ def make_recipe(
     from gradus.runs.checks.plan import fitted_plan
     from gradus.runs.planning.forecast import check_fits
 
-    forecast, config, changed = fitted_plan(made, preset=options.get("preset"), memory=memory, online=online)
+    forecast, config, changed = fitted_plan(made, preset=told.get("preset"), memory=memory, online=online)
     check_fits(forecast, config)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
     return load(changes={**parse_changes(settings), **parse_changes(changed)})
 
 
-def recipe_or_data(name: str | None, recipe: str | None) -> tuple[str | None, str | None]:
-    """What a command's first word means: data, or a recipe if it is a TOML file or one that comes with Gradus."""
+def _is_recipe(data: Any) -> bool:
+    """True for a TOML file, and for the name of a recipe that comes with Gradus and is no environment's."""
     from gradus import environments
     from gradus.runs.recipe.tables import own_recipes
 
-    if name is None or recipe is not None:
-        return name, recipe
-    is_recipe = name.endswith(".toml") or (name in own_recipes() and name not in environments.names())
-    return (None, name) if is_recipe else (name, None)
+    if not isinstance(data, str | Path):
+        return False
+    name = str(data)
+    return name.endswith(".toml") or (name in own_recipes() and name not in environments.names())

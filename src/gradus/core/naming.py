@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -49,6 +50,11 @@ def import_object(name: str, kind: str) -> Any:
 
 
 def _module(name: str, kind: str) -> ModuleType:
+    """Imports a module. The working folder is importable meanwhile, and no longer: a file there named as a library's module would run."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.append(here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -61,6 +67,9 @@ def _module(name: str, kind: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise _broken(name, kind, error) from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
 
 
 def _broken(name: str, kind: str, error: BaseException) -> ConfigError:

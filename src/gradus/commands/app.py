@@ -16,6 +16,9 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+import gradus.commands  # noqa: F401 - the commands register themselves
+from gradus.commands.guests import attach_guests
+from gradus.commands.signature import attach
 from gradus.core import ConfigError, GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING
 from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STAND_IN, STRICT_VARIABLE, VERBOSE, printable
@@ -29,6 +32,14 @@ CODES = (
 _BAD_INPUT = 3
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
+_PANELS = {
+    "Start here": ("run", "init", "envs", "play", "docs"),
+    "The five steps": ("audit", "teach", "sft", "grpo", "doctor", "eval", "report", "compare", "watch"),
+    "Around them": (
+        *("show", "regrade", "plan", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
+        *("rewards list", "rewards try"),
+    ),
+}
 _ANYWHERE = ("--quiet", "--verbose", "--strict")
 
 
@@ -90,17 +101,19 @@ def _root(
         os.environ[STRICT_VARIABLE] = "1"
 
 
+for _panel, _names in _PANELS.items():
+    for _name in _names:
+        attach(app, _name, _panel)
+attach_guests(app, "Around them")
+
+
 def main() -> None:
     """Entry point of the `gradus` command."""
-    from gradus.cli import commands
-
     collect_rarely()
     # How long OpenMP's threads spin before they sleep, in rounds. libgomp's own 300,000 (milliseconds) starve whatever shares the cores:
     # two processes of two threads each on two cores ran at a tenth of their speed.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    sys.path.append(os.getcwd())  # one's own module:attribute may stand in the folder one works in, as with python -m
-    commands.attach(app)
     if sys.stdin is None:  # closed by who started the command: nothing can be read from it, as at its end
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the command runs
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
@@ -152,38 +165,10 @@ def _say_error() -> None:
 
 
 def _ordered(words: list[str]) -> list[str]:
-    """The words with those in front that go anywhere. The value of an option stays where it is, and so does what comes after ``--``."""
-    if not any(word in _ANYWHERE for word in words):
-        return words
-    front: list[str] = []
-    rest: list[str] = []
-    valued = _valued(words)
-    is_value = False
-    for place, word in enumerate(words):
-        if word == "--" and not is_value:
-            return [*front, *rest, *words[place:]]
-        if word in _ANYWHERE and not is_value:
-            front.append(word)
-            continue
-        rest.append(word)
-        is_value = word in valued and not is_value
-    return [*front, *rest]
-
-
-def _valued(words: list[str]) -> set[str]:
-    """The options of the command in ``words`` that take a value."""
-    command: Any = typer.main.get_command(app)
-    for name in (word for word in words if not word.startswith("-")):
-        if (group := getattr(command, "commands", None)) is None:
-            break
-        command = group.get(name, command)
-    # A word with two dashes is never the value of --json.
-    return {
-        name
-        for option in command.params
-        if not getattr(option, "is_flag", True) and option.name != "json_file"
-        for name in option.opts
-    }
+    """The words before ``--`` with those in front that go anywhere."""
+    end = words.index("--") if "--" in words else len(words)
+    front = [word for word in words[:end] if word in _ANYWHERE]
+    return [*front, *(word for word in words[:end] if word not in _ANYWHERE), *words[end:]]
 
 
 def _stopped(words: list[str]) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from gradus.commands.signature import command
 
-def command(
-    topic: str | None = typer.Argument(None, help="A page, as in `gradus docs training`; none lists them."),
+
+@command("docs")
+def docs(
+    topic: Annotated[
+        str | None, typer.Argument(help="A page, as in `gradus docs training`; all are listed without it.")
+    ] = None,
 ) -> None:
     """Show a page of the documentation in the terminal. It needs no network."""
     import difflib
