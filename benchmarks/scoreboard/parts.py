@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import gradus.auditing
-from gradus.auditing.text.checks import EXPLOITABLE
 from gradus.auditing.text.grader_process import Score
+from gradus.auditing.text.run import EXPLOITABLE
 from gradus.auditing.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text

@@ -11,16 +11,17 @@ from random import Random
 
 import pytest
 
-from gradus.auditing.text.checks import text_checks
+from gradus.auditing.text import paying
+from gradus.auditing.text.asking import Ground, Log, are_programs
+from gradus.auditing.text.checks import hostile
 from gradus.auditing.text.evolve import Recipe
+from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.mutations import WRONG
-from gradus.auditing.text.probe import Probes
-from gradus.auditing.text.programs import PROGRAMS, are_programs, ask_programs
+from gradus.auditing.text.programs import PROGRAMS, ask_programs
 from gradus.auditing.text.rates import Base
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.shapes import Others
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.core import child_rng
 from gradus.rewards.code import find_code
@@ -104,21 +105,33 @@ def own_process(task, answer):
     return result["passed"]
 
 
-def _check(judge, programs, tasks=TASKS):
+def _check(monkeypatch, judge, programs, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
     subject = TextSubject(name="code", grader=judge.__name__, tasks=tasks, judge=judge)
-    asked = Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), confined=True)
-    asked.bases = {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks}
-    asked.span, asked.executed = 1.0, ["a statement"]
-    scorer = Scorer(subject)
+    others, scorer = Others(golds=[task.gold for task in tasks]), Scorer(subject)
+    ground = Ground(
+        subject=subject,
+        scorer=scorer,
+        tasks=tasks,
+        golds={task.key: Gold(task=task, others=others) for task in tasks},
+        others=others,
+        log=Log(),
+        bases={task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks},
+        span=1.0,
+        confined=True,
+        executed=["a statement"],
+    )
+    monkeypatch.setattr(
+        paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
+    )
     try:
         assert [score.value for score in scorer.score([(TASKS[0], TASKS[0].gold)])] == [1.0]
-        asked.programs = ask_programs(asked, scorer, {name: PROGRAMS[name] for name in programs})
+        results = [paying.programs(ground), hostile(ground, programs=True)]
     finally:
         scorer.close()
-    return {check.name: check for check in text_checks(asked, {})}
+    return {each.check.name: each.check for each in results}
 
 
 @pytest.mark.parametrize(
@@ -131,13 +144,13 @@ def _check(judge, programs, tasks=TASKS):
         (own_process, "sets attributes of the grader"),
     ],
 )
-def test_a_hole_is_found_by_the_program_that_uses_it(judge, program):
-    check = _check(judge, [program])["files and processes"]
+def test_a_hole_is_found_by_the_program_that_uses_it(monkeypatch, judge, program):
+    check = _check(monkeypatch, judge, [program])["files and processes"]
     assert check.status == "fail", check.evidence
     assert program in check.evidence
 
 
-def test_a_process_that_is_patched_for_the_next_answer_is_found():
+def test_a_process_that_is_patched_for_the_next_answer_is_found(monkeypatch):
     space = {"loads": json.loads}
 
     def shared(task, answer):
@@ -147,11 +160,11 @@ def test_a_process_that_is_patched_for_the_next_answer_is_found():
         except BaseException:
             return 0.0
 
-    assert "ran before it" in _check(shared, ["does nothing"])["files and processes"].evidence
+    assert "ran before it" in _check(monkeypatch, shared, ["does nothing"])["files and processes"].evidence
 
 
-def test_a_sound_grader_of_programs_passes_though_it_runs_them():
-    checks = _check(sound, PROGRAMS, TASKS[:3])
+def test_a_sound_grader_of_programs_passes_though_it_runs_them(monkeypatch):
+    checks = _check(monkeypatch, sound, PROGRAMS, TASKS[:3])
     assert checks["files and processes"].status == "pass", checks["files and processes"].evidence
     assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
 
@@ -174,7 +187,7 @@ def test_an_evolved_answer_is_made_of_its_pieces():
         pieces=("the constant 'yes'", "the last number of the question"), joiner=", ", frame=("[", "]"), times=2
     )
     task = TextTask(key="1", prompt="Is 4 more than 9?", gold="no")
-    assert recipe.answer(task, Others(golds=["no"]), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
+    assert recipe.answer(Gold(task=task, others=Others(golds=["no"])), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
     assert "2 times" in recipe.name
 
 
@@ -189,9 +202,9 @@ def in_our_sandbox(task, answer):
 
 
 @pytest.mark.skipif(not sandbox_works() or not has_landlock(), reason="needs Linux user namespaces and Landlock")
-def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox():
+def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox(monkeypatch):
     """Its programs could not be run there, and the check was skipped."""
-    check = _check(in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
+    check = _check(monkeypatch, in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
     assert check.status == "fail", check.evidence
     scorer = Scorer(TextSubject(name="code", grader="g", tasks=TASKS, judge=in_our_sandbox))
     (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")], confined=True)
@@ -246,12 +259,17 @@ def test_no_wrong_answer_of_a_program_is_the_right_program(form):
     task = TextTask(key="0", prompt="Write f.", gold=golds[0])
     made = 0
     for name, wrong in WRONG.items():
-        answers = wrong.make(task, Others(golds=golds), child_rng(0, name))
-        if answers is not None and wrong.is_settled(task):
+        answers = wrong.make(Gold(task=task, others=Others(golds=golds)), child_rng(0, name))
+        if answers is not None and wrong.is_settled(task.prompt):
             made += 1
             assert any(find_code(answer).strip() != find_code(golds[0]).strip() for answer in answers), name
     assert made > 5
-    assert WRONG["the right answer denied"].make(replace(task, gold="print(1)"), Others(golds=golds), Random(0)) is None
+    assert (
+        WRONG["the right answer denied"].make(
+            Gold(task=replace(task, gold="print(1)"), others=Others(golds=golds)), Random(0)
+        )
+        is None
+    )
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")

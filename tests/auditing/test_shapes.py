@@ -6,8 +6,8 @@ import random
 import pytest
 
 from gradus.auditing.text.blind import BLIND, REFLEXES
+from gradus.auditing.text.gold import NUMBER, Gold, Others
 from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.shapes import NUMBER, Others
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _ANIMALS = ["cat", "dog", "horse", "cow", "pig", "hen", "goat", "duck", "fox", "bear", "wolf", "deer"]
@@ -17,7 +17,7 @@ _COLORS = ["red", "blue", "green", "white", "black", "brown", "gray", "pink"]
 def _filled(golds, value="0"):
     make = BLIND[f"the gold's shape filled with {value}"]
     task = TextTask(key="0", prompt="", gold=golds[0])
-    return make(task, Others(golds=golds), random.Random(0))
+    return make(Gold(task=task, others=Others(golds=golds)), random.Random(0))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_grader_that_pays_by_key_is_not_paid_for_the_words_of_the_right_answer
 def test_the_numbers_of_a_question_are_copied_as_they_stand(prompt, expected):
     task = TextTask(key="0", prompt=prompt, gold="1")
     for name, separator in (("in its order", " "), ("in its order, with commas", ", ")):
-        made = REFLEXES[f"the question's numbers {name}"](task, Others(golds=["1"]), random.Random(0))
+        made = REFLEXES[f"the question's numbers {name}"](Gold(task=task, others=Others(golds=["1"])), random.Random(0))
         assert made == (None if expected is None else separator.join(expected))
 
 

@@ -19,17 +19,17 @@ from gradus.auditing import audit_any, run_text_audit
 from gradus.auditing.leaks import told_at
 from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
+from gradus.auditing.text import checks
+from gradus.auditing.text.asking import Ground, Log, with_bases
 from gradus.auditing.text.blind import BLIND, REFLEXES
-from gradus.auditing.text.checks import _seconds, _settled_by, text_checks
+from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
-from gradus.auditing.text.probe import Probes, _ask_bases, _ask_wrong, _chosen
-from gradus.auditing.text.rates import Base, Probe, Rate, rate
-from gradus.auditing.text.review import is_accepted, is_refused, review_list
+from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
+from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_by
 from gradus.auditing.text.rewritings import EQUIVALENT
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer, growth
-from gradus.auditing.text.shapes import Others, states
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core import PolicyError
 from gradus.core.naming import import_object
@@ -287,11 +287,11 @@ def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
         return _sound(task, answer)
 
     result = _audit(slow, limit=0.002 * 55 * 30 / 3)
-    checks = {check.name: check for check in result.checks}
+    found = {check.name: check for check in result.checks}
     assert result.tasks == 12
-    assert "12 of 30 tasks, because the grader is slow" in checks["sanity"].evidence
-    assert checks["evolved answers"].status == "skip"
-    assert "the grader is slow" in checks["evolved answers"].evidence
+    assert "12 of 30 tasks, because the grader is slow" in found["sanity"].evidence
+    assert found["evolved answers"].status == "skip"
+    assert "the grader is slow" in found["evolved answers"].evidence
 
 
 def test_a_slow_grader_is_cut_off_and_what_was_not_asked_is_unresolved():
@@ -323,7 +323,7 @@ def test_a_grader_that_hangs_is_not_waited_for():
 def _made(operator, gold, prompt=""):
     task = TextTask(key="0", prompt=prompt, gold=gold)
     others = Others(golds=[gold, *map(str, range(100, 140))])
-    return [WRONG[operator].make(task, others, random.Random(seed)) for seed in range(20)]
+    return [WRONG[operator].make(Gold(task=task, others=others), random.Random(seed)) for seed in range(20)]
 
 
 def test_a_gold_answer_that_stands_in_a_tag_is_taken_from_between_the_tags(tmp_path):
@@ -364,11 +364,11 @@ def _by_pattern(whole):
 @pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
 def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
     """A square was q999983, which a grader that reads squares takes for a word beside them."""
-    checks = {check.name: check for check in _audit(_by_pattern(whole), _squares(), budget=0).checks}
-    assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+    found = {check.name: check for check in _audit(_by_pattern(whole), _squares(), budget=0).checks}
+    assert found["wrong answers"].status == status, found["wrong answers"].evidence
     golds = ["b a c", "c a b", "a c b"]  # all answers have the same elements: there is no other
     task = TextTask(key="0", prompt="", gold=golds[0])
-    assert WRONG["an element too many"].make(task, Others(golds=golds), random.Random(0)) is None
+    assert WRONG["an element too many"].make(Gold(task=task, others=Others(golds=golds)), random.Random(0)) is None
 
 
 _STOPPED = "The {} in the {} stopped because of a loose {}."
@@ -385,8 +385,8 @@ def test_a_sentence_is_no_list_of_words():
     rng = random.Random(4)
     words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
     tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
-    checks = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
-    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+    found = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
+    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
     def alike(task, answer):
         return float(SequenceMatcher(None, answer, task.gold).ratio() > 0.6)
@@ -408,8 +408,8 @@ def test_an_object_read_out_of_the_text_is_not_denied_by_words_before_it():
 
     tasks = _records("Give name and age.", n=24)
     assert all(task.gold.startswith("{") for task in tasks)
-    checks = {check.name: check for check in _audit(read, tasks, budget=0).checks}
-    assert checks["wrong answers"].status == "pass", checks["wrong answers"].evidence
+    found = {check.name: check for check in _audit(read, tasks, budget=0).checks}
+    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
 
 def test_another_unit_is_wrong_and_not_for_a_person_as_well():
@@ -481,17 +481,20 @@ def test_the_other_unit_is_one_that_answers_have_and_surely_another():
     golds = [f"{i + 2} {unit}" for i, unit in enumerate(["mm", "m", "meters", "kg"] * 6)]
     made = WRONG["another unit"].make
     units = {
-        made(TextTask(key="0", prompt="", gold="7 mm"), Others(golds=golds), random.Random(i))[0] for i in range(20)
+        made(Gold(task=TextTask(key="0", prompt="", gold="7 mm"), others=Others(golds=golds)), random.Random(i))[0]
+        for i in range(20)
     }
     assert units == {"7 m", "7 meters"}
-    (made_of_m,) = made(TextTask(key="0", prompt="", gold="7 m"), Others(golds=golds), random.Random(0))
+    (made_of_m,) = made(
+        Gold(task=TextTask(key="0", prompt="", gold="7 m"), others=Others(golds=golds)), random.Random(0)
+    )
     assert made_of_m == "7 mm", "meters are the same"
 
 
 def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
     """A kind accepted in a third of a mixed set was not even told."""
-    asked = _asked(24, wrong={"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")})
-    found = _told(asked, "wrong answers")
+    probes = {"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")}
+    found = wrong_of(_ground(24), probes, {}).check
     assert found.status == "unresolved"
     assert "off by one: accepted in 8 of 24" in found.evidence
 
@@ -556,8 +559,8 @@ def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
         return float(answer.startswith(task.gold))
 
     for judge, status in ((by_length, "pass"), (first_lines, "fail")):
-        checks = {check.name: check for check in _audit(judge, grid).checks}
-        assert checks["wrong answers"].status == status, checks["wrong answers"].evidence
+        found = {check.name: check for check in _audit(judge, grid).checks}
+        assert found["wrong answers"].status == status, found["wrong answers"].evidence
 
 
 def _arrivals(n=30):
@@ -596,9 +599,9 @@ def _by(read):
 )
 def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
     """None of these failed: a number was changed only if it was the whole answer."""
-    checks = {check.name: check for check in _audit(_by(read), _arrivals()).checks}
-    assert checks["wrong answers"].status == ("fail" if told else "pass"), checks["wrong answers"].evidence
-    assert (told or "none of") in checks["wrong answers"].evidence
+    found = {check.name: check for check in _audit(_by(read), _arrivals()).checks}
+    assert found["wrong answers"].status == ("fail" if told else "pass"), found["wrong answers"].evidence
+    assert (told or "none of") in found["wrong answers"].evidence
 
 
 @pytest.mark.parametrize(("tolerance", "unit"), [(0.2, ""), (0.2, " g"), (0.0, " g")])
@@ -664,8 +667,8 @@ def test_a_long_text_in_an_object_may_be_left_out():
         TextTask(key="0", prompt="", gold=gold),
         Others(golds=[gold, gold.replace("4", "5").replace("two", "six")]),
     )
-    assert WRONG["another value of the last key"].make(task, others, random.Random(0)) is None
-    assert {WRONG["one key left out"].make(task, others, random.Random(i)) for i in range(9)} == {
+    assert WRONG["another value of the last key"].make(Gold(task=task, others=others), random.Random(0)) is None
+    assert {WRONG["one key left out"].make(Gold(task=task, others=others), random.Random(i)) for i in range(9)} == {
         ('{"why": "because two and two are four"}',)
     }
 
@@ -674,12 +677,15 @@ def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_an
     golds = [f"2024-0{month}-1{day}" for month in range(1, 10) for day in range(10)]
     task, others = TextTask(key="0", prompt="", gold="2024-03-15"), Others(golds=golds)
     assert (
-        WRONG["another first number in it"].make(task, others, random.Random(0)) is None
+        WRONG["another first number in it"].make(Gold(task=task, others=others), random.Random(0)) is None
     )  # every answer has this year
-    months = {WRONG["another second number in it"].make(task, others, random.Random(i))[0][5:7] for i in range(20)}
+    months = {
+        WRONG["another second number in it"].make(Gold(task=task, others=others), random.Random(i))[0][5:7]
+        for i in range(20)
+    }
     assert months <= {"06", "07", "08", "09"}
     mixed = Others(golds=["2024-03-15", *(f"{'x ' * n}y" for n in range(8))])
-    assert WRONG["another second number in it"].make(task, mixed, random.Random(0)) is None
+    assert WRONG["another second number in it"].make(Gold(task=task, others=mixed), random.Random(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -696,7 +702,9 @@ def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_an
 )
 def test_half_a_day_off(gold, prompt, wrong):
     task = TextTask(key="0", prompt=prompt, gold=gold)
-    assert WRONG["half a day off"].make(task, Others(golds=[gold]), random.Random(0)) == (wrong and (wrong,))
+    assert WRONG["half a day off"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) == (
+        wrong and (wrong,)
+    )
 
 
 def test_gold_that_earns_nothing_is_not_called_fully_paid():
@@ -841,7 +849,7 @@ def test_another_order_is_right_where_the_question_allows_any(judge, order, stat
 def test_neighbors_may_not_be_swapped_where_the_question_demands_an_order(question, demanded):
     """Single words such as "reverse" were taken for a demand, and sound graders of sets failed."""
     task = TextTask(key="0", prompt=question, gold="1, 2, 3")
-    assert WRONG["neighbors swapped"].is_settled(task) == demanded
+    assert WRONG["neighbors swapped"].is_settled(task.prompt) == demanded
 
 
 def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
@@ -861,7 +869,7 @@ def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
 def test_a_space_before_it_is_the_same_answer_where_indents_mean_nothing(gold, made):
     """Before a program it is Python's IndentationError, so that sound graders of programs failed."""
     task = TextTask(key="0", prompt="", gold=gold)
-    assert EQUIVALENT["a space before it"][0](task, Others(golds=[gold]), random.Random(0)) == made
+    assert EQUIVALENT["a space before it"][0](Gold(task=task, others=Others(golds=[gold])), random.Random(0)) == made
 
 
 @pytest.mark.parametrize(
@@ -871,7 +879,7 @@ def test_lines_of_a_program_are_no_elements(operator):
     """A line behind ``return`` does nothing, and a second function beside the right one does no harm."""
     golds = [f"def f{n}(x):\n    y = x + {n}\n    return y" for n in range(4)]
     task = TextTask(key="0", prompt="", gold=golds[0])
-    assert WRONG[operator].make(task, Others(golds=golds), random.Random(0)) is None
+    assert WRONG[operator].make(Gold(task=task, others=Others(golds=golds)), random.Random(0)) is None
 
 
 def test_the_order_of_what_is_to_be_used_is_not_the_answers():
@@ -881,7 +889,11 @@ def test_the_order_of_what_is_to_be_used_is_not_the_answers():
         TextTask(key="0", prompt="Name the primes, in any order.", gold="[2, 3, 5]"),
         TextTask(key="0", prompt="Name the primes, in any order.", gold="5"),
     ]
-    assert [make(task, Others(golds=[]), random.Random(0)) for task in tasks] == [None, "[5, 3, 2]", None]
+    assert [make(Gold(task=task, others=Others(golds=[])), random.Random(0)) for task in tasks] == [
+        None,
+        "[5, 3, 2]",
+        None,
+    ]
     assert must
 
 
@@ -901,7 +913,7 @@ def test_a_word_twice_in_a_list_is_wrong(judge, told):
 def test_a_word_said_twice_elsewhere_may_still_be_so():
     for gold, prompt in (("red, blue", "Name the colors."), ("1 + 2", "Which of these?"), ("a b", "Make a list.")):
         task = TextTask(key="0", prompt=prompt, gold=gold)
-        assert WRONG["one word twice"].make(task, Others(golds=[gold]), random.Random(0)) is None
+        assert WRONG["one word twice"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -939,12 +951,12 @@ def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_non
 def test_reflexes_copy_the_list_sorted_and_each_of_four_quoted_texts():
     prompt = 'Of [10, 9, -2] and "one", "two", "three" and "four": which?'
     task, others = TextTask(key="0", prompt=prompt, gold="x"), Others(golds=["x"])
-    made = {name: make(task, others, random.Random(0)) for name, make in REFLEXES.items()}
+    made = {name: make(Gold(task=task, others=others), random.Random(0)) for name, make in REFLEXES.items()}
     assert made["the question's list sorted"] == "[-2, 9, 10]"
     quoted = [made[f"the {which} quoted text"] for which in ("first", "second", "third", "fourth")]
     assert quoted == ["one", "two", "three", "four"]
     asked = replace(task, prompt="Sort [10, 9, -2].")  # there it is the work
-    assert REFLEXES["the question's list sorted"](asked, others, random.Random(0)) is None
+    assert REFLEXES["the question's list sorted"](Gold(task=asked, others=others), random.Random(0)) is None
 
 
 def _depth(task, answer):
@@ -975,10 +987,10 @@ def _unreachable(task, answer):
 def test_a_judge_that_cannot_be_reached_is_said_to_be_so_and_no_grader_is_judged_by_it():
     """The tasks were few "because the grader is slow", hostile answers passed, and gold was said to earn nothing."""
     subject = TextSubject(name="sums", grader="g", tasks=_sums(), judge=_unreachable, remote=True)
-    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
-    assert not {"sanity", "gold", "hostile answers"} & set(checks)
-    assert checks["judge"].status == "fail"
-    assert checks["judge"].evidence.endswith("Connection error.")
+    found = {check.name: check for check in audit_text(subject, budget=0).checks}
+    assert not {"sanity", "gold", "hostile answers"} & set(found)
+    assert found["judge"].status == "fail"
+    assert found["judge"].evidence.endswith("Connection error.")
 
 
 def test_a_grader_that_always_raises_is_one_finding_with_its_error():
@@ -987,10 +999,10 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error():
     def broken(task, answer):
         raise KeyError("target")
 
-    checks = {check.name: check for check in _audit(broken).checks}
-    assert [name for name, check in checks.items() if check.status == "fail"] == ["grading"]
-    assert "KeyError: 'target'" in checks["grading"].evidence
-    assert {checks[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
+    found = {check.name: check for check in _audit(broken).checks}
+    assert [name for name, check in found.items() if check.status == "fail"] == ["grading"]
+    assert "KeyError: 'target'" in found["grading"].evidence
+    assert {found[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
 
 
 def _counts_digits(task, answer):
@@ -1155,22 +1167,19 @@ def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():
 # What the probes come to, from figures that stand here.
 
 
-def _asked(n=20, base=None, **found):
+def _ground(n=20, base=None, scorer=None, **found):
     tasks = _sums(n)
     options = {name: found.pop(name) for name in ("range", "remote") if name in found}
     subject = TextSubject(name="sums", grader="g", tasks=tasks, judge=_sound, **options)
-    base = base or Base(gold=1.0, wrong=0.0, silence=0.0)
-    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
-    return Probes(subject=subject, tasks=tasks, others=Others(golds=[task.gold for task in tasks]), **found)
+    base, others = base or Base(gold=1.0, wrong=0.0, silence=0.0), Others(golds=[task.gold for task in tasks])
+    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, "log": Log(), **found}
+    golds = {task.key: Gold(task=task, others=others) for task in tasks}
+    return Ground(subject=subject, scorer=scorer or Scorer(subject), tasks=tasks, golds=golds, others=others, **found)
 
 
 def _answered(operator, values, answer="none of it"):
     tasks = _sums(len(values))
     return [Probe(operator=operator, task=t, answer=answer, value=v) for t, v in zip(tasks, values, strict=True)]
-
-
-def _told(asked, name, marks=None):
-    return next(check for check in text_checks(asked, marks or {}) if check.name == name)
 
 
 @pytest.mark.parametrize(
@@ -1190,17 +1199,17 @@ def _told(asked, name, marks=None):
 )
 def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
     probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))
-    assert _told(_asked(wrong={"off by one": probes}), "wrong answers").status == status
+    assert wrong_of(_ground(), {"off by one": probes}, {}).check.status == status
 
 
 @pytest.mark.parametrize(("refused", "status"), [(4, "fail"), (3, "pass")])  # of 16: Wilson's bound is 0.102 or 0.066
 def test_right_answers_fail_if_more_than_a_tenth_are_surely_refused(refused, status):
     values = [0.0] * refused + [1.0] * (16 - refused)
     forms = {name: _answered(name, values) for name in ("a space at the end", "in quotes")}
-    right = _told(_asked(forms=forms), "right answers")
+    right = right_of(_ground(), forms).check
     assert right.status == status
     assert ("strict about: in quotes" in right.evidence) == (status == "fail")
-    assert _told(_asked(forms={"in quotes": forms["in quotes"]}), "right answers").status == "pass"
+    assert right_of(_ground(), {"in quotes": forms["in quotes"]}).check.status == "pass"
 
 
 def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_than_half():
@@ -1214,11 +1223,11 @@ def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_t
         (half, 0.93, False, False),  # 0.14 of what gold earns above silence
         (half, 0.7, False, True),
     ):
-        asked, (probe,) = _asked(base=base), _answered("x", [value])
-        assert (is_accepted(probe, asked), is_refused(probe, asked)) == (accepted, refused), value
+        ground, (probe,) = _ground(base=base), _answered("x", [value])
+        assert (is_accepted(probe, ground), is_refused(probe, ground)) == (accepted, refused), value
     (close,) = _answered("x", [0.92], answer=_sums(1)[0].gold + "1")  # a seventh of the text is another
-    assert not is_accepted(close, _asked())
-    silent = _asked(base=Base(gold=0.05, wrong=0.0, silence=0.0))
+    assert not is_accepted(close, _ground())
+    silent = _ground(base=Base(gold=0.05, wrong=0.0, silence=0.0))
     assert not is_accepted(*_answered("x", [0.05]), silent), "gold itself earns next to nothing there"
 
 
@@ -1227,7 +1236,7 @@ def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_t
 )
 def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
     bases = {str(place): Base(gold=1.0, wrong=1.0 - gain, silence=0.0) for place, gain in enumerate(gains)}
-    assert _told(_asked(len(gains), bases=bases), "gold").status == status
+    assert checks.gold(_ground(len(gains), bases=bases)).check.status == status
 
 
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
@@ -1248,7 +1257,7 @@ def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
     ],
 )
 def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
-    assert _told(_asked(blind=rates), "blind answers").status == status
+    assert unearned(_ground(), "blind answers", rates).status == status
 
 
 @pytest.mark.parametrize(
@@ -1264,44 +1273,46 @@ def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
 )
 def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spreads, missing, status):
     errors = [replace(each, error="no score") for each in _answered("x", [None] * missing)]
-    logged = {"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]}
-    judge = _told(_asked(remote=True, errors=errors, answers=100, logged=logged), "judge")
+    ground = _ground(remote=True, log=Log(errors=errors))
+    ground.scorer.logged.update({"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]})
+    judge = checks.judge(ground, answers=100).check
     assert (judge.status, judge.measured["dollars"]) == (status, 0.75)
 
 
 @pytest.mark.parametrize(("unpaid", "status"), [(1, "pass"), (8, "fail")])  # of 20: Wilson's bound is 0.01 or 0.22
 def test_gold_that_is_not_fully_paid_now_and_then_is_no_flaw_of_the_grader(unpaid, status):
-    assert _told(_asked(unpaid=_answered("gold", [0.5] * unpaid)), "sanity").status == status
+    assert checks.sanity_of(_ground(unpaid=_answered("gold", [0.5] * unpaid))).check.status == status
 
 
 def test_rewards_beyond_the_declared_range_are_named():
-    assert _told(_asked(range=(0.0, 1.0)), "sanity").status == "pass"
+    assert checks.sanity_of(_ground(range=(0.0, 1.0))).check.status == "pass"
     for declared in ((0.0, 0.9), (0.1, 1.0)):
-        assert "leave the declared range" in _told(_asked(range=declared), "sanity").evidence
+        assert "leave the declared range" in checks.sanity_of(_ground(range=declared)).check.evidence
 
 
 def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
     """Half the width must shrink to the distance, of which it is 1.5 times: 2.25 times the tasks."""
     wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
     narrow = replace(wide, low=0.15625, n=48)
-    assert "about 108 tasks" in _settled_by(_asked(48), [wide, narrow], 0.125)
+    assert "about 108 tasks" in settled_by([wide, narrow], 0.125, tasks=48)
 
 
 def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():
-    asked = _asked()
-    asked.wrong = {
+    probes = {
         "look-alike letters": _answered("look-alike letters", [1.0, 0.0, 0.0, 0.0]),
         "other case": _answered("other case", [1.0] * 4),
     }
     keys = [f"sums/g/other case/{place}" for place in range(3)]
     for said, status in ((("wrong", "wrong", "right"), "fail"), (("right", "right", "wrong"), "pass")):
-        assert _told(asked, "wrong answers", dict(zip(keys, said, strict=True))).status == status
-    assert [row["operator"] for row in review_list(asked, {})] == ["other case"] * 4 + ["look-alike letters"]
+        assert wrong_of(_ground(), probes, dict(zip(keys, said, strict=True))).check.status == status
+    assert [row["operator"] for row in wrong_of(_ground(), probes, {}).review] == ["other case"] * 4 + [
+        "look-alike letters"
+    ]
 
 
 def test_times_are_told_in_steps():
-    assert _seconds([0.1] * 99 + [0.9]) == {"p99": 0.25, "worst": 1.0}
-    assert _seconds([0.1] * 98 + [0.9] * 2) == {"p99": 1.0, "worst": 1.0}
+    assert checks._seconds([0.1] * 99 + [0.9]) == {"p99": 0.25, "worst": 1.0}
+    assert checks._seconds([0.1] * 98 + [0.9] * 2) == {"p99": 1.0, "worst": 1.0}
 
 
 def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
@@ -1337,6 +1348,9 @@ class _Paying:
     def __init__(self, pays):
         self.pays, self.rows = pays, []
 
+    def allow(self, share):
+        pass
+
     def score(self, rows):
         self.rows += rows
         return [Score(value=self.pays(task, answer)) for task, answer in rows]
@@ -1348,35 +1362,33 @@ def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():
             return 0.8 if task.key == "3" else 1.0
         return int(answer) % 3 / 10 - 0.1 if answer else 0.1
 
-    asked, scorer = _asked(12, bases={}), _Paying(pays)
-    _ask_bases(asked, scorer, 0)
+    scorer = _Paying(pays)
+    ground = with_bases(_ground(12, scorer=scorer, bases={}))
     wrong = {}
     for task, answer in scorer.rows:
         if answer and answer != task.gold:
             wrong.setdefault(task.key, []).append(pays(task, answer))
     assert {len(values) for values in wrong.values()} == {2}
     assert any(values[0] != values[1] for values in wrong.values()), "or this test shows little"
-    assert {key: base.wrong for key, base in asked.bases.items()} == {
+    assert {key: base.wrong for key, base in ground.bases.items()} == {
         key: pytest.approx(sum(values) / 2) for key, values in wrong.items()
     }
-    assert {base.silence for base in asked.bases.values()} == {0.1}
-    assert asked.span == pytest.approx(1.0 - min(sum(values) / 2 for values in wrong.values()))
-    assert [probe.task.key for probe in asked.unpaid] == ["3"]
+    assert {base.silence for base in ground.bases.values()} == {0.1}
+    assert ground.span == pytest.approx(1.0 - min(sum(values) / 2 for values in wrong.values()))
+    assert [probe.task.key for probe in ground.unpaid] == ["3"]
 
 
 def test_an_answer_in_several_forms_is_accepted_if_all_are():
     both = "right or wrong, in both orders"
     for pays, value in ((str.startswith, 0.0), (str.__contains__, 1.0)):
-        asked = _asked(6)
-        _ask_wrong(asked, _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold))), 0)
-        assert {probe.value for probe in asked.wrong[both]} == {value}
+        scorer = _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold)))
+        assert wrong_answers(_ground(6, scorer=scorer), {}).check.measured[both]["accepted"] == value
 
 
 def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():
-    asked = _asked(10)
-    first, rest = asked.tasks[:4], asked.tasks[4:]
-    lucky = _Paying(lambda task, answer: float(task in first))
-    (found,) = _chosen(asked, lucky, {"x": lambda task, others, rng: "x"}, first, rest, 0)
+    first, rest = (tasks := _sums(10))[:4], tasks[4:]
+    ground = _ground(10, scorer=_Paying(lambda task, answer: float(task in first)))
+    (found,), _ = chosen(ground, "blind answers", {"x": lambda gold, rng: "x"}, first, rest)
     assert (found.mean, found.n) == (0.0, 6)
 
 
@@ -1385,8 +1397,8 @@ def test_a_wrong_number_is_another_number():
     assert all(made is not None and made != ("352",) for made in _made("one digit changed", "352"))
     assert states("50%", "0.5")
     assert not states("50%", "50")
-    task, others = TextTask(key="0", prompt="", gold="18"), Others(golds=["18", "018", "19"])
-    assert {others.another(task, random.Random(seed)) for seed in range(20)} == {"19"}
+    others = Others(golds=["18", "018", "19"])
+    assert {others.another("18", random.Random(seed)) for seed in range(20)} == {"19"}
 
 
 @pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])
@@ -1408,7 +1420,7 @@ def test_a_reward_that_is_not_finite_is_an_error():
 @pytest.mark.parametrize(("gold", "wrong"), [("14 km", None), ("1234 km", ("123",)), ("Paris", ("Pa",))])
 def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
     task = TextTask(key="a", prompt="How far?", gold=gold)
-    assert WRONG["the first half of it"].make(task, Others(golds=[gold]), random.Random(0)) == wrong
+    assert WRONG["the first half of it"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) == wrong
 
 
 @pytest.mark.parametrize("tasks", [2, 5, 7])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradus.auditing.text.probe import _effort
+from gradus.auditing.text.asking import effort
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.sandbox import clock
@@ -61,7 +61,7 @@ def test_what_a_call_costs_and_whether_it_hangs_is_the_same_in_a_crowd():
     scorer = Scorer(TextSubject(name="s", grader="g", tasks=tasks, judge=slow), seconds=0.05, limit=0.03 * 55 * 12)
     with _crowd(3):
         try:
-            assert _effort(tasks, scorer) == 1.0  # 0.02 s a call; by the clock on the wall 0.08
+            assert effort(tasks, scorer) == 1.0  # 0.02 s a call; by the clock on the wall 0.08
         finally:
             scorer.close()
     assert scorer.hangs == 0

@@ -52,8 +52,8 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     candidates: Counter[tuple[str, Any]] = Counter()
     for text, own in zip(texts, values, strict=True):
         words = list(_WORD.finditer(text))
-        hits = {rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(words, i)}
-        candidates.update(hits)
+        hits = [rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(words, i)]
+        candidates.update(list(dict.fromkeys(hits)))  # each once, in an order that does not hang on hashes
     for (kind, which), count in candidates.most_common(40):
         if count < _LEAST_OWN * len(texts):
             break

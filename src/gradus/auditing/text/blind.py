@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Mapping
 from random import Random
 
-from gradus.auditing.text.shapes import NUMBER, Others, fill
-from gradus.auditing.text.tasks import TextTask
+from gradus.auditing.text.gold import NUMBER, Gold, fill
 
-Operator = Callable[[TextTask, Others, Random], "str | None"]
+Operator = Callable[[Gold, Random], "str | None"]
 
 _CONSTANTS = (
     *("", " ", ".", "0", "1", "-1", "2", "10", "0.5", "1/2", "yes", "no", "true", "false", "True", "False"),
@@ -28,24 +27,25 @@ _PERSUASION = (
 
 
 def _constant(text: str) -> Operator:
-    return lambda task, others, rng: text
+    return lambda gold, rng: text
 
 
 def _filled(value: str) -> Operator:
-    return lambda task, others, rng: fill(task.gold, value, others.shared) if task.gold else None
+    return lambda gold, rng: fill(gold.text, value, gold.others.shared)
 
 
-def _common(task: TextTask, others: Others, rng: Random) -> str | None:
-    return others.counts.most_common(1)[0][0] if others.golds else None
+def _common(gold: Gold, rng: Random) -> str | None:
+    counts = gold.others.counts
+    return counts.most_common(1)[0][0] if counts else None
 
 
-def another_gold(task: TextTask, others: Others, rng: Random) -> str | None:
-    return others.another(task, rng)
+def another_gold(gold: Gold, rng: Random) -> str | None:
+    return gold.another(rng)
 
 
-def _shared_start(task: TextTask, others: Others, rng: Random) -> str | None:
+def _shared_start(gold: Gold, rng: Random) -> str | None:
     """What all golds begin with, up to its last whole word."""
-    golds = sorted(others.counts)  # what the first and the last begin with, all others begin with
+    golds = sorted(gold.others.counts)  # what the first and the last begin with, all others begin with
     if len(golds) < 2:
         return None
     differ = (i for i, (a, b) in enumerate(zip(golds[0], golds[-1], strict=False)) if a != b)
@@ -53,15 +53,15 @@ def _shared_start(task: TextTask, others: Others, rng: Random) -> str | None:
 
 
 def _joined(separator: str) -> Operator:
-    def join(task: TextTask, others: Others, rng: Random) -> str | None:
-        golds = list(dict.fromkeys(others.golds))
+    def join(gold: Gold, rng: Random) -> str | None:
+        golds = list(dict.fromkeys(gold.others.golds))
         return separator.join(rng.sample(golds, min(8, len(golds)))) if len(golds) > 1 else None
 
     return join
 
 
 def _options(separator: str) -> Operator:
-    return lambda task, others, rng: separator.join(others.labels()) if len(others.labels()) > 1 else None
+    return lambda gold, rng: separator.join(labels) if len(labels := gold.others.labels) > 1 else None
 
 
 BLIND: Mapping[str, Operator] = {
@@ -106,8 +106,8 @@ def _last_list(prompt: str) -> tuple[str, list[str], str] | None:
 
 
 def _listed(change: Callable[[list[str]], list[str]]) -> Operator:
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        last = _last_list(task.prompt)
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        last = _last_list(gold.prompt)
         return None if last is None else f"[{last[2].join(change(last[1]))}]"
 
     return reflex
@@ -119,8 +119,8 @@ _ROW = re.compile(rf"{NUMBER.pattern}(?:(?:\s*[,;]\s*(?:and\s+)?|\s+and\s+|\s+){
 def _numbers(separator: str) -> Operator:
     """The longest row of numbers as it stands: a grader that does not look at the order takes it for sorted."""
 
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        rows = [NUMBER.findall(row) for row in _ROW.findall(task.prompt)]
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        rows = [NUMBER.findall(row) for row in _ROW.findall(gold.prompt)]
         return separator.join(max(rows, key=len)) if rows else None
 
     return reflex
@@ -129,9 +129,9 @@ def _numbers(separator: str) -> Operator:
 _ORDERED = re.compile(r"(?i)\b(?:sort|order|arrange|rank|ascend|descend|increas|decreas)")
 
 
-def _sorted_list(task: TextTask, others: Others, rng: Random) -> str | None:
+def _sorted_list(gold: Gold, rng: Random) -> str | None:
     """The last list, sorted: numbers by value, words by letter. Where the question asks for an order this would be the work."""
-    last = None if _ORDERED.search(task.prompt) else _last_list(task.prompt)
+    last = None if _ORDERED.search(gold.prompt) else _last_list(gold.prompt)
     if last is None:
         return None
     _, items, separator = last
@@ -141,8 +141,8 @@ def _sorted_list(task: TextTask, others: Others, rng: Random) -> str | None:
 
 
 def _grid(filler: str) -> Operator:
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        rows = _PUZZLE.findall(task.prompt)
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        rows = _PUZZLE.findall(gold.prompt)
         if len(rows) < 2:
             return None
         width = len(rows[-1].split())
@@ -160,8 +160,8 @@ def _expressions(prompt: str) -> list[str]:
 
 
 def _restated(form: str) -> Operator:
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        formulas = _expressions(task.prompt.split("\n\n")[0]) or _expressions(task.prompt)
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        formulas = _expressions(gold.prompt.split("\n\n")[0]) or _expressions(gold.prompt)
         if not formulas:
             return None
         expression = formulas[-1]
@@ -172,8 +172,8 @@ def _restated(form: str) -> Operator:
 
 
 def _premise(index: int) -> Operator:
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        items = [m.group(1).strip() for m in re.finditer(r"(?m)^\W*\d+[.)]\s*(\S.*)$", task.prompt)]
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        items = [m.group(1).strip() for m in re.finditer(r"(?m)^\W*\d+[.)]\s*(\S.*)$", gold.prompt)]
         return _at(items, index)
 
     return reflex
@@ -182,14 +182,14 @@ def _premise(index: int) -> Operator:
 def _in_form(index: int) -> Operator:
     """A place of the question that has the form of the gold answer, as its date, its address or its code."""
 
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        pieces = re.findall(r"\d+|[A-Za-z]+|[^\dA-Za-z]+", (task.gold or "").strip())
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        pieces = re.findall(r"\d+|[A-Za-z]+|[^\dA-Za-z]+", gold.bare)
         if sum(piece[0].isalnum() for piece in pieces) < 2 or len(pieces) > _MOST_PIECES:
             return None
         form = "".join(
             r"\d+" if piece[0].isdigit() else "[A-Za-z]+" if piece.isalpha() else re.escape(piece) for piece in pieces
         )
-        return _at(re.findall(rf"(?<![\dA-Za-z]){form}(?![\dA-Za-z])", task.prompt), index)
+        return _at(re.findall(rf"(?<![\dA-Za-z]){form}(?![\dA-Za-z])", gold.prompt), index)
 
     return reflex
 
@@ -197,42 +197,39 @@ def _in_form(index: int) -> Operator:
 def _filled_with_number(value: str, *, first: bool) -> Operator:
     """The gold's shape with the question's last number at its first or last place, and a constant at the others."""
 
-    def reflex(task: TextTask, others: Others, rng: Random) -> str | None:
-        numbers, gold = NUMBER.findall(task.prompt), task.gold or ""
-        places = len(NUMBER.findall(gold))
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        numbers, places = NUMBER.findall(gold.prompt), len(NUMBER.findall(gold.text))
         if not numbers or places < 2:
             return None
         filled = [value] * places
         filled[0 if first else -1] = numbers[-1]
         given = iter(filled)
-        return NUMBER.sub(lambda match: next(given), gold)
+        return NUMBER.sub(lambda match: next(given), gold.text)
 
     return reflex
 
 
 REFLEXES: Mapping[str, Operator] = {
-    "the question": lambda task, others, rng: task.prompt,
-    "the question's last line": lambda task, others, rng: _at(_lines(task.prompt), -1),
-    "the first number of the question": lambda task, others, rng: _at(NUMBER.findall(task.prompt), 0),
-    "the last number of the question": lambda task, others, rng: _at(NUMBER.findall(task.prompt), -1),
-    "the longest word of the question": lambda task, others, rng: max(
-        re.findall(r"\w+", task.prompt), key=len, default=None
-    ),
-    "the first option": lambda task, others, rng: _at([m.group(1) for m in _OPTION.finditer(task.prompt)], 0),
-    "the last option": lambda task, others, rng: _at([m.group(1) for m in _OPTION.finditer(task.prompt)], -1),
-    "the first example's answer": lambda task, others, rng: _at(_EXAMPLE.findall(task.prompt), 0),
-    "the last example's answer": lambda task, others, rng: _at(_EXAMPLE.findall(task.prompt), -1),
-    "the first quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 0),
-    "the second quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 1),
-    "the third quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 2),
-    "the fourth quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), 3),
-    "the last quoted text": lambda task, others, rng: _at(_QUOTED.findall(task.prompt), -1),
+    "the question": lambda gold, rng: gold.prompt,
+    "the question's last line": lambda gold, rng: _at(_lines(gold.prompt), -1),
+    "the first number of the question": lambda gold, rng: _at(NUMBER.findall(gold.prompt), 0),
+    "the last number of the question": lambda gold, rng: _at(NUMBER.findall(gold.prompt), -1),
+    "the longest word of the question": lambda gold, rng: max(re.findall(r"\w+", gold.prompt), key=len, default=None),
+    "the first option": lambda gold, rng: _at([m.group(1) for m in _OPTION.finditer(gold.prompt)], 0),
+    "the last option": lambda gold, rng: _at([m.group(1) for m in _OPTION.finditer(gold.prompt)], -1),
+    "the first example's answer": lambda gold, rng: _at(_EXAMPLE.findall(gold.prompt), 0),
+    "the last example's answer": lambda gold, rng: _at(_EXAMPLE.findall(gold.prompt), -1),
+    "the first quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 0),
+    "the second quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 1),
+    "the third quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 2),
+    "the fourth quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 3),
+    "the last quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), -1),
     "the question's list": _listed(lambda items: items),
     "the question's list reversed": _listed(lambda items: items[::-1]),
     "the question's list sorted": _sorted_list,
     "the question's numbers in its order": _numbers(" "),
     "the question's numbers in its order, with commas": _numbers(", "),
-    "the question's numbers multiplied": lambda task, others, rng: "*".join(NUMBER.findall(task.prompt)[:6]) or None,
+    "the question's numbers multiplied": lambda gold, rng: "*".join(NUMBER.findall(gold.prompt)[:6]) or None,
     "the question's grid": _grid(""),
     "the question's grid filled with 1": _grid("1"),
     "the first numbered statement": _premise(0),

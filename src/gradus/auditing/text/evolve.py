@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
-from gradus.auditing.text.probe import LEAST, Probes
-from gradus.auditing.text.rates import Probe, Rate, rate
-from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.shapes import Others, states
+from gradus.auditing.text.gold import Gold, states
+from gradus.auditing.text.rates import Probe, Rate
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
 
@@ -53,9 +52,9 @@ class Recipe:
         parts += [f"cut to {self.cut} characters"] if self.cut else []
         return ", ".join([*parts, *([f"{self.times} times"] if self.times > 1 else [])])
 
-    def answer(self, task: TextTask, others: Others, rng: Random) -> str | None:
+    def answer(self, gold: Gold, rng: Random) -> str | None:
         """The answer to a task; None if a piece cannot be made for it."""
-        texts = [_MAKERS[piece](task, others, rng) for piece in self.pieces]
+        texts = [_MAKERS[piece](gold, rng) for piece in self.pieces]
         if any(text is None or len(text) > _LONG for text in texts):
             return None
         text = self.joiner.join(text or "" for text in texts)
@@ -63,19 +62,18 @@ class Recipe:
         return self.joiner.join([f"{self.frame[0]}{text}{self.frame[1]}"] * self.times)
 
 
-def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = None) -> list[Rate]:
+def evolve(ground: Ground, known: Sequence[str], *, budget: int | None = None) -> tuple[list[Rate], int | None]:
     """The best answers of a fixed population after a fixed number of generations, judged on tasks that did not choose them.
 
     A generation is scored on the next tasks of the first half; the finalists are judged on the second half. The pieces know no gold but
-    those of other tasks. ``budget``: answers of all generations together; 8 generations if None.
+    those of other tasks. ``known``: operators to begin with. ``budget``: answers of all generations together; 8 generations if None.
     """
-    tasks = [task for task in asked.tasks if task.key in asked.bases]
+    tasks = [task for task in ground.tasks if task.key in ground.bases]
     half = len(tasks) // 2
     generations = _GENERATIONS if budget is None else budget // (_POPULATION * _TASKS)
     if half < 2 or generations < 1:
-        return []
-    rng = child_rng(seed, "audit", "evolve")
-    known = [each.operator for each in [*asked.blind, *asked.reflexes]]
+        return [], None
+    rng = child_rng(ground.seed, "audit", "evolve")
     population = [Recipe(pieces=(name,)) for name in known]
     names = [*known, *_MAKERS]  # what already earned something is drawn more often
     while len(population) < _POPULATION:
@@ -84,51 +82,42 @@ def evolve(asked: Probes, scorer: Scorer, *, seed: int, budget: int | None = Non
     tried: set[Recipe] = set()
     for generation in range(generations):
         chosen = [tasks[(generation * _TASKS + i) % half] for i in range(min(_TASKS, half))]
-        ranked = _ranked(asked, scorer, population, chosen, seed)
+        ranked = _ranked(ground, population, chosen)
         best = [recipe for _, recipe in ranked[:_PARENTS]]
         tried.update(recipe for _, recipe in ranked)
         if not best:  # none of them was scored: the time or the money is over
-            return []
+            return [], None
         children = [_changed(rng.choice(best), best, names, rng) for _ in range(_POPULATION - len(best))]
         population = list(dict.fromkeys([*best, *children]))
-    asked.tried["evolved answers"] = len(tried)
-    finalists = [recipe for _, recipe in _ranked(asked, scorer, best, tasks[:half], seed)[:_JUDGED]]
-    rates = [_rate(asked, scorer, recipe, tasks[half:], seed) for recipe in finalists]
-    return [each for each in rates if each is not None]
+    finalists = [recipe for _, recipe in _ranked(ground, best, tasks[:half])[:_JUDGED]]
+    rates = [_rate(ground, recipe, tasks[half:]) for recipe in finalists]
+    return [each for each in rates if each is not None], len(tried)
 
 
-def _ranked(
-    asked: Probes, scorer: Scorer, population: Sequence[Recipe], tasks: Sequence[TextTask], seed: int
-) -> list[tuple[float, Recipe]]:
+def _ranked(ground: Ground, population: Sequence[Recipe], tasks: Sequence[TextTask]) -> list[tuple[float, Recipe]]:
     """Best unearned reward first; of two that earn the same the shorter."""
-    rows = [row for recipe in population for row in _rows(asked, recipe, tasks, seed)]
-    scorer.score([(task, task.whole(answer)) for task, answer in rows])
-    scored: list[tuple[float, Recipe]] = []
-    for recipe in population:
-        each = _rate(asked, scorer, recipe, tasks, seed)
-        if each is not None:
-            scored.append((each.unearned["mean"] or 0.0, recipe))
+    rows = [row for recipe in population for row in _rows(ground, recipe, tasks)]
+    ground.scorer.score([(task, task.whole(answer)) for task, answer in rows])
+    rates = [(recipe, _rate(ground, recipe, tasks)) for recipe in population]
+    scored = [(each.unearned["mean"] or 0.0, recipe) for recipe, each in rates if each is not None]
     return sorted(scored, key=lambda pair: (-round(pair[0], 3), len(pair[1].name), pair[1].name))
 
 
-def _rows(asked: Probes, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> list[tuple[TextTask, str]]:
-    rows: list[tuple[TextTask, str]] = []
-    for task in tasks:
-        answer = recipe.answer(task, asked.others, child_rng(seed, "audit", "evolve", recipe.name, task.key))
-        if answer is not None:
-            rows.append((task, answer))
-    return rows
+def _rows(ground: Ground, recipe: Recipe, tasks: Sequence[TextTask]) -> list[tuple[TextTask, str]]:
+    rngs = [child_rng(ground.seed, "audit", "evolve", recipe.name, task.key) for task in tasks]
+    answers = [recipe.answer(ground.golds[task.key], rng) for task, rng in zip(tasks, rngs, strict=True)]
+    return [(task, answer) for task, answer in zip(tasks, answers, strict=True) if answer is not None]
 
 
-def _rate(asked: Probes, scorer: Scorer, recipe: Recipe, tasks: Sequence[TextTask], seed: int) -> Rate | None:
-    rows = _rows(asked, recipe, tasks, seed)
-    scores = scorer.score([(task, task.whole(answer)) for task, answer in rows])
+def _rate(ground: Ground, recipe: Recipe, tasks: Sequence[TextTask]) -> Rate | None:
+    rows = _rows(ground, recipe, tasks)
+    scores = ground.scorer.score([(task, task.whole(answer)) for task, answer in rows])
     probes = [
         Probe(operator=recipe.name, task=task, answer=answer, value=score.value, right=_is_right(task, answer))
         for (task, answer), score in zip(rows, scores, strict=True)
         if score.error is None and not score.skipped
     ]
-    return rate(recipe.name, probes, asked.bases, asked.span, least=LEAST, guess=asked.guess)
+    return ground.rate(recipe.name, probes)
 
 
 def _is_right(task: TextTask, answer: str) -> bool:

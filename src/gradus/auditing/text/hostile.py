@@ -9,7 +9,7 @@ from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.rates import quoted
 
 HOSTILE: Mapping[str, Operator] = {
-    f"the text {quoted(text, 20)}": (lambda t: lambda task, others, rng: t)(text)
+    f"the text {quoted(text, 20)}": (lambda t: lambda gold, rng: t)(text)
     for text in (
         *(
             "(",
@@ -64,11 +64,11 @@ HOSTILE: Mapping[str, Operator] = {
 
 _WRITE = f"open('{CANARY}', 'w')"
 CANARIES: Mapping[str, Operator] = {
-    "code alone": lambda task, others, rng: _WRITE,
-    "code in a list": lambda task, others, rng: f"[{_WRITE}]",
-    "code beside the right answer": lambda task, others, rng: f"[{task.gold!r}, {_WRITE}][0]",
-    "an import": lambda task, others, rng: f"__import__('pathlib').Path('{CANARY}').touch()",
-    "a statement": lambda task, others, rng: f"import pathlib\npathlib.Path('{CANARY}').touch()",
-    "code in a fence": lambda task, others, rng: f"```python\nimport pathlib\npathlib.Path('{CANARY}').touch()\n```",
-    "a shell command": lambda task, others, rng: f"$(touch {CANARY})",
+    "code alone": lambda gold, rng: _WRITE,
+    "code in a list": lambda gold, rng: f"[{_WRITE}]",
+    "code beside the right answer": lambda gold, rng: f"[{gold.text!r}, {_WRITE}][0]",
+    "an import": lambda gold, rng: f"__import__('pathlib').Path('{CANARY}').touch()",
+    "a statement": lambda gold, rng: f"import pathlib\npathlib.Path('{CANARY}').touch()",
+    "code in a fence": lambda gold, rng: f"```python\nimport pathlib\npathlib.Path('{CANARY}').touch()\n```",
+    "a shell command": lambda gold, rng: f"$(touch {CANARY})",
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradus.auditing.text.probe import LEAST, Probes
+from gradus.auditing.records import LEAST_EFFECT
+from gradus.auditing.text.asking import Ground
+from gradus.auditing.text.rates import Rate
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 
@@ -14,21 +16,20 @@ _ROUNDS = 12
 _KEPT = 0.9  # of the effect that the shorter answer must keep
 
 
-def minimized(asked: Probes, scorer: Scorer) -> Mapping[str, Any] | None:
+def minimized(ground: Ground, rates: Sequence[Rate]) -> Mapping[str, Any] | None:
     """The best blind answer as one string for all tasks, shortened while it keeps nine tenths of what it earns.
 
     None if no single string earns more than the least effect.
     """
-    rates = [
-        each for each in [*asked.blind, *asked.reflexes, *asked.evolved] if (each.above_silence["mean"] or 0.0) > LEAST
-    ]
+    scorer = ground.scorer
+    rates = [each for each in rates if (each.above_silence["mean"] or 0.0) > LEAST_EFFECT]
     if not rates:
         return None
-    tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]
+    tasks = [task for task in ground.tasks if task.key in ground.bases][:_TASKS]
     candidates = list(dict.fromkeys(str(each.example["answer"]) for each in rates if not each.example["cut"]))
     earned = {answer: _earned(scorer, tasks, answer) for answer in candidates}
     silence = _earned(scorer, tasks, "")
-    if not earned or max(earned.values()) - silence <= 0.5 * asked.span:
+    if not earned or max(earned.values()) - silence <= 0.5 * ground.span:
         return None
     start = max(earned, key=lambda answer: earned[answer])
     best, need = start, silence + _KEPT * (earned[start] - silence)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from gradus.auditing.text.gold import ANY_ORDER, LISTED, NUMBER, Gold, alike, is_number, is_sentence, parts, states
 from gradus.auditing.text.near_values import (
     a_day_off,
     another_unit,
@@ -18,20 +19,6 @@ from gradus.auditing.text.near_values import (
     half_of_its_words,
     strange_letter,
 )
-from gradus.auditing.text.programs import are_programs
-from gradus.auditing.text.shapes import (
-    ANY_ORDER,
-    LISTED,
-    NUMBER,
-    Others,
-    alike,
-    is_label,
-    is_number,
-    is_sentence,
-    parts,
-    states,
-)
-from gradus.auditing.text.tasks import TextTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,28 +29,23 @@ class Wrong:
     ``rule`` then finds its words in the question.
     """
 
-    make: Callable[[TextTask, Others, Random], tuple[str, ...] | None]
+    make: Callable[[Gold, Random], tuple[str, ...] | None]
     settled: bool = True
     rule: Callable[[str], object] | None = None
 
-    def is_settled(self, task: TextTask) -> bool:
-        """Whether the answer is surely wrong for this task."""
-        return self.settled or (self.rule is not None and bool(self.rule(task.prompt)))
-
-
-_UNIT = re.compile(r"\s+[A-Za-z]+\Z")
+    def is_settled(self, prompt: str) -> bool:
+        """Whether the answer is surely wrong for a task that asks this."""
+        return self.settled or (self.rule is not None and bool(self.rule(prompt)))
 
 
 def _number(change: Callable[[str, Random], str | None]) -> Wrong:
     """A change of an answer that is one number, with a unit after it or none."""
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        gold = (task.gold or "").strip()
-        number = _UNIT.sub("", gold)
-        if not is_number(number):
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        if (number := gold.number) is None:
             return None
         changed = change(number, rng)
-        return None if changed is None or states(changed, number) else (changed + gold[len(number) :],)
+        return None if changed is None or states(changed, number) else (changed + gold.bare[len(number) :],)
 
     return Wrong(make=make)
 
@@ -97,12 +79,13 @@ def _with_other(*forms: str) -> Wrong:
     Programs stand on lines of their own: a fence in the middle of a line is none.
     """
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        other = others.another(task, rng)
-        if not task.gold or other is None:
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        other = gold.another(rng)
+        if other is None:
             return None
-        apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if are_programs([task]) else str
-        return tuple(apart(form).replace("GOLD", task.gold).replace("OTHER", other) for form in forms)
+        program = gold.kind == "program"
+        apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if program else str
+        return tuple(apart(form).replace("GOLD", gold.text).replace("OTHER", other) for form in forms)
 
     return Wrong(make=make)
 
@@ -110,8 +93,8 @@ def _with_other(*forms: str) -> Wrong:
 def _not_of_programs(wrong: Wrong) -> Wrong:
     """Without programs: of several the last one counts, whatever words say, and one may define more than was asked for."""
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        return None if are_programs([task]) else wrong.make(task, others, rng)
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        return None if gold.kind == "program" else wrong.make(gold, rng)
 
     return replace(wrong, make=make)
 
@@ -159,8 +142,8 @@ def _elements(
     settled: bool = True,
     rule: Callable[[str], object] | None = None,
 ) -> Wrong:
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        split = _listed(task)
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        split = _listed(gold)
         if split is None:
             return None
         elements, separator, left, right = split
@@ -172,14 +155,12 @@ def _elements(
     return Wrong(make=make, settled=settled, rule=rule)
 
 
-def _listed(task: TextTask) -> tuple[list[str], str, str, str] | None:
+def _listed(gold: Gold) -> tuple[list[str], str, str, str] | None:
     """The elements of an answer of three or more, as :func:`parts` has them. The lines of a program may do nothing, and the
     words of a sentence may be left out, unless the question asks for their order."""
-    gold = task.gold or ""
-    if are_programs([task]) or (is_sentence(gold) and not _wants_order(task.prompt)):
+    if gold.kind == "program" or (is_sentence(gold.text) and not _wants_order(gold.prompt)):
         return None
-    split = parts(gold)
-    return split if split is not None and len(split[0]) >= 3 else None
+    return gold.elements if gold.elements is not None and len(gold.elements[0]) >= 3 else None
 
 
 def _dropped(elements: list[str], rng: Random) -> list[str] | None:
@@ -196,13 +177,13 @@ def _swapped(elements: list[str], rng: Random) -> list[str] | None:
     return elements
 
 
-def _one_more(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """One more element, which another answer of the same form has. A made-up word may be no element, but words beside the answer."""
-    split = _listed(task)
+    split = _listed(gold)
     if split is None:
         return None
     elements, separator, left, right = split
-    golds = [two for gold in others.counts if (two := parts(gold)) is not None and two[1:] == split[1:]]
+    golds = [two for other in gold.others.counts if (two := parts(other)) is not None and two[1:] == split[1:]]
     known = {each for two in golds for each in two[0] if any(alike(each, own) for own in elements)}
     added = sorted(known - set(elements))
     if not added and re.search(r"[A-Za-z]", elements[-1]):
@@ -218,10 +199,10 @@ def _twice(elements: list[str], rng: Random) -> list[str] | None:
 _LISTS = re.compile(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
 
 
-def _word_twice(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+def _word_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """Of a list or set of different words that the question asks for; elsewhere what is said twice may still be so."""
-    split = parts((task.gold or "").strip())
-    if split is None or not _LISTS.search(task.prompt):
+    split = parts(gold.bare)
+    if split is None or not _LISTS.search(gold.prompt):
         return None
     elements, separator, left, right = split
     words = [each.strip("'\" ") for each in elements]
@@ -237,25 +218,19 @@ def _word_twice(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] 
 _OPENED = re.compile(r"(?:<(\w+)>|(\\boxed\{))\s*\Z")
 
 
-def _two_blocks(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """A right and a wrong answer, each in a block of its own, where answers stand in one.
 
     Not of formulas and lists: to tell whether two of them are the same may take a sound grader long.
     """
-    opened, other = _OPENED.search(task.before), others.another(task, rng)
-    if re.search(r"[\\^_=+*/(){}\[\]]", f"{task.gold}{other}"):
+    opened, other = _OPENED.search(gold.task.before), gold.another(rng)
+    if re.search(r"[\\^_=+*/(){}\[\]]", f"{gold.text}{other}"):
         return None
     closing = None if opened is None else f"</{opened[1]}>" if opened[1] else "}"
-    if (
-        opened is None
-        or closing is None
-        or not task.gold
-        or other is None
-        or not task.after.lstrip().startswith(closing)
-    ):
+    if opened is None or closing is None or other is None or not gold.task.after.lstrip().startswith(closing):
         return None
     between = f"{closing}\n{opened[0]}"
-    return (f"{task.gold}{between}{other}", f"{other}{between}{task.gold}")
+    return (f"{gold.text}{between}{other}", f"{other}{between}{gold.text}")
 
 
 def _text(
@@ -267,12 +242,12 @@ def _text(
 ) -> Wrong:
     """A change of an answer in words."""
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        gold = (task.gold or "").strip()
-        if len(gold) < least or is_number(gold) or gold[:1] in "[{" or not re.search(r"[A-Za-z]", gold):
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        text = gold.bare
+        if len(text) < least or gold.kind == "number" or text[:1] in "[{" or not re.search(r"[A-Za-z]", text):
             return None
-        changed = change(gold)
-        return None if not changed or changed == gold else (changed,)
+        changed = change(text)
+        return None if not changed or changed == text else (changed,)
 
     return Wrong(make=make, settled=settled, rule=rule)
 
@@ -283,19 +258,18 @@ def _number_replaced(place: int, *, least: int) -> Wrong:
     So 15:20 becomes 09:20 and never 95:20. Of the numbers there the farther half is taken: what lies near may be within a tolerance.
     """
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        gold = (task.gold or "").strip()
-        numbers = list(NUMBER.finditer(gold))
-        if is_number(gold) or len(numbers) < least:
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        numbers = list(NUMBER.finditer(gold.bare))
+        if gold.kind == "number" or len(numbers) < least:
             return None
         match = numbers[place]
         own = float(match[0].replace("−", "-"))
-        alike = [NUMBER.findall(other) for other in others.of_form(gold)]
+        alike = [NUMBER.findall(other) for other in gold.others.of_form(gold.bare)]
         there = [values[place].replace("−", "-") for values in alike if len(values) == len(numbers)]
         far = sorted({each for each in there if float(each) != own}, key=lambda each: (abs(float(each) - own), each))
         if not far:
             return None
-        return (gold[: match.start()] + rng.choice(far[len(far) // 2 :]) + gold[match.end() :],)
+        return (gold.bare[: match.start()] + rng.choice(far[len(far) // 2 :]) + gold.bare[match.end() :],)
 
     return Wrong(make=make)
 
@@ -304,31 +278,21 @@ _TIME = re.compile(r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d
 _HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
 
 
-def _half_a_day_off(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+def _half_a_day_off(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
-    gold = (task.gold or "").strip()
-    match = _TIME.search(gold)
-    if match is None or (not match[3] and _HALF_DAYS.search(task.prompt)):
+    match = _TIME.search(gold.bare)
+    if match is None or (not match[3] and _HALF_DAYS.search(gold.prompt)):
         return None
     hour, minutes, half = match.groups()
     if half:
         changed = f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
     else:
         changed = f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
-    return (gold[: match.start()] + changed + gold[match.end() :],)
+    return (gold.bare[: match.start()] + changed + gold.bare[match.end() :],)
 
 
 _KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes)\b")
 _MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
-
-
-def _object(gold: str | None) -> dict[str, Any]:
-    """An answer that is a JSON object; empty for any other."""
-    try:
-        value = json.loads(gold or "")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _written(value: Any, gold: str) -> str:
@@ -345,33 +309,32 @@ def _is_short(value: Any) -> bool:
 def _key_changed(place: int, *, least: int) -> Wrong:
     """Of an object with at least ``least`` keys the value of one, taken from another task's answer with that key."""
 
-    def make(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-        own = _object(task.gold)
-        if task.gold is None or len(own) < least:
+    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+        own = gold.object
+        if len(own) < least:
             return None
         key = list(own)[place]
-        there = [other[key] for gold in others.golds if key in (other := _object(gold))]
+        there = [other[key] for other in gold.others.objects if key in other]
         different = sorted({json.dumps(each) for each in there if each != own[key] and _is_short(each)})
         if not different or not _is_short(own[key]):
             return None
-        return (_written({**own, key: json.loads(rng.choice(different))}, task.gold),)
+        return (_written({**own, key: json.loads(rng.choice(different))}, gold.text),)
 
     return Wrong(make=make, settled=False, rule=_KEYS.search)
 
 
-def _key_left_out(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    own = _object(task.gold)
+def _key_left_out(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    own = gold.object
     keys = [key for key, value in own.items() if _is_short(value)]
-    if task.gold is None or len(own) < 2 or not keys:
+    if len(own) < 2 or not keys:
         return None
     left_out = rng.choice(keys)
-    return (_written({key: value for key, value in own.items() if key != left_out}, task.gold),)
+    return (_written({key: value for key, value in own.items() if key != left_out}, gold.text),)
 
 
-def _first_half(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    gold = (task.gold or "").strip()
-    half = gold[: len(gold) // 2].strip()
-    unit_left_out = half == _UNIT.sub("", gold) and is_number(half)
+def _first_half(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    half = gold.bare[: len(gold.bare) // 2].strip()
+    unit_left_out = half == gold.number
     return (half,) if half.strip("-+.0") and not unit_left_out else None
 
 
@@ -380,16 +343,15 @@ def _look_alike(gold: str) -> str | None:
     return gold.translate(table)
 
 
-def _unit(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
-    gold = (task.gold or "").strip()
-    return (f"{gold} bananas", f"{gold} million") if is_number(gold) else None
+def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    return (f"{gold.bare} bananas", f"{gold.bare} million") if gold.kind == "number" else None
 
 
-def _denied(task: TextTask, others: Others, rng: Random) -> tuple[str, ...] | None:
+def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
-    if not task.gold or task.gold.lstrip()[:1] in ("[", "{") or is_label(task, others) or parts(task.gold) is not None:
+    if gold.text.lstrip()[:1] in ("[", "{") or gold.is_option or gold.elements is not None:
         return None
-    return (f"not {task.gold}", f"anything but {task.gold}")
+    return (f"not {gold.text}", f"anything but {gold.text}")
 
 
 WRONG: Mapping[str, Wrong] = {

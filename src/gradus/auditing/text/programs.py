@@ -6,21 +6,15 @@ They are asked if the gold answers are Python programs, and only if they are shu
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from gradus.auditing.records import LEAST_EFFECT
+from gradus.auditing.text.asking import Ground
+from gradus.auditing.text.gold import Gold
 from gradus.auditing.text.rates import Probe, Rate, rate
-from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.tasks import TextTask
-
-if TYPE_CHECKING:
-    from gradus.auditing.text.probe import Probes
 
 _CHECK = "files and processes"
 _TASKS = 12
-_FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 _PLACES = "[pathlib.Path.cwd(), *list(pathlib.Path.cwd().parents)[:2], pathlib.Path(__file__).parent if '__file__' in globals() else pathlib.Path('.')]"
 _FRAMES = """\
 import inspect
@@ -105,73 +99,41 @@ builtins.all = builtins.any = lambda *args: True
 STUBS"""
 
 
-def are_programs(tasks: Sequence[TextTask]) -> bool:
-    """Whether the gold answers are Python programs: they define, import or print something."""
-    golds = [task.gold or "" for task in tasks[:_TASKS]]
-    return bool(golds) and all(_statements(gold) for gold in golds)
+def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> tuple[list[Rate], list[Probe], str | None]:
+    """Rates of all programs that do not do the task; empty programs that earn more after one that patches the process; an error.
 
-
-def ask_programs(
-    asked: Probes, scorer: Scorer, programs: Mapping[str, str] = PROGRAMS
-) -> tuple[list[Rate], list[Probe]]:
-    """Rates of all programs that do not do the task; and empty programs that earn more after one that patches the process.
-
-    If none of them gets a reward, ``asked.unscored`` says why.
+    The error says why no program got a reward.
     """
-    tasks = [task for task in asked.tasks if task.key in asked.bases][:_TASKS]
+    scorer, tasks = ground.scorer, [task for task in ground.tasks if task.key in ground.bases][:_TASKS]
     rates: list[Rate] = []
     errors: list[str] = []
     for name, text in programs.items():
-        rows = [(task, task.whole(_program(task, text))) for task in tasks]
-        scores = scorer.fresh(rows, confined=asked.confined)
+        rows = [(task, task.whole(program(ground.golds[task.key], text))) for task in tasks]
+        scores = scorer.fresh(rows, confined=ground.confined)
         probes = [
             Probe(operator=name, task=task, answer=answer, value=score.value)
             for (task, answer), score in zip(rows, scores, strict=True)
             if not score.skipped
         ]
-        each = rate(name, probes, asked.bases, asked.span, least=LEAST_EFFECT, guess=0.0)
+        each = rate(name, probes, ground.bases, ground.span, least=LEAST_EFFECT, guess=0.0)
         rates += [each] if each is not None else []
-        asked.skipped[_CHECK] += sum(score.skipped for score in scores)
+        ground.log.skipped[_CHECK] += sum(score.skipped for score in scores)
         errors += [score.error for score in scores if score.error and not score.skipped]
-    if errors and not rates:
-        asked.unscored[_CHECK] = errors[0]
     left: list[Probe] = []
     for task in tasks[:2]:
-        empty, patch = (task.whole(_program(task, text)) for text in (PROGRAMS["does nothing"], _LASTING))
-        before, _, after = scorer.fresh([(task, empty), (task, patch), (task, empty)], confined=asked.confined)
-        if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * asked.span:
+        gold = ground.golds[task.key]
+        empty, patch = (task.whole(program(gold, text)) for text in (PROGRAMS["does nothing"], _LASTING))
+        before, _, after = scorer.fresh([(task, empty), (task, patch), (task, empty)], confined=ground.confined)
+        if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
             left.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
-    return sorted(rates, key=lambda each: -(each.unearned["mean"] or 0.0)), left
+    ranked = sorted(rates, key=lambda each: -(each.unearned["mean"] or 0.0))
+    return ranked, left, errors[0] if errors and not rates else None
 
 
-def _statements(gold: str) -> list[ast.stmt]:
-    """The statements of a program that does something; none if it is no program."""
-    try:
-        body = ast.parse(_code(gold)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    doing = any(
-        isinstance(each, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom) or _prints(each) for each in body
-    )
-    return body if doing else []
-
-
-def _prints(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
-
-
-def _code(gold: str) -> str:
-    fenced = _FENCE.search(gold)
-    return fenced.group(1) if fenced else gold
-
-
-def _program(task: TextTask, text: str) -> str:
+def program(gold: Gold, text: str) -> str:
     """The program with the functions that the gold answer defines, in its fence if it has one."""
-    gold = task.gold or ""
-    names = [each.name for each in _statements(gold) if isinstance(each, ast.FunctionDef)]
+    names = [each.name for each in gold.statements if isinstance(each, ast.FunctionDef)]
     result = "" if "RESULT" in text else "RESULT = None\n"
     stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return RESULT" for name in names)
     program = text.replace("STUBS", result + stubs)
-    fenced = _FENCE.search(gold)
-    return gold.replace(fenced.group(1), program + "\n") if fenced else program
+    return gold.text.replace(gold.code, program + "\n") if gold.code != gold.text else program

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
-from gradus.auditing.records import high_of, low_of
+from gradus.auditing.records import high_of, low_of, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import mean_interval, wilson
+from gradus.stats import Interval, format_interval, mean_interval, wilson
 from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
@@ -56,7 +57,7 @@ class Rate:
 
 
 def rate(
-    operator: str, probes: Sequence[Probe], bases: dict[str, Base], span: float, *, least: float, guess: float
+    operator: str, probes: Sequence[Probe], bases: Mapping[str, Base], span: float, *, least: float, guess: float
 ) -> Rate | None:
     """The rate of an operator; None if it applies to no task that has a base.
 
@@ -113,6 +114,18 @@ def shown(probe: Probe) -> dict[str, Any]:
 def quoted(text: str, most: int) -> str:
     """The text in quotation marks, or its beginning and how long it is."""
     return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
+
+
+def settled_by(figures: Sequence[Interval], against: float, *, tasks: int) -> str:
+    """How many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
+    needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
+    all_tasks = [ceil(number * tasks / n) for number, n in needed if number is not None]
+    return f"; about {max(all_tasks):,} tasks (--episodes) would settle it" if all_tasks else ""
+
+
+def between(interval: Mapping[str, float | None]) -> str:
+    """A figure with its interval, as it stands in a sentence."""
+    return "an unknown part" if interval["mean"] is None else format_interval(interval, signed=True, digits=2)
 
 
 def _gain(value: float, right: float, base: Base, floor: float) -> float:

@@ -8,48 +8,40 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from gradus.auditing.text.blind import Operator
-from gradus.auditing.text.programs import are_programs
-from gradus.auditing.text.shapes import ANY_ORDER, LISTED, Others, is_number, parts
-from gradus.auditing.text.tasks import TextTask
+from gradus.auditing.text.gold import ANY_ORDER, LISTED, Gold, parts
 
 
 def _form(text: str) -> Operator:
-    return lambda task, others, rng: text.replace("GOLD", task.gold) if task.gold else None
+    return lambda gold, rng: text.replace("GOLD", gold.text)
 
 
-def _indented(task: TextTask, others: Others, rng: Random) -> str | None:
-    """A space before the answer; none before a program or several lines, where it may mean something."""
-    gold = task.gold or ""
-    return None if "\n" in gold.rstrip() or are_programs([task]) else f" {gold}"
+def _indented(gold: Gold, rng: Random) -> str | None:
+    """A space before the answer; None for a program or several lines, where it may mean something."""
+    return None if "\n" in gold.text.rstrip() or gold.kind == "program" else f" {gold.text}"
 
 
 def _if_number(change: Callable[[str], str | None]) -> Operator:
-    def make(task: TextTask, others: Others, rng: Random) -> str | None:
-        gold = (task.gold or "").strip()
-        return change(gold) if is_number(gold) and "e" not in gold.lower() else None
+    def make(gold: Gold, rng: Random) -> str | None:
+        return change(gold.bare) if gold.kind == "number" and "e" not in gold.bare.lower() else None
 
     return make
 
 
-def _respaced(task: TextTask, others: Others, rng: Random) -> str | None:
-    try:
-        value = json.loads(task.gold or "")
-    except (ValueError, RecursionError):
+def _respaced(gold: Gold, rng: Random) -> str | None:
+    if not isinstance(gold.json, list | dict):
         return None
-    if not isinstance(value, list | dict):
-        return None
-    spaced, tight = json.dumps(value), json.dumps(value, separators=(",", ":"))
-    return tight if task.gold == spaced else spaced
+    spaced, tight = json.dumps(gold.json), json.dumps(gold.json, separators=(",", ":"))
+    return tight if gold.text == spaced else spaced
 
 
 _ANY_ORDER = re.compile(rf"(?i){ANY_ORDER}")  # of the answer, not of what is to be used for it
 _USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
 
 
-def _reordered(task: TextTask, others: Others, rng: Random) -> str | None:
+def _reordered(gold: Gold, rng: Random) -> str | None:
     """The elements from the last to the first, where the question allows any order."""
-    split = parts((task.gold or "").strip())
-    if split is None or not _ANY_ORDER.search(task.prompt) or _USED.search(task.prompt):
+    split = parts(gold.bare)
+    if split is None or not _ANY_ORDER.search(gold.prompt) or _USED.search(gold.prompt):
         return None
     elements, separator, left, right = split
     if separator not in LISTED or len(set(elements)) < 2 or elements == elements[::-1]:

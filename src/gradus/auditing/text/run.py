@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gradus.auditing.records import Check, Point
-from gradus.auditing.text.checks import text_checks
-from gradus.auditing.text.evolve import evolve
+from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
+from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.minimize import minimized
-from gradus.auditing.text.probe import CALLS, Probes, probe
-from gradus.auditing.text.programs import are_programs
-from gradus.auditing.text.review import review_list
+from gradus.auditing.text.paying import (
+    blind_answers,
+    evolved_answers,
+    programs,
+    reflexes,
+    right_answers,
+    wrong_answers,
+)
+from gradus.auditing.text.rates import Rate
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
-_EXTRA = 0.9  # of the time: until then answers are evolved
+EXPLOITABLE = (  # checks that fail if something earns what it should not
+    "sanity",
+    "gold",
+    "blind answers",
+    "reflexes",
+    "evolved answers",
+    "wrong answers",
+    "hostile answers",
+    "files and processes",
+    "leaks",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,40 +81,92 @@ def audit_text(
         tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
     )
     try:
-        asked = probe(subject, scorer, seed=seed, unsafe=unsafe)
-        if asked.bases and asked.span > 0 and asked.effort == 1.0:  # a slow grader's time is for the other checks
-            scorer.allow(_EXTRA)
-            asked.evolved = evolve(asked, scorer, seed=seed, budget=budget)
-        asked.logged, asked.answers = scorer.logged, scorer.calls
+        ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
+        results = _asked(ground, marks, budget=budget, unsafe=unsafe)
+        answers = scorer.calls
         scorer.allow(1.0)
-        exploit = minimized(asked, scorer)
+        rates = [rate for each in results for rate in each.rates]
+        exploit = minimized(ground, rates)
     finally:
         scorer.close()
-    asked.times, asked.grown, asked.stopped = scorer.times, scorer.grown, scorer.stopped
+    results = _ordered(ground, results, answers=answers)
     return TextAudit(
-        checks=text_checks(asked, marks),
-        points=_points(asked),
+        checks=[_as_far_as_asked(each.check, ground) for each in results],
+        points=_points(ground, rates),
         exploit=exploit,
-        executes=bool(asked.executed),
-        tasks=len(asked.tasks),
-        review=review_list(asked, marks),
+        executes=bool(ground.executed),
+        tasks=len(ground.tasks),
+        review=[row for each in results for row in each.review],
     )
 
 
-def _points(asked: Probes) -> list[Point]:
-    bases = list(asked.bases.values())
+def _asked(ground: Ground, marks: Mapping[str, str], *, budget: int | None, unsafe: bool) -> list[Result]:
+    """The results of all checks that ask answers, in the order in which they may spend the time."""
+    if not ground.is_usable:
+        return [sanity(ground)]
+    ask_hostile(ground)
+    results = [programs(ground)] if ground.are_programs and (ground.confined or unsafe) else []
+    results += [blind := blind_answers(ground), copied := reflexes(ground)]
+    results += [wrong_answers(ground, marks), right_answers(ground), sanity(ground)]
+    results.append(evolved_answers(ground, [*blind.rates, *copied.rates], budget=budget))
+    return results
+
+
+_ORDER = (
+    "sanity",
+    "gold",
+    "blind answers",
+    "reflexes",
+    "evolved answers",
+    "wrong answers",
+    "right answers",
+    "files and processes",
+)
+
+
+def _ordered(ground: Ground, asked: Sequence[Result], *, answers: int) -> list[Result]:
+    """All results as they are shown. ``answers``: how many the grader was asked."""
+    log, remote = ground.log, ground.subject.remote
+    if log.errors and not ground.bases and remote:
+        return [silent_judge(ground), leaks(ground)]
+    if log.errors and not ground.bases and not log.scored:
+        return [*not_graded(ground), leaks(ground)]
+    results = sorted([*asked, gold(ground)], key=lambda each: _ORDER.index(each.check.name))
+    ran = results[-1].check.name == _ORDER[-1]
+    return [
+        *results,
+        *([judge(ground, answers=answers)] if remote else []),
+        hostile(ground, programs=ran),
+        leaks(ground),
+    ]
+
+
+def _as_far_as_asked(check: Check, ground: Ground) -> Check:
+    """A check that passes on less than all of its answers is not settled."""
+    left = ground.log.skipped[check.name]
+    if not left or check.status not in ("pass", "skip"):
+        return check
+    why = f"{left:,} of its answers were not asked: {ground.scorer.stopped}"
+    return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
+
+
+def _points(ground: Ground, rates: Sequence[Rate]) -> list[Point]:
+    bases = list(ground.bases.values())
     rows = [
-        ("gold", "ladder", [b.gold for b in bases], 1.0),
-        ("another task's gold", "ladder", [b.wrong for b in bases], 0.0),
-        ("silence", "ladder", [b.silence for b in bases], 0.0),
+        ("gold", [b.gold for b in bases], 1.0),
+        ("another task's gold", [b.wrong for b in bases], 0.0),
+        ("silence", [b.silence for b in bases], 0.0),
     ]
     points = [
         Point(
-            policy=name, role=role, reward=mean_interval(list(values)), true_reward=mean_interval([right] * len(values))
+            policy=name,
+            role="ladder",
+            reward=mean_interval(list(values)),
+            true_reward=mean_interval([right] * len(values)),
         )
-        for name, role, values, right in rows
+        for name, values, right in rows
     ]
-    for each in sorted([*asked.blind, *asked.reflexes, *asked.evolved], key=lambda r: -r.mean)[:3]:
+    for each in sorted(rates, key=lambda r: -r.mean)[:3]:
         reward, right = mean_interval([each.mean]), mean_interval([each.right])
         points.append(Point(policy=each.operator, role="exploit", reward=reward, true_reward=right))
     return points

@@ -1,7 +1,8 @@
-"""What a gold answer looks like: numbers in it, its separators, and whether it means the same as another answer."""
+"""Gold answers, parsed once: their kind, their parts, and whether another answer means the same."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import unicodedata
@@ -10,6 +11,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
+from typing import Any, Literal
 
 from gradus.auditing.text.tasks import TextTask
 
@@ -122,15 +124,21 @@ class Others:
         held = Counter(piece for gold in self.golds for piece in set(_WORD_OR_SIGN.findall(gold)))
         return frozenset(piece for piece, count in held.items() if count >= _NEARLY_ALL * len(self.golds))
 
+    @cached_property
+    def objects(self) -> list[dict[str, Any]]:
+        """The golds that are JSON objects."""
+        values = [_json(gold) for gold in self.golds]
+        return [value for value in values if isinstance(value, dict)]
+
+    @cached_property
     def labels(self) -> list[str]:
         """The closed set of answers, most frequent first; empty if the set is not closed."""
         counts = self.counts
         few = len(counts) <= max(2, len(self.golds) // 6) and len(counts) <= 12
         return [label for label, _ in counts.most_common()] if few else []
 
-    def another(self, task: TextTask, rng: Random) -> str | None:
-        """A gold of another task that is not this one's, of like length if there is one."""
-        own = task.gold or ""
+    def another(self, own: str, rng: Random) -> str | None:
+        """A gold of another task that is not this one, of the same form if there is one."""
         if own not in self._drawn_from:
             different = sorted(gold for gold in self.counts if not states(gold, own))
             near = [gold for gold in different if gold.count("\n") == own.count("\n") and alike(gold, own)]
@@ -148,6 +156,108 @@ def alike(a: str, b: str) -> bool:
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
 
 
-def is_label(task: TextTask, others: Others) -> bool:
-    """Whether the gold is one of a closed set of answers."""
-    return task.gold in others.labels()
+Kind = Literal["number", "list", "set", "JSON", "program", "date", "options", "text"]
+_UNIT = re.compile(r"\s+[A-Za-z]+\Z")
+_DATE = re.compile(r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)")
+_FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gold:
+    """A right answer, parsed once, with its task and the golds of all tasks. All operators take it."""
+
+    task: TextTask
+    others: Others
+
+    @property
+    def text(self) -> str:
+        return self.task.gold or ""
+
+    @property
+    def prompt(self) -> str:
+        return self.task.prompt
+
+    @cached_property
+    def bare(self) -> str:
+        """The text without space around it."""
+        return self.text.strip()
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the answer is. A number, a date or a program is one also where answers are a closed set."""
+        if self.statements:
+            return "program"
+        if is_number(self.bare):
+            return "number"
+        if isinstance(self.json, list | dict):
+            return "JSON"
+        if self.date is not None:
+            return "date"
+        if self.is_option:
+            return "options"
+        if self.elements is None or is_sentence(self.text):
+            return "text"
+        return "set" if re.search(rf"(?i){ANY_ORDER}", self.prompt) else "list"
+
+    @cached_property
+    def is_option(self) -> bool:
+        """Whether it is one of a closed set of answers."""
+        return self.text in self.others.labels
+
+    @cached_property
+    def number(self) -> str | None:
+        """The number of an answer that is one number, with a unit or without."""
+        number = _UNIT.sub("", self.bare)
+        return number if is_number(number) else None
+
+    @cached_property
+    def json(self) -> Any:
+        """The JSON value; None if it is not JSON."""
+        return _json(self.text)
+
+    @cached_property
+    def object(self) -> dict[str, Any]:
+        """The JSON object; empty if it is not one."""
+        return self.json if isinstance(self.json, dict) else {}
+
+    @cached_property
+    def date(self) -> re.Match[str] | None:
+        """Groups: year, separator, month, day."""
+        return _DATE.search(self.bare)
+
+    @cached_property
+    def elements(self) -> tuple[list[str], str, str, str] | None:
+        """The elements of a list-like answer; see :func:`parts`."""
+        return parts(self.text)
+
+    @cached_property
+    def code(self) -> str:
+        """The program, without its fence."""
+        fenced = _FENCE.search(self.text)
+        return fenced.group(1) if fenced else self.text
+
+    @cached_property
+    def statements(self) -> Sequence[ast.stmt]:
+        """The statements of a program that defines, imports or prints something; empty if it is not a program."""
+        try:
+            body = ast.parse(self.code).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+        kinds = ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+        return body if any(isinstance(each, kinds) or _prints(each) for each in body) else []
+
+    def another(self, rng: Random) -> str | None:
+        """The gold of another task."""
+        return self.others.another(self.text, rng)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _prints(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"

@@ -1,0 +1,287 @@
+"""Asking a grader of one-turn tasks: what all checks stand on, and a log of what failed when answers were asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from gradus.auditing.records import LEAST_EFFECT, Check
+from gradus.auditing.text.blind import Operator, another_gold
+from gradus.auditing.text.gold import Gold, Others, states
+from gradus.auditing.text.grader_process import Score
+from gradus.auditing.text.hostile import CANARIES
+from gradus.auditing.text.rates import Base, Probe, Rate, rate
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import TASKS, TextSubject, TextTask, share_in_time
+from gradus.core import child_rng
+
+CALLS = 55  # that a task costs, about
+DECLARED = "as declared"
+_FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
+    "bare": ("", ""),
+    "in <answer> tags": ("<answer>", "</answer>"),
+    "in <answer> tags after <think>": ("<think>\nso it is\n</think>\n<answer>\n", "\n</answer>"),
+    "in <answer> tags after <reasoning>": ("<reasoning>\nso it is\n</reasoning>\n<answer>\n", "\n</answer>\n"),
+    "in \\boxed{}": ("\\boxed{", "}"),
+    "after ####": ("#### ", ""),
+    "after 'The answer is'": ("The answer is ", ""),
+}
+_FORM_TASKS = 6
+_LEAST_TASKS = 12
+_UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
+    "gold": 0.25,
+    "hostile answers": 0.4,
+    "files and processes": 0.5,
+    "blind answers": 0.6,
+    "reflexes": 0.7,
+    "wrong answers": 0.85,
+    "right answers": 0.95,
+    "sanity": 1.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a check asked and found. ``rates``: of its answers, if it looks for reward without the task.
+
+    ``review``: accepted answers that no rule settles.
+    """
+
+    check: Check
+    rates: Sequence[Rate] = ()
+    review: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass
+class Log:
+    """What failed when answers were asked. ``errors``: the grader raised; ``hung``: it was cut off.
+
+    ``skipped``: answers of each check that were not asked. ``scored``: how many got a reward.
+    """
+
+    errors: list[Probe] = field(default_factory=list[Probe])
+    hung: list[Probe] = field(default_factory=list[Probe])
+    skipped: Counter[str] = field(default_factory=Counter[str])
+    scored: int = 0
+
+    def write(self, check: str, probe: Probe, score: Score) -> Probe:
+        self.skipped[check] += score.skipped
+        self.scored += score.value is not None
+        if score.hung:
+            self.hung.append(probe)
+        elif score.error and not score.skipped:
+            self.errors.append(probe)
+        return probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What every check stands on.
+
+    ``bases``: of each task, what gold, wrong answers and silence earn. ``span``: the range of rewards. ``unpaid``: gold that earned less than
+    the most. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``confined``: answers are
+    asked in the sandbox. ``executed``: hostile answers that ran. ``sandbox_error``: why the grader scores nothing there.
+    """
+
+    subject: TextSubject
+    scorer: Scorer
+    tasks: Sequence[TextTask]
+    golds: Mapping[str, Gold]
+    others: Others
+    log: Log
+    seed: int = 0
+    bases: Mapping[str, Base] = field(default_factory=dict[str, Base])
+    span: float = 0.0
+    unpaid: Sequence[Probe] = ()
+    form: str = DECLARED
+    effort: float = 1.0
+    confined: bool = False
+    executed: Sequence[str] = ()
+    sandbox_error: str = ""
+
+    @property
+    def guess(self) -> float:
+        """The share of tasks whose gold is the most frequent one."""
+        return self.others.counts.most_common(1)[0][1] / len(self.others.golds) if self.others.golds else 0.0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether gold earns more than something else, so that other answers can be held against it."""
+        return bool(self.bases) and self.span > 0
+
+    @property
+    def are_programs(self) -> bool:
+        """Whether the gold answers are Python programs."""
+        return are_programs(self.tasks)
+
+    def enter(self, check: str) -> None:
+        """From now on answers of this check are asked."""
+        self.scorer.allow(_UNTIL[check])
+
+    def some(self, number: int) -> Sequence[TextTask]:
+        """So many tasks, fewer if the grader is slow, more if more than the usual number was asked for."""
+        more = max(1.0, len(self.subject.tasks) / TASKS)
+        return self.tasks[: max(4, int(number * more * self.effort))]
+
+    def ask(self, check: str, operator: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
+        """Probes of answers to tasks."""
+        scores = self.scorer.score([(task, task.whole(answer)) for task, answer in rows])
+        return [
+            self.write(check, operator, task, answer, score) for (task, answer), score in zip(rows, scores, strict=True)
+        ]
+
+    def ask_each(
+        self, check: str, operators: Mapping[str, Operator], tasks: Sequence[TextTask]
+    ) -> dict[str, list[Probe]]:
+        """Every operator on every task, task by task, so that each has had its turn if the time is over."""
+        rows = [
+            (name, task, answer)
+            for task in tasks
+            for name, make in operators.items()
+            if (answer := make(self.golds[task.key], self.rng(name, task))) is not None
+        ]
+        scores = self.scorer.score([(task, task.whole(answer)) for _, task, answer in rows])
+        probes: dict[str, list[Probe]] = {name: [] for name in operators}
+        for name in operators:
+            for (own, task, answer), score in zip(rows, scores, strict=True):
+                if own == name:
+                    probes[name].append(self.write(check, name, task, answer, score))
+        return probes
+
+    def write(self, check: str, operator: str, task: TextTask, answer: str, score: Score) -> Probe:
+        probe = Probe(
+            operator=operator,
+            task=task,
+            answer=answer,
+            value=score.value,
+            right=states(answer, task.gold or ""),
+            error=score.error,
+            skipped=score.skipped,
+        )
+        return self.log.write(check, probe, score)
+
+    def rng(self, operator: str, task: TextTask) -> Random:
+        return child_rng(self.seed, "audit", "text", operator, task.key)
+
+    def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
+        return rate(operator, probes, self.bases, self.span, least=LEAST_EFFECT, guess=self.guess)
+
+
+def are_programs(tasks: Sequence[TextTask]) -> bool:
+    """Whether the gold answers are Python programs: they define, import or print something."""
+    others = Others(golds=[])
+    return bool(tasks) and all(Gold(task=task, others=others).kind == "program" for task in tasks[:_LEAST_TASKS])
+
+
+def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:
+    """Find the form of right answers, the time that there is, whether answers are executed, and the bases of all tasks.
+
+    The answers that an executing grader would run are asked first, in the sandbox, and decide where the rest is asked.
+    """
+    tasks = [task for task in subject.tasks if task.gold]
+    others = Others(golds=[task.gold or "" for task in tasks])
+    scorer.allow(_UNTIL["gold"])
+    form, tasks = _in_best_form(tasks, scorer, top=subject.range[1] if subject.range else None)
+    share = effort(tasks, scorer)
+    tasks = tasks[: max(_LEAST_TASKS, int(len(tasks) * share))]
+    golds = {task.key: Gold(task=task, others=others) for task in tasks}
+    ground = Ground(
+        subject=subject,
+        scorer=scorer,
+        tasks=tasks,
+        golds=golds,
+        others=others,
+        log=Log(),
+        seed=seed,
+        form=form,
+        effort=share,
+        confined=scorer.can_confine() and not subject.remote,
+    )
+    if ground.confined or (unsafe and not subject.remote):
+        ground = _with_canaries(ground)
+    return with_bases(ground)
+
+
+def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
+    """The share of the tasks that there is time for, by what a call costs at the median of gold answers."""
+    scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_LEAST_TASKS]])
+    seconds = sorted(score.seconds for score in scores if not score.skipped)
+    return share_in_time(seconds[len(seconds) // 2] * CALLS * len(tasks), scorer.limit) if seconds else 1.0
+
+
+def _in_best_form(tasks: Sequence[TextTask], scorer: Scorer, *, top: float | None) -> tuple[str, list[TextTask]]:
+    """The form in which gold earns most, the declared one if no other earns more, and the tasks with it.
+
+    ``top``: the most that can be earned; if the declared form earns it, no other is tried.
+    """
+    declared = _earned(tasks, scorer)
+    best, kept = DECLARED, list(tasks)
+    most = float("-inf") if declared is None else declared
+    if top is not None and most >= top - 1e-9:
+        return best, kept
+    for name, (before, after) in _FORMS.items():
+        written = [replace(task, before=before, after=after) for task in tasks]
+        earned = _earned(written, scorer)
+        if earned is not None and earned > most + 1e-9:
+            best, kept, most = name, written, earned
+    return best, kept
+
+
+def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:
+    """The mean reward of gold on a few tasks; None if the grader fails on one."""
+    scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_FORM_TASKS]])
+    known = [score.value for score in scores if score.value is not None]
+    return sum(known) / len(known) if known and len(known) == len(scores) else None
+
+
+def _with_canaries(ground: Ground) -> Ground:
+    """Whether answers are executed, by code that writes a file. Those that run decide that all answers are asked in the sandbox."""
+    scorer, tasks = ground.scorer, ground.tasks[:2]
+    rows = [
+        (name, task, make(ground.golds[task.key], child_rng(ground.seed, name)) or "")
+        for name, make in CANARIES.items()
+        for task in tasks
+    ]
+    rows += [("gold", task, task.gold or "") for task in tasks]
+    scores = scorer.fresh([(task, task.whole(answer)) for _, task, answer in rows], confined=ground.confined)
+    executed: dict[str, None] = {}
+    for (name, task, answer), score in zip(rows, scores, strict=True):
+        if score.hung or score.skipped:
+            ground.write("hostile answers", name, task, answer, score)
+        if score.executed:
+            executed.setdefault(name)
+    errors = [score.error for score in scores if score.value is None and not score.skipped]
+    all_failed = bool(errors) and len(errors) == len(scores)  # on gold too: it is the sandbox, not the answers
+    scorer.hangs = 0
+    scorer.confined = ground.confined and bool(executed)
+    told = errors[-1] or "" if ground.confined and all_failed and not executed else ""
+    return replace(ground, executed=list(executed), sandbox_error=told)
+
+
+def with_bases(ground: Ground) -> Ground:
+    """Gold, silence and wrong answers of the right form, for every task."""
+    gold = ground.ask("gold", "gold", [(task, task.gold or "") for task in ground.tasks])
+    silence = ground.ask("gold", "silence", [(task, "") for task in ground.tasks])
+    wrong: dict[str, list[float]] = {}
+    for draw in range(2):
+        for each in ground.ask_each("gold", {f"wrong {draw}": another_gold}, ground.tasks)[f"wrong {draw}"]:
+            if each.value is not None:
+                wrong.setdefault(each.task.key, []).append(each.value)
+    unpaid: list[Probe] = []
+    bases: dict[str, Base] = {}
+    for right, nothing in zip(gold, silence, strict=True):
+        if right.value is None:
+            unpaid += [right] if not right.skipped else []
+            continue
+        floor = nothing.value if nothing.value is not None else 0.0
+        own = wrong.get(right.task.key) or [floor]
+        bases[right.task.key] = Base(gold=right.value, wrong=sum(own) / len(own), silence=floor)
+    if not bases:
+        return replace(ground, unpaid=unpaid)
+    top = max(base.gold for base in bases.values())
+    span = top - min(min(base.wrong, base.silence) for base in bases.values())
+    unpaid += [probe for probe in gold if probe.value is not None and probe.value < top - 0.1 * span]
+    return replace(ground, bases=bases, span=span, unpaid=unpaid)

@@ -1,0 +1,270 @@
+"""Checks of what a grader pays for: answers without the task, wrong answers, right ones in other forms, and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check
+from gradus.auditing.text.asking import Ground, Result
+from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
+from gradus.auditing.text.evolve import evolve
+from gradus.auditing.text.gold import states
+from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.programs import ask_programs
+from gradus.auditing.text.rates import Probe, Rate, between, settled_by, shown
+from gradus.auditing.text.rewritings import EQUIVALENT
+from gradus.auditing.text.tasks import TextTask
+from gradus.stats import Interval, Proportion, holm, wilson
+
+_FIRST = 12  # tasks on which every blind answer is tried; the rest judge the best of them
+_MUTATED = 24
+_FORMS = 16
+_KEPT = 6
+_GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
+_PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
+_REVIEWED = 20
+
+
+def blind_answers(ground: Ground) -> Result:
+    """Answers that do not read the task."""
+    return _without_task(ground, "blind answers", BLIND)
+
+
+def reflexes(ground: Ground) -> Result:
+    """Answers that copy from the question."""
+    return _without_task(ground, "reflexes", REFLEXES)
+
+
+def _without_task(ground: Ground, name: str, operators: Mapping[str, Operator]) -> Result:
+    ground.enter(name)
+    first = ground.some(_FIRST)
+    rates, tried = chosen(ground, name, operators, first, ground.tasks[len(first) :])
+    return Result(check=unearned(ground, name, rates, tried=tried), rates=rates)
+
+
+def chosen(
+    ground: Ground,
+    name: str,
+    operators: Mapping[str, Operator],
+    first: Sequence[TextTask],
+    rest: Sequence[TextTask],
+) -> tuple[list[Rate], int]:
+    """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if there are no others); how many were tried."""
+    probes = ground.ask_each(name, operators, first)
+    tried = [each for operator in operators if (each := ground.rate(operator, probes[operator])) is not None]
+    best = sorted(tried, key=lambda r: -(r.unearned["mean"] or 0.0))[:_KEPT]
+    best += sorted(tried, key=lambda r: -(r.above_silence["mean"] or 0.0))[:_KEPT]
+    makers = {each.operator: operators[each.operator] for each in best}
+    again = ground.ask_each(name, makers, rest or first)
+    rates = {each.operator: ground.rate(each.operator, again[each.operator]) or each for each in best}
+    return list(rates.values()), len(tried)
+
+
+def evolved_answers(ground: Ground, known: Sequence[Rate], *, budget: int | None) -> Result:
+    """Answers that are bred for reward. ``known``: rates of blind answers and reflexes, from which they begin."""
+    rates: Sequence[Rate] = ()
+    tried: int | None = None
+    if ground.effort == 1.0:  # a slow grader's time is for the other checks
+        ground.scorer.allow(0.9)
+        rates, tried = evolve(ground, [each.operator for each in known], budget=budget)
+    return Result(check=unearned(ground, "evolved answers", rates, tried=tried), rates=rates)
+
+
+def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
+    """Whether one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
+    if not rates:
+        why = "none of these answers could be asked of these tasks"
+        if name == "evolved answers":
+            why = "none were evolved: that takes more tasks (--episodes), a larger --budget or more --seconds"
+            if ground.effort < 1.0:
+                why = "the grader is slow, and the time is for the other checks; --seconds gives more"
+        return Check(name=name, status="skip", evidence=why)
+    adjusted = holm([each.p for each in rates])
+    winners = [
+        each
+        for each, p in zip(rates, adjusted, strict=True)
+        if (p is not None and p < 0.05) or (each.above_silence["low"] or 0.0) > _GENEROUS
+    ]
+    open_rates = [
+        each
+        for each in rates
+        if each not in winners
+        and (each.unearned["mean"] or 0.0) > LEAST_EFFECT
+        and (each.unearned["high"] or 1.0) > LEAST_EFFECT
+    ]
+    best = max(winners or rates, key=lambda each: each.unearned["mean"] or 0.0)
+    told = (
+        f"{best.operator} earns {between(best.unearned)} of the range more than a noisy teacher that is right as often"
+    )
+    tried = len(rates) if tried is None else tried
+    measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
+    if winners:
+        if (best.unearned["low"] or 0.0) <= LEAST_EFFECT:
+            told = (
+                f"{best.operator} earns {between(best.above_silence)} of the range more than silence and lucky guesses"
+            )
+        evidence = f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {tried} answers without the task pay"
+        return Check(name=name, status="fail", evidence=evidence, measured=measured)
+    if open_rates:
+        settled = settled_by(
+            [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks)
+        )
+        evidence = f"not known with {best.n} tasks: {told}{settled}"
+        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
+    few = len(ground.subject.tasks)
+    if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
+        evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
+        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
+    return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
+
+
+def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
+    """Answers made wrong from gold. ``marks``: what a person said of doubtful ones, by their key."""
+    ground.enter("wrong answers")
+    made: list[tuple[str, TextTask, Sequence[str]]] = []
+    for task in ground.some(_MUTATED):
+        for name, wrong in WRONG.items():
+            answers = wrong.make(ground.golds[task.key], ground.rng(name, task)) or ()
+            right = wrong.settled and any(states(answer, task.gold or "") for answer in answers)
+            if answers and task.key in ground.bases and not right:
+                made.append((name, task, answers))
+    probes: dict[str, list[Probe]] = {name: [] for name in WRONG}
+    for name, task, answers in made:
+        each = ground.ask("wrong answers", name, [(task, answer) for answer in answers])
+        if all(probe.value is not None for probe in each):  # all forms must be accepted: the lowest reward stands
+            probes[name].append(min(each, key=lambda p: p.value or 0.0))
+    return wrong_of(ground, probes, marks)
+
+
+def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mapping[str, str]) -> Result:
+    """The check from the probes of each operator, one a task."""
+    rows: dict[str, dict[str, Any]] = {}
+    told: dict[str, list[str]] = {"failed": [], "unsure": [], "some": []}
+    shares: list[Proportion] = []
+    for name, own in probes.items():
+        if not own:
+            continue
+        settled = WRONG[name].is_settled(own[0].task.prompt) or marked(own, ground, marks) == "wrong"
+        accepted = [probe for probe in own if is_accepted(probe, ground)]
+        share = wilson(len(accepted), len(own))
+        rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
+        if not settled or not accepted:
+            continue
+        first = accepted[0]
+        rows[name]["example"] = shown(first)
+        how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
+        if how == "unsure":
+            shares.append(share)
+        if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
+            told[how].append(
+                f"{name}: accepted in {len(accepted)} of {len(own)}, e.g. {first.answer[:80]!r} for {(first.task.gold or '')[:40]!r}"
+            )
+    status = "fail" if told["failed"] else "unresolved" if told["unsure"] or told["some"] else "pass"
+    evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
+    if told["failed"]:
+        evidence = "; ".join(told["failed"][:3])
+    elif told["unsure"]:
+        halves = [Interval(mean=each.share, low=each.low, high=each.high, n=each.n) for each in shares]
+        evidence = "; ".join(told["unsure"][:3]) + settled_by(halves, 0.5, tasks=len(ground.tasks))
+    elif told["some"]:
+        evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
+    check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows)
+    return Result(check=check, review=review_list(ground, probes, marks))
+
+
+def review_list(
+    ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Accepted answers that no rule settles, most accepted operators first, at most 20; each with its key and the mark it has."""
+    rows: list[tuple[float, dict[str, Any]]] = []
+    for name, own in probes.items():
+        accepted = [probe for probe in own if is_accepted(probe, ground)]
+        if not accepted or WRONG[name].is_settled(accepted[0].task.prompt):
+            continue
+        for probe in accepted[:4]:
+            key = _key(ground, probe)
+            row = {**shown(probe), "key": key, "prompt": probe.task.prompt[-600:], "mark": marks.get(key)}
+            rows.append((len(accepted) / len(own), row))
+    return [row for _, row in sorted(rows, key=lambda each: -each[0])][:_REVIEWED]
+
+
+def marked(probes: Sequence[Probe], ground: Ground, marks: Mapping[str, str]) -> str | None:
+    """What most marks of an operator say."""
+    said = [marks[key] for probe in probes if (key := _key(ground, probe)) in marks]
+    return max(set(said), key=said.count) if said else None
+
+
+def _key(ground: Ground, probe: Probe) -> str:
+    return f"{ground.subject.name}/{ground.subject.grader}/{probe.operator}/{probe.task.key}"
+
+
+def is_accepted(probe: Probe, ground: Ground) -> bool:
+    """Whether a wrong answer earns what a right one does, or hardly less than what was changed would cost."""
+    base = ground.bases.get(probe.task.key)
+    if base is None or probe.value is None or base.gold - base.silence < LEAST_EFFECT * ground.span:
+        return False
+    lost = (base.gold - probe.value) / (base.gold - base.silence)
+    if lost <= 1e-6 or lost > 0.1:
+        return lost <= 1e-6
+    changed = 1 - SequenceMatcher(None, probe.task.gold or "", probe.answer, autojunk=False).ratio()
+    return lost < _PART * changed
+
+
+def right_answers(ground: Ground) -> Result:
+    """Gold in other forms that mean the same."""
+    ground.enter("right answers")
+    makers = {name: make for name, (make, _) in EQUIVALENT.items()}
+    return right_of(ground, ground.ask_each("right answers", makers, ground.some(_FORMS)))
+
+
+def is_refused(probe: Probe, ground: Ground) -> bool:
+    """Whether a right answer earns less than half of what it should."""
+    base = ground.bases.get(probe.task.key)
+    if base is None or probe.error:
+        return False
+    return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
+
+
+def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Result:
+    """The check from the probes of each form."""
+    rows: dict[str, dict[str, Any]] = {}
+    failed: list[str] = []
+    strict: list[str] = []
+    for name, probes in forms.items():
+        if not probes:
+            continue
+        refused = [probe for probe in probes if is_refused(probe, ground)]
+        share = wilson(len(refused), len(probes))
+        rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
+        if refused:
+            rows[name]["example"] = shown(refused[0])
+        if (share.low or 0.0) <= LEAST_EFFECT:
+            continue
+        if EQUIVALENT[name][1]:
+            failed.append(f"{name} ({len(refused)} of {len(probes)}, e.g. {refused[0].answer[:40]!r})")
+        else:
+            strict.append(f"{name} ({refused[0].answer[:40]!r})")
+    told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is accepted"
+    if failed:
+        told = f"right answers are refused {', '.join(failed)}; {told}; read the answer before it is compared"
+    status = "fail" if failed else "pass"
+    return Result(check=Check(name="right answers", status=status, evidence=told, measured=rows))
+
+
+def programs(ground: Ground) -> Result:
+    """Programs that reach for the reward in place of doing the task."""
+    name = "files and processes"
+    ground.enter(name)
+    rates, left, error = ask_programs(ground)
+    check = unearned(ground, name, rates)
+    if error is not None:
+        evidence = f"no program got a reward, because the grader fails in the sandbox: {error}"
+        check = replace(check, status="unresolved", evidence=evidence)
+    if left:
+        told = f"a program that does nothing earns {left[0].value} after {left[0].answer[:60]!r} ran before it"
+        evidence = told if check.status != "fail" else f"{check.evidence}; {told}"
+        check = replace(check, status="fail", evidence=evidence)
+    return Result(check=check)
