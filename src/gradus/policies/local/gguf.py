@@ -1,0 +1,99 @@
+"""Reads a GGUF file, as published by llama.cpp's tools, into an ordinary model folder: dequantized once, by transformers.
+
+Training needs weights that can be changed, so quantized ones become full ones. What they were is kept in ``source.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TypedDict
+
+from gradus.core import ConfigError
+from gradus.core.errors import first_line
+from gradus.core.files import write_folder, write_json
+
+SOURCE = "source.json"
+
+
+class ModelSource(TypedDict):
+    """Where a model folder's weights came from, for its card. ``license`` as the file names it; empty if it names none."""
+
+    file: str
+    name: str
+    license: str
+    quantization: str
+
+
+def is_gguf(path: str | Path) -> bool:
+    """Says if a path names a GGUF file."""
+    return str(path).lower().endswith(".gguf")
+
+
+def read_source(folder: str | Path) -> ModelSource | None:
+    """Returns what a folder's weights were made from, or None if that was not a GGUF file."""
+    path = Path(folder) / SOURCE
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def source_facts(folder: str | Path) -> list[str]:
+    """Lines for the card of a model that was trained from this folder."""
+    source = read_source(folder)
+    if source is None:
+        return []
+    license_ = f", licence {source['license']}" if source["license"] else ""
+    return [f"trained from {source['name']}{license_}, dequantized from {source['quantization']} (`{source['file']}`)"]
+
+
+def dequantize(file: str | Path, folder: Path, *, dtype: str = "float32") -> ModelSource:
+    """Writes the model of a GGUF file as a Hugging Face folder: weights in ``dtype``, tokenizer, chat template, ``source.json``.
+
+    Tied weights stay tied. The folder appears at once and whole. Raises ConfigError if the file is missing, or if transformers
+    cannot read it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    file = Path(file).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"no file {file}; expected a GGUF file, as in --model models/smollm2.gguf")
+    source = _source(file)
+    place, name = str(file.parent.resolve()), file.name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
+        model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=getattr(torch, dtype))
+    except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
+        raise ConfigError(
+            f"{file} cannot be read by transformers: {first_line(error)}; take the model's folder or its name on the hub"
+        ) from error
+    # transformers refuses to save what it calls quantized; these weights are whole numbers of `dtype` now.
+    model.hf_quantizer, model.is_quantized = None, False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+
+    def fill(aside: Path) -> None:
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+        write_json(aside / SOURCE, source)
+
+    write_folder(folder, fill)
+    return source
+
+
+def _source(file: Path) -> ModelSource:
+    """Reads name, licence and the commonest kind of weights from the file's head."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(file)
+    except (ValueError, IndexError, OSError) as error:
+        raise ConfigError(f"{file} is not a GGUF file: {first_line(error)}") from error
+
+    def text(key: str) -> str:
+        field = reader.get_field(f"general.{key}")
+        return str(field.contents()) if field is not None else ""
+
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    kind = kinds.most_common(1)[0][0] if kinds else "nothing"
+    return {"file": file.name, "name": text("name") or file.stem, "license": text("license"), "quantization": kind}
