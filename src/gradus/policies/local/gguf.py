@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
@@ -62,15 +62,14 @@ def dequantize(file: str | Path, folder: Path, *, dtype: str = "float32") -> Mod
     place, name = str(file.parent.resolve()), file.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
-        model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=getattr(torch, dtype))
+        model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=getattr(torch, dtype))
     except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
         raise ConfigError(
             f"{file} cannot be read by transformers: {first_line(error)}; take the model's folder or its name on the hub"
         ) from error
     # transformers refuses to save what it calls quantized; these weights are whole numbers of `dtype` now.
     model.hf_quantizer, model.is_quantized = None, False
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)
 
     def fill(aside: Path) -> None:
         model.save_pretrained(aside)
