@@ -11,7 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from gradus.core import ConfigError
+from gradus.policies.local.export import export_model
+from gradus.policies.local.folders import check_model_source, find_model
 from gradus.policies.local.gguf import dequantize, read_source, source_facts
+from gradus.policies.local.loading import load_model
+from gradus.training.run.checkpoints import save_model
 
 gguf = pytest.importorskip("gguf")
 LETTERS = [*"abcdefgh", "Ġ", "ab", "cd"]
@@ -98,3 +102,20 @@ def test_what_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"text\.gguf is not a GGUF file"):
         dequantize(tmp_path / "text.gguf", tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_path_of_a_gguf_file_is_a_model_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading, checking and saving take the file; the card of what was trained from it says where it came from."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "tiny.gguf", tiny_llama(), gguf.GGMLQuantizationType.F32)
+    folder = find_model(tmp_path / "tiny.gguf")
+    assert folder is not None
+    assert folder.is_relative_to(tmp_path / "cache")
+    assert find_model(tmp_path / "tiny.gguf") == folder == Path(check_model_source(str(tmp_path / "tiny.gguf")))
+    loaded = load_model(folder)
+    save_model(tmp_path / "trained", loaded)
+    assert source_facts(tmp_path / "trained")[0].startswith("trained from Tiny Llama")
+    export_model(tmp_path / "trained", tmp_path / "exported")
+    assert "licence apache-2.0, dequantized from F32" in (tmp_path / "exported" / "README.md").read_text()
+    with pytest.raises(ConfigError, match="expected a GGUF file"):
+        find_model(tmp_path / "other.gguf")

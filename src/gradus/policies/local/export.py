@@ -13,6 +13,7 @@ import torch
 from gradus.core import ConfigError, PolicyError
 from gradus.core.files import read_json, replaceable, write_folder
 from gradus.policies.local.folders import adapter_base
+from gradus.policies.local.gguf import copy_source, source_facts
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
 from gradus.policies.local.sampling import SamplingConfig
@@ -85,13 +86,16 @@ def export_model(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,
-        facts=export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
+        facts=[
+            *export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
+            *source_facts(base),
+        ],
         results=results,
         adapters_of=base if adapter is not None and not merge else None,
         asked=what_to_ask(loaded.renderer, settings.system_prompt),
         template_options=settings.template_options,
     )
-    _write(target, model, loaded.renderer.dated_tokenizer(), card, settings)
+    _write(target, model, loaded.renderer.dated_tokenizer(), card, settings, base)
     return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
 
 
@@ -155,13 +159,14 @@ def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
     return GenerationConfig(**values)
 
 
-def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings) -> None:
+def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings, base: str) -> None:
     def fill(aside: Path) -> None:
         with quiet_transformers():
             model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        base.generation_config.save_pretrained(aside)
+        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+        causal.generation_config.save_pretrained(aside)
+        copy_source(base, aside)
         write_settings(aside, settings)
         (aside / "README.md").write_text(card, encoding="utf-8")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from gradus.core import ConfigError
 from gradus.core.documents import read_document
 from gradus.core.files import check_checksums
+from gradus.policies.local.gguf import dequantized, is_gguf
 from gradus.policies.nano.model import NANO_TEMPLATE
 
 _MOST_LAYERS = 10_000
@@ -73,10 +74,12 @@ def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
 
 
 def find_model(name: str | Path) -> Path | None:
-    """The model folder that a path means: itself, or the best checkpoint of a run folder (of its first seed, if it has several).
+    """The model folder that a path means: itself, the dequantized one of a GGUF file, or the best checkpoint of a run folder (of its first seed).
 
     A best checkpoint whose config.json is damaged is not passed over for a worse one; loading it says what is wrong.
     """
+    if is_gguf(name):
+        return dequantized(name)
     path = Path(name).expanduser()
     seeds = sorted(path.glob("seed-*"), key=lambda each: (len(each.name), each.name))
     runs = [path, *seeds[:1]]
@@ -137,6 +140,8 @@ def check_model_source(name: str, *, asked: bool = True) -> str:
 
     ``asked`` False: a LoRA folder names it as its base, which may be a name without an owner. Raises ConfigError.
     """
+    if is_gguf(name):
+        return str(dequantized(name))
     folder = Path(name).expanduser()
     if folder.is_dir():
         if model_kind(folder) == "model":

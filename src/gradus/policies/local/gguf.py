@@ -1,11 +1,16 @@
 """Reads a GGUF file, as published by llama.cpp's tools, into an ordinary model folder: dequantized once, by transformers.
 
-Training needs weights that can be changed, so quantized ones become full ones. What they were is kept in ``source.json``.
+Training needs weights that can be changed, so quantized ones become full ones. What they were is kept in ``source.json``, which goes
+along with every model that is trained from them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, TypedDict
@@ -29,6 +34,31 @@ class ModelSource(TypedDict):
 def is_gguf(path: str | Path) -> bool:
     """Says if a path names a GGUF file."""
     return str(path).lower().endswith(".gguf")
+
+
+def dequantized(file: str | Path) -> Path:
+    """Returns the folder of a GGUF file's model in the user's cache, named by the file's content; makes it if it is not there.
+
+    One folder serves every run and command, and the same file always gives the same weights. Raises ConfigError.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"no file {path}; expected a GGUF file, as in --model models/smollm2.gguf")
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "gradus" / "models" / f"{path.stem}-{digest}"
+    if not (folder / "config.json").is_file():
+        print(f"{path.name} is dequantized once, into {folder}", file=sys.stderr)
+        dequantize(path, folder)
+    return folder
+
+
+def copy_source(model: str | Path, folder: Path) -> None:
+    """Copies ``source.json`` from the folder that a model was loaded from into the one that it is saved in, if there is one."""
+    source = Path(model).expanduser() / SOURCE
+    if source.is_file():
+        shutil.copyfile(source, folder / SOURCE)
 
 
 def read_source(folder: str | Path) -> ModelSource | None:

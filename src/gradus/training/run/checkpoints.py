@@ -23,6 +23,7 @@ from gradus.core import StorageError
 from gradus.core.files import check_checksums, replacing, write_folder
 from gradus.core.printing import go_around
 from gradus.policies.local.export import generation_config
+from gradus.policies.local.gguf import copy_source
 from gradus.policies.local.loading import LoadedModel, quiet_transformers
 from gradus.policies.local.settings import free_sampling, write_settings
 from gradus.training.distributed.fsdp import full_state_dict
@@ -177,6 +178,7 @@ def save_model(path: Path, loaded: LoadedModel) -> None:
             loaded.model.save_pretrained(aside, state_dict=state)
             loaded.tokenizer.save_pretrained(aside)
         write_settings(aside, loaded.settings)
+        copy_source(loaded.path, aside)
         if loaded.settings.sampling is not None:
             generation_config(loaded, free_sampling(loaded.settings)).save_pretrained(aside)
 
