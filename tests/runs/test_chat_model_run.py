@@ -145,14 +145,3 @@ def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwe
     recipe = load_recipe("memory", model=str(model))
     with pytest.raises(ConfigError, match=r"rewrites history.*model\.keep_history = true"):
         run_recipe(recipe, out=tmp_path / "run")
-
-
-def test_a_teacher_that_is_switched_on_brings_its_student_into_the_tables(qwen: Path) -> None:
-    """The recipe of rows with a chat model has no SFT; with a teacher, base and GRPO stood there without it."""
-    rows = f"jsonl:{EXCERPT}"
-    plain = load_recipe(rows, model=str(qwen)).eval
-    taught = load_recipe(rows, model=str(qwen), changes=["teach.enabled=true"]).eval
-    assert (plain.policies, plain.pairs) == (("base", "grpo", "grpo-greedy"), ("grpo-base",))
-    assert (taught.policies, taught.pairs) == (("base", "sft", "grpo", "grpo-greedy"), ("grpo-base", "grpo-sft"))
-    own = ["teach.enabled=true", 'eval.policies=["grpo"]', "eval.pairs=[]"]
-    assert load_recipe(rows, model=str(qwen), changes=own).eval.policies == ("grpo",)

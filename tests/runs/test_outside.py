@@ -80,11 +80,6 @@ def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(
     assert sum(record["kind"] == "step" for record in records) == 2
 
 
-def test_without_a_tracker_none_is_written(warm_started: Path, tmp_path: Path) -> None:
-    gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", *changes())
-    assert not (tmp_path / "run" / "tensorboard").exists()
-
-
 def test_a_recipe_names_trackers_and_changing_them_does_no_stage_again() -> None:
     recipe = load_recipe("rhythm", changes=['trackers=["tensorboard", "wandb"]'])
     assert recipe.trackers == ("tensorboard", "wandb")
@@ -129,11 +124,3 @@ def test_missing_bitsandbytes_is_said_before_anything_is_done(monkeypatch: pytes
 def test_a_sampler_needs_its_settings_and_no_others(change: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_recipe("rhythm", changes=change)
-
-
-def test_a_sampler_that_is_not_there_is_said_at_once(warm_started: Path, tmp_path: Path) -> None:
-    served = ["grpo.sampler=http", "grpo.sampler_url=http://127.0.0.1:1/v1", "grpo.correction=truncate"]
-    words = [word for change in served for word in ("--set", change)]
-    with pytest.raises(ConfigError, match=r"does not list models.*gradus serve"):
-        gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", *changes(), *words)
-    assert not (tmp_path / "run").exists()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from types import SimpleNamespace
 
 import pytest
 
-from gradus.core.terminal import Terminal
 from gradus.runs import progress
 
 
@@ -35,13 +33,3 @@ def test_quick_work_and_quiet_commands_say_nothing(monkeypatch: pytest.MonkeyPat
     with progress.progress_bar("evaluate", 0, "episodes") as advance:
         advance(1, 2)
     assert not capsys.readouterr().err
-
-
-def test_a_bar_stays_on_one_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch):
-    """The unit stood on three lines, a few letters each."""
-    out = io.StringIO()
-    narrow = Terminal(file=out, force_terminal=True, width=60, color_system=None)
-    monkeypatch.setattr(progress, "Terminal", lambda **_: narrow)
-    with progress.progress_bar("in-distribution · grpo-greedy", 128, "episodes") as advance:
-        advance(64, 128)
-    assert re.search(r"grpo-greedy .*64/128 .*episodes/s", out.getvalue())

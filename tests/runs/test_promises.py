@@ -7,7 +7,6 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from gradus.runs.recipe.promises import Promise, check_promises
-from gradus.runs.stages.doctor import diagnoses_table
 from gradus.runs.stages.summary import show_promises
 
 RESULTS = {
@@ -60,23 +59,3 @@ def test_a_missed_promise_comes_with_advice(tmp_path):
     quick = Console(file=StringIO(), width=200)
     show_promises(quick, judged, tmp_path, quick=True)
     assert quick.file.getvalue() == "what the recipe promises: not checked at toy size\n"
-
-
-def test_promises_keep_their_words_and_brackets_at_80_columns(tmp_path):
-    """The name of a policy was cut in its column, and a word in brackets was taken for markup."""
-    console = Console(file=StringIO(), width=80)
-    promise = Promise(
-        text="above [any] rule", condition="in-distribution", pair="grpo - heuristic+constant", bound="low", above=0
-    )
-    show_promises(console, check_promises([promise], RESULTS, "v3"), tmp_path)
-    said = console.file.getvalue()
-    assert "above [any] rule" in said
-    assert "heuristic+constant" in said
-
-
-def test_brackets_in_a_diagnosis_are_no_markup():
-    console = Console(file=StringIO(), width=200)
-    diagnosis = {"rule": "r", "severity": "warn", "evidence": "[tone] of [/b] carries all", "remedy": "look"}
-    for part in diagnoses_table({"status": "warn", "summary": "", "diagnoses": [diagnosis]}):
-        console.print(part)
-    assert "[tone] of [/b]" in console.file.getvalue()

@@ -68,11 +68,6 @@ def test_every_stage_leaves_what_it_promises(run):
         assert (run / name).is_file(), name
 
 
-def test_the_report_names_the_model(run):
-    """It said llama, the architecture of every nano model."""
-    assert "<span>model nano</span>" in (run / "report.html").read_text(encoding="utf-8")
-
-
 def test_results_have_the_schema_that_machines_read(run):
     results = json.loads((run / "results.json").read_text())
     assert results["schema"] == 2
@@ -95,15 +90,6 @@ def test_base_is_the_model_that_the_run_began_with(run):
     assert base[0] == base[1]
     with pytest.raises(ConfigError, match="unknown policy 'base'"):
         gradus.evaluate(["heuristic", "base"], env="rhythm", episodes=3)
-
-
-def test_what_reads_a_run_ends_with_the_next_command(run):
-    again = f"other={run}"
-    for words, following in (
-        (["report", str(run)], f"next: gradus show {run} --last"),
-        (["compare", str(run), again], f"next: gradus compare {run} {again} --report compare.html"),
-    ):
-        assert CliRunner().invoke(app, words).stderr.splitlines()[-1] == following
 
 
 def test_the_recipe_that_was_stored_makes_the_same_run(run):
@@ -240,12 +226,3 @@ def test_too_few_rows_fail_before_anything_is_done(tmp_path):
     with pytest.raises(ConfigError, match="no task left to train on"):
         run_recipe(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run" / "state.json").exists()
-
-
-def test_a_runs_model_is_loaded_where_its_rows_have_no_name(tmp_path):
-    """`base` of a run on rows in memory could not be evaluated in another session, though the rows were given there."""
-    (tmp_path / "recipe.toml").write_text('environment = "rows-of-another-session"\n[model]\npath = "nowhere/model"\n')
-    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
-    assert recipe.loading(one_turn=True)["keep_history"]
-    with pytest.raises(ConfigError, match="unknown environment"):
-        load_recipe(None, path=tmp_path / "recipe.toml").loading()

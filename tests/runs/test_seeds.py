@@ -17,21 +17,17 @@ import pytest
 from rich.console import Console
 
 import gradus
-from gradus.core import ConfigError, GradusError, StorageError
+from gradus.core import ConfigError, StorageError
 from gradus.core.printing import STRICT_VARIABLE
-from gradus.environments.registry import load as load_environment
 from gradus.evidence.reports import write_report
-from gradus.evidence.reports.run_files import seed_folders
 from gradus.runs.comparison import compare_runs, named_runs
-from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages import seed_processes
-from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.runner import run_recipe
 from gradus.runs.stages.seed_processes import train_beside
-from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe, shared_settings
+from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe
 from gradus.sandbox.locks import FolderLock
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
@@ -87,18 +83,6 @@ def test_results_are_over_seeds_and_say_what_each_came_to(folder: Path) -> None:
     pair = condition["pairs"]["grpo - sft"]["reward"]
     assert pair["by_seed"] == [each["pairs"]["grpo - sft"]["reward"]["mean"] for each in own]
     assert pair["episodes"] == 8
-
-
-def test_of_several_seeds_it_is_said_which_one_is_taken(
-    folder: Path, recipe: Recipe, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = load_environment(recipe.environment)
-    make_policy(spec, str(folder))
-    assert f"{folder} holds several seeds; the model is that of {folder / 'seed-0'}\n" == capsys.readouterr().err
-    make_policy(spec, str(folder / "seed-1"))
-    assert capsys.readouterr().err == ""
-    with pytest.raises(ConfigError, match="a run keeps its models in best and final"):
-        make_policy(spec, str(folder / "seed-0" / "grpo" / "checkpoints"))
 
 
 def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> None:
@@ -171,22 +155,6 @@ def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
         run_seeds(recipe, seeds=2, out=folder / "seed-0")
     with pytest.raises(ConfigError, match="without seeds"):
         gradus.run("rhythm", parallel=2)
-
-
-@pytest.mark.parametrize(
-    ("last", "goes_on"), [("ConfigError: other settings; --redo", False), ("TrainingError: it diverged", True)]
-)
-def test_the_same_command_is_advised_only_if_it_goes_on(
-    last: str, goes_on: bool, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seed that was refused for its settings is refused again."""
-    ended = SimpleNamespace(stdout=[last], wait=lambda: 3, kill=lambda: None)
-    monkeypatch.setattr(seed_processes, "_start", lambda *_, **__: ended)
-    with pytest.raises(GradusError) as failed:
-        train_beside({tmp_path / "seed-0": recipe}, tmp_path, 1, redo=False, console=Console(quiet=True))
-    assert last in str(failed.value)
-    assert ("the same command goes on" in str(failed.value)) is goes_on
-    assert isinstance(failed.value, ConfigError) is not goes_on
 
 
 def test_a_seed_that_starts_while_the_others_are_ended_is_ended_too(
@@ -268,22 +236,3 @@ def test_a_stages_own_seed_moves_on_with_the_runs(recipe: Recipe) -> None:
     judged = load_recipe(f"{OWN}:spec", changes={**SMALL, "eval.seed": 9})
     assert [seed_recipe(judged, seed).eval.seed for seed in (0, 1)] == [9, 9]
     assert all("seed" not in each.sft.model_fields_set for each in made)
-
-
-@pytest.mark.parametrize(
-    "changes", [{"stepping.episode_seconds": 1.0, "stepping.threads": True}, {"weights.soon": 3.0}]
-)
-def test_what_changes_the_shared_episodes_is_noticed(recipe: Recipe, tmp_path: Path, changes: dict[str, Any]) -> None:
-    def selected(recipe: Recipe) -> dict[str, Any]:
-        return shared_settings(RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True)))
-
-    assert selected(load_recipe(f"{OWN}:spec", changes={**SMALL, **changes})) != selected(recipe)
-    given = load_recipe(f"{OWN}:spec", changes={**SMALL, "model.path": "m", "grpo.sampling.temperature": 0.5})
-    assert {"model", "grpo"} <= set(selected(given)) - set(selected(recipe))
-
-
-def test_seeds_below_zero_are_runs_too(tmp_path: Path) -> None:
-    for name in ("seed--1", "seed-0", "seed-old"):
-        (tmp_path / name).mkdir()
-    assert list(seed_folders(tmp_path)) == ["seed -1", "seed 0"]
-    assert list(gradus.Run(tmp_path).seeds) == [-1, 0]

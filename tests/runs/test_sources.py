@@ -12,8 +12,7 @@ import gradus
 from gradus import environments
 from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.commands.training import make_recipe
-from gradus.core import ConfigError, EnvironmentFault
-from gradus.runs import replay
+from gradus.core import ConfigError
 from gradus.runs.own_code import code_digest
 from gradus.runs.replay import replay_elsewhere
 from gradus.runs.stages.context import RunContext, section_of
@@ -190,17 +189,6 @@ def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
     assert known_elsewhere(make_recipe("arithmetic"))
 
 
-def test_rows_are_read_once_to_tell_how_the_template_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stage asks; with a pretrained model each read all rows again."""
-    recipe = make_recipe("arithmetic", settings=[f"model.path={tmp_path}"])
-    read: list[str] = []
-    load = environments.load
-    monkeypatch.setattr("gradus.environments.load", lambda name: read.append(name) or load(name))
-    assert recipe.template() == recipe.template()
-    assert recipe.template()["keep_history"]
-    assert read == ["arithmetic"]
-
-
 def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,10 +197,3 @@ def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
     Path("numbers.py").write_text("raise RuntimeError('not this one')\n")
     spec = environments.load("arithmetic")
     assert len(replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)) == 2
-
-
-def test_another_process_that_takes_too_long_is_a_fault_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_SECONDS", 0.001)
-    spec = environments.load("arithmetic")
-    with pytest.raises(EnvironmentFault, match=r"arithmetic could not be rolled out .* more than 0.001 s"):
-        replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)

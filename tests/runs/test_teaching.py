@@ -44,13 +44,6 @@ def test_workers_write_the_same_file(tmp_path: Path):
     assert told[-5:] == [(done, 390) for done in (134, 198, 262, 326, 390)]
 
 
-def test_no_worker_at_all_is_refused(tmp_path: Path):
-    spec = load("arithmetic")
-    with pytest.raises(ConfigError, match="workers must be at least 1 and at most 1,024, got 0"):
-        teach(spec, make_policy(spec, "gold"), episodes=2, path=tmp_path / "x", grader=spec.grader(), workers=0)
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find a process's children")
 def test_workers_end_with_the_process_that_is_killed(tmp_path: Path):
     path = tmp_path / "t.jsonl"
@@ -169,12 +162,6 @@ def test_an_episode_that_a_context_limit_ended_is_done(tmp_path: Path) -> None:
     assert (first.rolled_out, first.failed) == (4, 0)
     assert (second.rolled_out, second.failed, second.episodes) == (0, 0, 4)
     assert {episode.stop for episode in read_episodes(tmp_path / "t.jsonl").episodes} == {StopReason.TOKEN_LIMIT}
-
-
-def test_half_a_character_costs_its_own_episode(tmp_path: Path):
-    summary = taught(tmp_path / "t.jsonl", Moody(odd={5}))
-    assert summary.failed == 1
-    assert numbers(tmp_path / "t.jsonl") == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
 
 def test_a_damaged_line_is_one_task_to_do_again(tmp_path: Path):

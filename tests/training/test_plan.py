@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from tiny_qwen2 import make_tiny_qwen2
-from transformers import AutoModelForCausalLM, Gemma2Config
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 import gradus
@@ -37,7 +37,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.throughput import training_flops
-from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 
 GPU = Hardware(
     name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0
@@ -83,19 +82,6 @@ def test_the_arithmetic_of_a_step_is_that_of_its_passes(tmp_path: Path) -> None:
     assert make_plan(shape, config.model_copy(update={"optimizer": "adamw"}), lengths, counted).seconds["update"] == 0
 
 
-def test_processes_on_a_cpu_hold_a_model_each() -> None:
-    cpu, one = replace(GPU, kind="cpu"), preset("cpu", groups=8, group_size=8)
-    two = one.model_copy(update={"processes": 2})
-    alone, _ = memory_forecast(THREE_B, one, LENGTHS, cpu)
-    both, _ = memory_forecast(THREE_B, two, LENGTHS, cpu)
-    others = both.pop("other processes")
-    assert others == sum(both.values())
-    assert both["weights"] == alone["weights"]
-    assert memory_forecast(THREE_B, two, LENGTHS, GPU) == memory_forecast(THREE_B, one, LENGTHS, GPU)
-    ahead = {"async_level": 1, "correction": "truncate"}
-    assert "other processes" not in memory_forecast(THREE_B, two.model_copy(update=ahead), LENGTHS, cpu)[0]
-
-
 def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
     folder = make_tiny_qwen2(tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(folder)
@@ -105,20 +91,6 @@ def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
     assert (shape.layers, shape.kv, shape.vocabulary, shape.context) == (2, 16, 320, 512)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_shape(tmp_path / "nowhere")
-
-
-def test_logits_of_a_model_that_caps_them_are_kept_on_a_cpu(tmp_path: Path) -> None:
-    cpu, config = replace(GPU, kind="cpu"), preset("cpu", groups=1, group_size=2)
-    few = Lengths(prompt=8, answer=4)
-    plain, _ = memory_forecast(THREE_B, config, few, cpu)
-    capped, _ = memory_forecast(replace(THREE_B, finishes_logits=True), config, few, cpu)
-    assert plain["logits"] == 4 * THREE_B.hidden * THREE_B.vocabulary
-    assert capped["logits"] == 5 * 4 * 2 * 4 * THREE_B.vocabulary
-    many, _ = memory_forecast(replace(THREE_B, finishes_logits=True), config, LENGTHS, cpu)
-    assert many["logits"] == plain["logits"] + 5 * 4 * MAX_LOGITS
-    for cap, expected in ((30.0, True), (None, False)):
-        Gemma2Config(num_hidden_layers=1, final_logit_softcapping=cap, vocab_size=64).save_pretrained(tmp_path)
-        assert read_shape(tmp_path).finishes_logits is expected
 
 
 def test_a_config_that_would_be_made_for_ever_is_refused(tmp_path: Path) -> None:
@@ -159,16 +131,6 @@ def test_every_preset_of_a_gpu_fits_what_its_summary_says() -> None:
     assert any("of 22.0 GiB" in text for _, text in as_rows(plan))
 
 
-@pytest.mark.parametrize(("hours", "says"), [(0.002, "under 1 min"), (0.081, "5 min"), (2.25, "2.2 h")])
-def test_a_forecast_says_that_it_is_of_grpo_alone_and_in_fitting_units(hours: float, says: str) -> None:
-    """Five minutes stood there as 0.08 h, and a nano model as 0.00 GiB; audit, teaching, SFT and evaluation seemed to be in it."""
-    plan = make_plan(THREE_B, GrpoConfig(), LENGTHS, GPU)
-    of_a_step = {"rollout": 3600 * hours / plan.steps}
-    rows = dict(as_rows(replace(plan, seconds=of_a_step, memory={"weights": 3e6, "cache": 3e9})))
-    assert rows[f"GRPO, {plan.steps} steps"] == f"{says}; audit, teaching, SFT and evaluation come on top"
-    assert (rows["memory: weights"], rows["memory: cache"]) == ("2.9 MiB", "2.79 GiB")
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -182,14 +144,6 @@ def test_what_does_not_fit_names_the_setting(changes: dict[str, object], said: s
     lengths = replace(LENGTHS, answer=config.sampling.max_new_tokens)
     with pytest.raises(ConfigError, match=said):
         check_fits(make_plan(THREE_B, config, lengths, GPU), config)
-
-
-def test_no_setting_is_named_that_is_set_already() -> None:
-    """It said to set gradient_checkpointing, which was set."""
-    config = preset("small-gpu", groups=2, group_size=2, token_budget=1024, batch_size=1, kv_cache_tokens=1024)
-    endless, lengths = replace(THREE_B, context=None), replace(LENGTHS, answer=900_000)
-    with pytest.raises(ConfigError, match="while training; lower sampling"):
-        check_fits(make_plan(endless, config, lengths, GPU), config)
 
 
 def test_what_is_proposed_fits_in_every_case() -> None:
@@ -241,11 +195,6 @@ def test_settings_are_fitted_to_a_card(gib: int, adapters: bool) -> None:
     for name in ("token_budget", "gradient_checkpointing", "batch_size", "lora"):
         if any(each.startswith(f"grpo.{name}=") for each in changed):
             assert getattr(recipe.grpo, name) == getattr(fitted, name)
-
-
-def test_what_fits_already_is_left_alone() -> None:
-    config = preset("small-gpu")
-    assert fit_to_memory(THREE_B, config, LENGTHS, GPU)[1:] == (config, [])
 
 
 def test_the_command_plans_a_recipe_on_its_own_prompts(tmp_path: Path) -> None:
@@ -312,19 +261,6 @@ def test_every_term_is_counted() -> None:
     assert max(caches[1:]) < caches[0] / 5
     large = memory_forecast(THREE_B, preset("small-gpu", token_budget=16_384), LENGTHS, GPU)[0]
     assert large["logits"] < 4 * THREE_B.vocabulary * THREE_B.hidden
-
-
-def test_with_a_server_this_process_samples_for_validation_alone() -> None:
-    """The forecast held the cache of all episodes, and refused runs that vLLM would have sampled on another card."""
-    lengths = replace(LENGTHS, answer=16_000)
-    served = {"sampler": "vllm", "sampler_url": "http://localhost:8000/v1", "correction": "truncate"}
-    size = {"groups": 16, "group_size": 16, "sampling": {"max_new_tokens": 16_000}}
-
-    def cache(**changes: object) -> float:
-        return memory_forecast(THREE_B, preset("small-gpu", **size, **changes), lengths, GPU)[0].get("cache", 0.0)
-
-    assert cache(**served, validation_tasks=32) == pytest.approx(cache() / 8)
-    assert cache(**served, validation_every=0) == 0
 
 
 def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

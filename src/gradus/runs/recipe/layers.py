@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,15 @@ def changes_of(table: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> changes_of({"seed": 3, "grpo": {"lr": 0.1, "sampling": {"top_k": 5}}})
     {'seed': 3, 'grpo.lr': 0.1, 'grpo.sampling': {'top_k': 5}}
+    >>> changes_of({"adaptive": {}})
+    {'adaptive': {}}
     """
     changes: dict[str, Any] = {}
     for name, value in table.items():
-        inside = {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, Mapping) else {name: value}
-        changes |= inside
+        section = value if isinstance(value, Mapping) else {}
+        changes |= {f"{name}.{key}": each for key, each in section.items()} or {
+            name: value
+        }  # [adaptive] alone says something
     return changes
 
 
@@ -82,7 +87,7 @@ def _set(table: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(f"{dotted}: {'.'.join(way[: index + 1])} is a value, not a table")
     key: Any = _place(inside, last, dotted) if isinstance(inside, list) else last
     if value is not None:
-        inside[key] = value
+        inside[key] = deepcopy(value)  # a later layer may change a part of it
     elif isinstance(inside, list):
         del inside[key]
     else:
