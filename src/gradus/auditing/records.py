@@ -65,7 +65,7 @@ class PanelEpisodes:
 
     @property
     def is_graded(self) -> bool:
-        """Whether any episode got a reward."""
+        """Returns whether any episode got a reward."""
         return any(reward is not None for name in self.episodes for reward in self.rewards(name))
 
     def true_rewards(self, name: str) -> list[float | None]:

@@ -74,7 +74,7 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
 
 
 def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
-    """Whether these few answers are all that there are, as the moves of a game. What else is said there is invalid, or a random move."""
+    """Returns whether these few answers are all that there are, as the moves of a game. What else is said there is invalid, or a random move."""
     plain = not any(_forms(answer) for answer in answers)
     return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
 

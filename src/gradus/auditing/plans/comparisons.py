@@ -77,7 +77,7 @@ def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
 
 
 def _is_level(aim: Paired) -> bool:
-    """Whether the true reward is known to be the same on both sides, so that there is no step to see."""
+    """Returns whether the true reward is known to be the same on both sides, so that there is no step to see."""
     return aim.ties == aim.n >= ENOUGH
 
 

@@ -1,4 +1,4 @@
-"""Whether the same seed is the same episode: again, after others, beside others, and in another process."""
+"""Returns whether the same seed is the same episode: again, after others, beside others, and in another process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def not_deterministic(
 
 
 def _seeds_differ(episodes: Sequence[Episode]) -> bool:
-    """Whether two tasks answered the same answers in different ways: a hidden state shows itself to an answer that asks for it."""
+    """Returns whether two tasks answered the same answers in different ways: a hidden state shows itself to an answer that asks for it."""
     seen: dict[tuple[str, ...], tuple[int, object]] = {}
     for episode in episodes:
         said: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ class HonestCurve:
 
     @property
     def is_known(self) -> bool:
-        """Whether the true reward of honest episodes is known. If not, no reward can be called unearned."""
+        """Returns whether the true reward of honest episodes is known. If not, no reward can be called unearned."""
         return all(self.curves)
 
     @property

@@ -109,12 +109,12 @@ class Ground:
 
     @property
     def is_usable(self) -> bool:
-        """Whether gold earns more than something else, so that other answers can be held against it."""
+        """Returns whether gold earns more than something else, so that other answers can be held against it."""
         return bool(self.bases) and self.span > 0
 
     @property
     def are_programs(self) -> bool:
-        """Whether the gold answers are Python programs."""
+        """Returns whether the gold answers are Python programs."""
         return are_programs(self.tasks)
 
     def enter(self, check: str) -> None:
@@ -171,7 +171,7 @@ class Ground:
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
-    """Whether the gold answers are Python programs: they define, import or print something."""
+    """Returns whether the gold answers are Python programs: they define, import or print something."""
     others = Others(golds=[])
     return bool(tasks) and all(Gold(task=task, others=others).kind == "program" for task in tasks[:_LEAST_TASKS])
 
@@ -238,7 +238,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:
 
 
 def _with_canaries(ground: Ground) -> Ground:
-    """Whether answers are executed, by code that writes a file. Those that run decide that all answers are asked in the sandbox."""
+    """Returns whether answers are executed, by code that writes a file. Those that run decide that all answers are asked in the sandbox."""
     scorer, tasks = ground.scorer, ground.tasks[:2]
     rows = [
         (name, task, make(ground.golds[task.key], child_rng(ground.seed, name)) or "")

@@ -34,7 +34,7 @@ class Wrong:
     rule: Callable[[str], object] | None = None
 
     def is_settled(self, prompt: str) -> bool:
-        """Whether the answer is surely wrong for a task that asks this."""
+        """Returns whether the answer is surely wrong for a task that asks this."""
         return self.settled or (self.rule is not None and bool(self.rule(prompt)))
 
 
@@ -121,7 +121,7 @@ _IN_ORDER = re.compile(
 
 
 def _wants_order(prompt: str) -> bool:
-    """Whether the question demands that the answer has an order; a word such as "increasing" alone may speak of the task."""
+    """Returns whether the question demands that the answer has an order; a word such as "increasing" alone may speak of the task."""
     if re.search(rf"(?i){ANY_ORDER}", prompt):
         return False
     sentences = re.split(r"[!?\n]|\.(?!\d)", prompt)

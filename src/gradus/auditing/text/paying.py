@@ -74,7 +74,7 @@ def evolved_answers(ground: Ground, known: Sequence[Rate], *, budget: int | None
 
 
 def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
-    """Whether one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
+    """Returns whether one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
         why = "none of these answers could be asked of these tasks"
         if name == "evolved answers":
@@ -202,7 +202,7 @@ def _key(ground: Ground, probe: Probe) -> str:
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
-    """Whether a wrong answer earns what a right one does, or hardly less than what was changed would cost."""
+    """Returns whether a wrong answer earns what a right one does, or hardly less than what was changed would cost."""
     base = ground.bases.get(probe.task.key)
     if base is None or probe.value is None or base.gold - base.silence < LEAST_EFFECT * ground.span:
         return False
@@ -221,7 +221,7 @@ def right_answers(ground: Ground) -> Result:
 
 
 def is_refused(probe: Probe, ground: Ground) -> bool:
-    """Whether a right answer earns less than half of what it should."""
+    """Returns whether a right answer earns less than half of what it should."""
     base = ground.bases.get(probe.task.key)
     if base is None or probe.error:
         return False

@@ -87,7 +87,7 @@ class Scorer:
         return scores
 
     def can_confine(self) -> bool:
-        """Whether the sandbox works on this machine."""
+        """Returns whether the sandbox works on this machine."""
         return sandbox_works()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Scorer:
         return score
 
     def _is_over(self) -> bool:
-        """Whether no more answers are asked for now; ``stopped`` says why."""
+        """Returns whether no more answers are asked for now; ``stopped`` says why."""
         if self.hangs >= self.hangs_allowed:
             self.stopped = f"{self.hangs} calls hung"
         elif self.spent >= self._share * self.limit:

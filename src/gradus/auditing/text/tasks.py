@@ -187,7 +187,7 @@ def _around(gold: str, text: str) -> tuple[str, str]:
 
 
 def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
-    """Whether the grader is reward functions over rows: they see question, completion and columns, never the environment's own judge."""
+    """Returns whether the grader is reward functions over rows: they see question, completion and columns, never the environment's own judge."""
     return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
 
 
