@@ -1,5 +1,6 @@
 """The words of the domain and the promises between the parts. Standard library only."""
 
+from gradus.core.calls import blank_thoughts, without_thoughts
 from gradus.core.errors import (
     ConfigError,
     ContextLengthError,
@@ -10,6 +11,8 @@ from gradus.core.errors import (
     StorageError,
     TemporaryFault,
 )
+from gradus.core.files import parse_json_lines, read_text, write_text
+from gradus.core.printing import beginning
 from gradus.core.protocols import (
     Environment,
     EpisodeStart,
@@ -38,6 +41,7 @@ from gradus.core.records import (
     Usage,
 )
 from gradus.core.seeds import child_rng, child_seed
+from gradus.core.servers import ChatOptions
 from gradus.core.spec import (
     AuditHints,
     Condition,
@@ -51,10 +55,12 @@ from gradus.core.spec import (
     ViewPanel,
     Vocabulary,
 )
+from gradus.core.values import whole_characters
 
 __all__ = [
     "Action",
     "AuditHints",
+    "ChatOptions",
     "Condition",
     "ConfigError",
     "ContextLengthError",
@@ -95,6 +101,13 @@ __all__ = [
     "Usage",
     "ViewPanel",
     "Vocabulary",
+    "beginning",
+    "blank_thoughts",
     "child_rng",
     "child_seed",
+    "parse_json_lines",
+    "read_text",
+    "whole_characters",
+    "without_thoughts",
+    "write_text",
 ]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, Observation
-from gradus.core.files import parse_json_lines, read_text
+from gradus.core import ConfigError, EnvironmentFault, Observation, parse_json_lines, read_text
 from gradus_worlds.memory.cutting import cut_line, sentences, speaker_of
 from gradus_worlds.memory.showing import SHOWN, show_chunk
 from gradus_worlds.memory.store.durable import DurableMemory

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core import Span, Vocabulary
-from gradus.core.calls import blank_thoughts
+from gradus.core import Span, Vocabulary, blank_thoughts
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus.core.calls import without_thoughts
+from gradus.core import without_thoughts
 from gradus_worlds.memory.readers.claims import claim_of
 from gradus_worlds.memory.readers.free_text import DATE, about, asked_of, bare, values_in
 from gradus_worlds.memory.store.memory import Memory

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gradus.core import EnvironmentFault
-from gradus.core.servers import ChatOptions
+from gradus.core import ChatOptions, EnvironmentFault
 from gradus_worlds.memory.readers.reading import Chat
 
 KEPT = 65_536  # answers; temperature 0 gives the same one again, and many memories show a reader the same notes

@@ -10,10 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradus.core import StorageError
-from gradus.core.files import write_text
-from gradus.core.printing import beginning
-from gradus.core.values import whole_characters
+from gradus.core import StorageError, beginning, whole_characters, write_text
 from gradus_worlds.memory.store.entries import Entry, Operation, RefusedCall
 from gradus_worlds.memory.store.ranking import Matches, rank_banks, rank_entries
 from gradus_worlds.memory.store.schema import NINE_BANKS, SCHEMAS, Schema

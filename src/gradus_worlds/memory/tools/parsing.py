@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core.calls import blank_thoughts
+from gradus.core import blank_thoughts
 
 MAX_CALLS = 64
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core.values import whole_characters
+from gradus.core import whole_characters
 from gradus_worlds.memory.store.entries import Entry, RefusedCall
 from gradus_worlds.memory.store.memory import Memory, check_number
 from gradus_worlds.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
