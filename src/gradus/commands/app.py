@@ -27,7 +27,7 @@ from gradus.version import __version__
 
 CODES = (
     "Exit codes: 0 done, healthy or pass; 1 a verdict of fail, or warnings; 2 the verdict unresolved of an audit, or stop of the doctor; "
-    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C; 141 if whoever read the output did not want the rest."
+    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C; 141 if the reader of the output closed it."
 )
 _BAD_INPUT = 3
 _INTERRUPTED = 130
@@ -153,7 +153,7 @@ def _end_at_ctrl_c() -> None:
 
 
 def _refuse_odd_bytes(words: list[str]) -> None:
-    """What is no text here could be written into no file, and read by no tokenizer. Raises ConfigError."""
+    """Refuses words that are not text: no file could hold them. Raises ConfigError."""
     for word in words:
         if any("\ud800" <= letter <= "\udfff" for letter in word):
             shown = os.fsencode(word)
@@ -172,7 +172,7 @@ def _ordered(words: list[str]) -> list[str]:
 
 
 def _stopped(words: list[str]) -> str:
-    """What continues a command that Ctrl-C stopped."""
+    """Returns the line that names the way on from a command that Ctrl-C stopped."""
     command = next((word for word in words if not word.startswith("-")), "")
     if command in ("sft", "grpo") and "--resume" not in words:
         words = [*words, "--resume"]

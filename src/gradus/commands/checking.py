@@ -1,4 +1,4 @@
-"""What can be known before a run: what would go wrong (check), and what it will take (plan)."""
+"""Foresees a run: its faults (check), and its memory, time and money (plan)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Checklist(Shown):
-    """What would go wrong in a run, with a remedy for each. ``status`` is ``pass``, ``warn`` or ``fail``."""
+    """The faults of a run that has not begun, with a remedy for each. ``status`` is ``pass``, ``warn`` or ``fail``."""
 
     findings: Sequence[Finding]
 

@@ -69,7 +69,7 @@ class Scores(Shown):
 
     @property
     def first_failure(self) -> str:
-        """What went wrong in the first episode that failed or could not be graded, or an empty text."""
+        """The error of the first episode that failed or could not be graded, or an empty text."""
         from gradus.evidence.evaluation import first_failure
 
         return first_failure(self.episodes)

@@ -51,7 +51,7 @@ class StoredEpisodes(Shown):
         return records.get("", records)
 
     def tables(self) -> Sequence[Any]:
-        """What was seen, answered, rewarded and believed."""
+        """Each episode: observations, answers, rewards and beliefs."""
         from rich.rule import Rule
 
         from gradus.evidence.reports import show_differences, show_episode

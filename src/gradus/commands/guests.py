@@ -1,4 +1,4 @@
-"""What a guest's own commands need: options, output, and a policy by its name.
+"""Tools for the commands of a guest: options, output, and a policy by its name.
 
 A package adds commands with an entry point of the group ``gradus.commands``. Its value is a Typer app; the entry point's name is the
 command's. The app's module is imported whenever ``gradus`` starts, so it must import nothing heavy at its top.

@@ -116,7 +116,7 @@ class Sampling(TypedDict, total=False):
 
 
 class StageOptions(TypedDict, total=False):
-    """What a recipe is made from, but for the model."""
+    """The options that make a recipe, without the model."""
 
     recipe: Recipe
     rewards: Rewards
@@ -155,13 +155,13 @@ class StageOptions(TypedDict, total=False):
 
 
 class RecipeOptions(StageOptions, total=False):
-    """What a recipe is made from."""
+    """The options that make a recipe."""
 
     model: Model
 
 
 class TrainOptions(StageOptions, total=False):
-    """What a run of all stages is told, but for the model."""
+    """The options of a run of all stages, without the model."""
 
     out: Annotated[
         str | Path | None,
@@ -185,4 +185,4 @@ class TrainOptions(StageOptions, total=False):
 
 
 class RunOptions(TrainOptions, RecipeOptions, total=False):
-    """What a run of all stages is told."""
+    """The options of a run of all stages."""

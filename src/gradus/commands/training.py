@@ -256,7 +256,7 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
 
 
 def _is_recipe(data: Any) -> bool:
-    """True for a TOML file, and for the name of a recipe that comes with Gradus and is no environment's."""
+    """True for a TOML file, and for the name of a recipe that comes with Gradus, unless an environment has it."""
     from gradus import environments
     from gradus.runs.recipe.tables import own_recipes
 
