@@ -51,6 +51,7 @@ assert gradus.audit(Doors, episodes=8, budget=1700).verdict in ("pass", "fail", 
 scores = gradus.evaluate("gold", "random", env="arithmetic", conditions=["held-out"], episodes=6)
 assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
 scores.report("scores.html")
+gradus.load_environment("shop").make().reset(seed=0)
 try:
     gradus.run("arithmetic", quick=True, out="run")
 except ConfigError as error:

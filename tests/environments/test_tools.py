@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,6 +14,7 @@ from gradus import FunctionPolicy, environments
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, StopReason, ToolCall
 from gradus.core.calls import write_calls
 from gradus.environments.tools import Tool, ToolEnvironment, tool_environment
+from gradus.environments.tools.schema import function_schema
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
 from gradus.runs.recipe.first import write_first_recipe
@@ -231,3 +233,38 @@ def _said_with_hash_seed(code, seed):
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     ).stdout
+
+
+def test_a_function_is_described_as_transformers_describes_it():
+    from transformers.utils import get_json_schema
+
+    def book(self, room: int, names: list[str], kind: Literal["day", "night"] = "day", note: str | None = None) -> bool:
+        """Book a room.
+
+        It is paid later.
+
+        Args:
+            room: The number of the room,
+                as it stands on the door.
+            names: Who comes.
+            kind: Of stay.
+            note: For the desk.
+
+        Returns:
+            Whether it is free.
+        """
+        return True
+
+    def mixed(a: dict[str, float], b: int | str, c: list[int] | str) -> None:
+        """Take all.
+
+        Args:
+            a: Weights.
+            b: A number or a name.
+            c: Either.
+        """
+
+    for function in (book, mixed, Desk.note):
+        theirs = get_json_schema(function)
+        theirs["function"].pop("return", None)
+        assert json.dumps(function_schema(function)) == json.dumps(theirs)

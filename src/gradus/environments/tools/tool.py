@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault
+from gradus.environments.tools.schema import function_schema
 from gradus.sandbox.command import run_python
 
 _SHOWN = 4000  # characters of output that a model reads
@@ -41,23 +42,13 @@ def as_tool(function: Callable[..., Any]) -> Tool:
 
 @lru_cache(maxsize=512)
 def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
-    from transformers.utils.chat_template_utils import (
-        DocstringParsingException,
-        TypeHintParsingException,
-        get_json_schema,
-    )
-
     name = getattr(function, "__name__", repr(function))
     try:
-        schema = get_json_schema(function)
-    except (DocstringParsingException, TypeHintParsingException) as error:
+        return function_schema(function)
+    except (ValueError, NameError, TypeError) as error:
         raise ConfigError(
             f"the tool {name} cannot be described: {error}. Give it type hints, a docstring and a line for each argument under Args:"
         ) from error
-    return {
-        "type": "function",
-        "function": {key: value for key, value in schema["function"].items() if key != "return"},
-    }
 
 
 def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
