@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -504,3 +505,18 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         for _ in range(2):
             data: Any = environments.load(f"jsonl:{file}").data_set
             assert {item.answer for item in data.splits["train"]} == {answer}
+
+
+def test_rows_of_a_sorted_file_are_judged_on_all_of_their_labels(tmp_path: Path) -> None:
+    """60 held-out tasks of a file that was sorted by its label were 50 of the first label and 10 of the second."""
+    rows = [{"question": f"message {number} of {label}", "answer": label} for label in "abcd" for number in range(300)]
+    orders: list[list[str]] = []
+    for order in (rows, rows[::-1]):
+        (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in order))
+        spec = environments.load(f"jsonl:{tmp_path / 'rows.jsonl'}")
+        asked = [spec.data_set.item("held-out", task.seed) for task in spec.tasks("held-out", 40)]
+        assert all(7 <= count <= 13 for count in Counter(item.answer for item in asked).values()), order[0]
+        assert len({item.answer for item in asked}) == 4
+        orders.append([item.question for item in asked])
+    assert orders[0] == orders[1]
+    assert "4 different answers" in spec.conditions["held-out"].summary

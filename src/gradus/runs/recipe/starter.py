@@ -24,14 +24,18 @@ _NANO: dict[str, Any] = {
         "lr": 6e-4, "max_steps": 60, "groups": 16, "group_size": 8, "token_budget": 16384, "validation_every": 20,
         "validation_tasks": 32, "sampling": {"max_new_tokens": 32},
     },
-    "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft"], "episodes": 200},
+    "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft", "grpo-greedy-sft-greedy"], "episodes": 200},
 }  # fmt: skip
 
 # A model that follows instructions needs no teacher; its rates and adapters follow from its size.
 _LANGUAGE_MODEL: dict[str, Any] = {
     "teach": {"enabled": False},
     "grpo": {"max_steps": 200, "validation_every": 25, "validation_tasks": 32, "sampling": {"max_new_tokens": 256}},
-    "eval": {"policies": ["base", "grpo", "grpo-greedy"], "pairs": ["grpo-base"], "episodes": 100},
+    "eval": {
+        "policies": ["base", "base-greedy", "grpo", "grpo-greedy"],
+        "pairs": ["grpo-base", "grpo-greedy-base-greedy"],
+        "episodes": 100,
+    },
 }
 
 _QUICK: dict[str, Any] = {
