@@ -9,7 +9,7 @@ from scoreboard.families import FAMILIES
 from scoreboard.flaws import FLAWS
 from scoreboard.parts import run_scoreboard, scoreboard_page
 from scoreboard.planted import plants
-from scoreboard.score import Case, Row, board, judged
+from scoreboard.score import Row, board
 
 from gradus.core import child_rng
 
@@ -118,34 +118,6 @@ def test_shares_misses_and_alarms_are_counted():
     assert "e fail" in page
 
 
-def test_a_first_look_stays_beside_the_second_and_a_disputed_label_counts():
-    row = Row(
-        name="x", label="sound", kind="", verdict="fail", failed=[], evidence="", seconds=1.0, disputed="it pays -1"
-    )
-    result = {"part": "reasoning-gym-held-out", "seed": 0, **board([row])}
-    assert result["false_alarms"]["share"] == 1.0
-    page = scoreboard_page([result])
-    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in page
-    assert "second look | 0 | 0 | – | 1 | 1.000" in page
-    assert "first look, 2026-11-21 | 0 | 8 | 0.750" in scoreboard_page([])
-    assert "Disputed: it pays -1." in page
-
-
-def test_the_page_says_a_class_once_and_cuts_evidence_between_its_parts():
-    part = "a number: accepted in 24 of 24, e.g. '24 is wrong.' for '24'"
-    row = Row(
-        name="sums 0, nan",
-        label="flawed",
-        kind="nan",
-        verdict="pass",
-        failed=[],
-        evidence="; ".join([part] * 9),
-        seconds=1,
-    )
-    page = scoreboard_page([{"part": "planted", "seed": 0, **board([row])}])
-    assert f"- sums 0, nan: pass. {part}; {part}; {part}; …\n" in page
-
-
 def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
     names = ["arithmetic, as it is", "arithmetic 0, nan is near everything"]
     first = run_scoreboard("planted", folder=tmp_path, only=names)
@@ -153,13 +125,6 @@ def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):
     assert first["false_alarms"]["share"] == 0.0
     monkeypatch.setattr("scoreboard.parts.judged", None)
     assert run_scoreboard("planted", folder=tmp_path, only=names) == first
-
-
-def test_only_the_checks_that_a_label_speaks_of_count():
-    plant = next(each for each in plants(0) if each.flaw == "spaces around it are wrong")
-    case = Case(name="s", label="sound", kind="", subject=lambda: plant.subject, checks=("sanity", "gold"))
-    assert judged(case, seed=0).verdict == "pass"
-    assert judged(Case(name="s", label="sound", kind="", subject=lambda: plant.subject), seed=0).verdict == "fail"
 
 
 def test_every_label_is_one_of_three_and_a_third_is_held_out():

@@ -11,14 +11,12 @@ from typing import Literal
 import pytest
 
 from gradus import FunctionPolicy, environments
-from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, StopReason, ToolCall
+from gradus.core import ConfigError, EnvironmentFault, Message, StopReason, ToolCall
 from gradus.core.calls import write_calls
-from gradus.environments.tools import Tool, ToolEnvironment, tool_environment
+from gradus.environments.tools import ToolEnvironment, tool_environment
 from gradus.environments.tools.schema import function_schema
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
-from gradus.runs.recipe.first import write_first_recipe
-from gradus.runs.recipe.load import load_recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
 
@@ -46,14 +44,6 @@ def test_the_environment_of_the_page_runs_is_graded_and_is_stored(pantry, tmp_pa
     assert episode.tools[0]["function"]["parameters"]["required"] == ["item"]
     write_episodes(tmp_path / "e.jsonl", episodes, environment="pantry")
     assert list(read_episodes(tmp_path / "e.jsonl").episodes) == episodes
-
-
-def test_a_recipe_is_written_for_it(pantry, tmp_path):
-    said = write_first_recipe(f"{tmp_path / 'pantry.py'}:spec", tmp_path / "recipe.toml", model=None, overwrite=False)
-    assert not [line for line in said if "vocabulary" in line or "teacher" in line]
-    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
-    assert recipe.spec().name == "pantry"
-    assert recipe.model.tool_calls == "auto"
 
 
 class Desk:
@@ -131,31 +121,6 @@ def test_every_kind_of_answer():
     }
     with pytest.raises(EnvironmentFault, match="over"):
         desk.step("again")
-
-
-def test_tools_can_be_listed_and_faults_of_gradus_are_not_shown():
-    def broken() -> None:
-        """Break."""
-        raise EnvironmentFault("the store is gone")
-
-    class Listed:
-        tools = (broken, Tool(schema={"type": "function", "function": {"name": "plain"}}, run=lambda: [1]))
-
-        def reset(self):
-            return None
-
-    environment = ToolEnvironment(Listed())
-    environment.reset(seed=1)
-    assert environment.step(call("plain")).text == "[1]"
-    with pytest.raises(GradusError, match="gone"):
-        environment.step(call("broken"))
-
-
-def test_an_episode_that_runs_out_of_turns_has_its_reward(pantry):
-    spec = tool_environment(Desk, name="desk", max_turns=2)
-    policy = FunctionPolicy("notes", lambda seen, script: call("note", text="x"))
-    episode = roll_out(spec, policy, spec.tasks("main", 1)).episodes[0]
-    assert (episode.stop, episode.reward.value, episode.metrics["calls"]) == (StopReason.TURN_LIMIT, 2.0, 2.0)
 
 
 def test_what_cannot_be_a_tool_is_named():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,11 +14,9 @@ from hypothesis import strategies as st
 import gradus
 from gradus import environments
 from gradus.commands.environments import as_name
-from gradus.core import ConfigError, Environment, EnvironmentFault, EnvironmentSpec, GradusError
+from gradus.core import ConfigError, Environment, EnvironmentSpec, GradusError
 from gradus.environments.verifiable import (
     ArithmeticTasks,
-    DataSource,
-    VerifiableEnvironment,
     check_tasks,
     parse_source,
     read_tasks,
@@ -34,13 +31,6 @@ DATA = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 @pytest.fixture(scope="module", params=["arithmetic", "arithmetic:digits=3&operations=+-*", f"gsm8k:{DATA}"])
 def spec(request: pytest.FixtureRequest) -> EnvironmentSpec:
     return environments.load(request.param)
-
-
-@given(st.text(), st.text(), st.none() | st.text())
-def test_a_source_is_named_so_that_the_name_gives_it_again(question: str, answer: str, worked: str | None) -> None:
-    """A column called "a+b" was looked for as "a b" wherever the name came from stored episodes."""
-    source = DataSource(kind="jsonl", place="rows.jsonl", question=question, answer=answer, worked=worked)
-    assert parse_source("jsonl", source.name.partition(":")[2]) == source
 
 
 def mean(spec: EnvironmentSpec, policy: str, grader: str, episodes: int = 12) -> float:
@@ -72,26 +62,6 @@ def test_gold_and_teacher_score_one_and_the_exploits_nothing(spec: EnvironmentSp
     assert mean(spec, "noisy:1", "correctness") < 0.5
 
 
-def test_a_careless_teacher_knows_the_form_and_gets_sums_wrong() -> None:
-    spec = environments.load("arithmetic")
-    assert mean(spec, "careless:0", "correctness", 50) == 1.0
-    assert mean(spec, "careless:0.55", "format-only", 50) == 2.0
-    assert 0.05 < mean(spec, "careless:0.55", "correctness", 200) < 0.4  # 0.45 squared is 0.2
-    with pytest.raises(ConfigError, match="careless takes a share between 0 and 1"):
-        spec.policy("careless:2")
-
-
-def test_grades_stay_in_the_declared_range(spec: EnvironmentSpec) -> None:
-    for grader in spec.graders.values():
-        assert grader.range is not None
-        low, high = grader.range
-        for policy in spec.policies:
-            for episode in roll_out(spec, spec.policy(policy), spec.tasks("held-out", 1), grader=grader).episodes:
-                assert episode.reward is not None
-                assert episode.reward.value is not None
-                assert low <= episode.reward.value <= high
-
-
 def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
     environment = spec.make()
     seen = environment.reset(seed=3, split="held-out")
@@ -100,20 +70,6 @@ def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
     worked = environment.outcome()["worked"]
     assert worked
     assert json.dumps(worked) not in shown
-
-
-def test_an_environment_takes_one_answer() -> None:
-    environment = VerifiableEnvironment(ArithmeticTasks())
-    with pytest.raises(EnvironmentFault, match="expected reset"):
-        environment.step("4")
-    environment.reset(seed=1)
-    last = environment.step("hm")
-    assert (last.terminated, last.action_valid, last.reward) == (True, False, 0.0)
-    assert last.action_error == "no answer is marked"
-    with pytest.raises(EnvironmentFault, match="exactly one answer"):
-        environment.step("4")
-    with pytest.raises(ConfigError, match="one of train"):
-        environment.reset(seed=1, split="dev")
 
 
 @given(st.integers(0, 9999), st.sampled_from("+-*"), st.integers(0, 9999))
@@ -158,20 +114,6 @@ def test_an_epoch_shows_every_training_row_once() -> None:
         assert sorted(shown) == sorted(item.question for item in tasks.splits["train"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "arithmetic:digits=x",
-        "arithmetic:digits=9",
-        "arithmetic:size=2",
-        "arithmetic:digits=²",
-    ],
-)
-def test_arithmetic_refuses_what_it_does_not_know(name: str) -> None:
-    with pytest.raises(ConfigError, match="arithmetic"):
-        environments.load(name)
-
-
 # -- data sets -----------------------------------------------------------------------------------------------------
 
 
@@ -196,18 +138,6 @@ def test_columns_are_mapped_and_the_others_reach_the_rewards(tmp_path: Path) -> 
     (episode,) = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 1)).episodes
     assert episode.outcome["columns"]["tag"] in (0, 1, 2)
     assert episode.outcome["correct"] == 1.0
-
-
-def test_csv_with_a_system_prompt(tmp_path: Path) -> None:
-    lines = ["question,answer,worked"] + [f'"{n} + 1, please?",{n + 1},"{n} + 1 = {n + 1}"' for n in range(60)]
-    (tmp_path / "t.csv").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    (tmp_path / "s.txt").write_text("Use the tags.\n")
-    spec = environments.load(f"csv:{tmp_path / 't.csv'}?worked=worked&system={tmp_path / 's.txt'}")
-    assert spec.teacher == "teacher"
-    environment = spec.make()
-    environment.reset(seed=0)
-    assert environment.system_prompt == "Use the tags."
-    assert mean(spec, "teacher", "composed", 4) == 3.0
 
 
 def test_added_rows_move_no_other(tmp_path: Path) -> None:
@@ -278,10 +208,6 @@ def test_questions_alone_are_data_for_rewards_that_need_no_answer(tmp_path: Path
         gradus.roll_out(file, "constant:a b", episodes=4)
 
 
-def test_a_good_data_set_has_no_problems() -> None:
-    assert check_tasks(read_tasks(parse_source("gsm8k", str(DATA))), prompt_limit=400) == []
-
-
 def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     rows = questions(60)
     rows += [
@@ -311,17 +237,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
 
 
-def test_the_vocabulary_spells_everything_that_is_said(spec: EnvironmentSpec) -> None:
-    assert spec.language.vocabulary is not None
-    words = set(spec.language.vocabulary().words)
-    pieces = set(spec.language.vocabulary().pieces)
-    environment = spec.make()
-    for seed in range(20):
-        text = environment.reset(seed=TRAIN_SEEDS + seed).text + " " + (environment.outcome()["worked"] or "")
-        for word in (environment.system_prompt + " " + text).split():
-            assert word in words or set(word) <= pieces
-
-
 def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> None:
     """Rows of chat messages lost all but the last one."""
     chat = [
@@ -347,9 +262,6 @@ def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> 
     assert all(prompt.startswith("Answer the question.") for text, prompt in shown.items() if text != own)
 
 
-PARTS = [{"type": "text", "text": "What is "}, {"type": "text", "text": "1 + 1?"}]
-
-
 @pytest.mark.parametrize("own", [72, 1.5, True, {"x": 35}, ["a"], None])
 def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> None:
     rows = [{"question": f"What is {n}?", "answer": own, "note": n} for n in range(40)]
@@ -368,29 +280,6 @@ def test_reward_functions_get_what_the_row_has(tmp_path: Path, own: object) -> N
         assert (episode.reward.error, episode.reward.components["reward"]) == (None, 1.0)
     assert seen == [(own, True)] * 2
     assert type(seen[0][0]) is type(own)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (PARTS, None),
-        (
-            [*PARTS, {"type": "image_url", "image_url": {"url": "x"}}],
-            r"row 3: a message has a part of the type 'image_url'",
-        ),
-        ([3], "row 3: a message has a part of the type 'int'"),
-    ],
-)
-def test_parts_of_a_message_are_joined_and_other_parts_refused(tmp_path: Path, content: list, says: str | None) -> None:
-    rows = [{"prompt": f"What is {n}?", "answer": "a"} for n in range(60)]
-    rows[2] = {"prompt": [{"role": "user", "content": content}], "answer": [{"role": "assistant", "content": PARTS}]}
-    for data in (rows, str(write(tmp_path / "a.jsonl", rows))):
-        if says:
-            with pytest.raises(ConfigError, match=says):
-                gradus.load_environment(data)
-            continue
-        table = gradus.load_environment(data).data_set
-        assert {"What is 1 + 1?"} <= {item.question for items in table.splits.values() for item in items}
 
 
 @pytest.mark.parametrize(
@@ -422,16 +311,6 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, name: str, content:
         gradus.load_environment(str(tmp_path / name))
 
 
-def test_of_several_splits_one_is_given_and_a_tables_columns_differ() -> None:
-    datasets, pandas = pytest.importorskip("datasets"), pytest.importorskip("pandas")
-    split = datasets.Dataset.from_list([{"question": "a", "answer": "b"}])
-    with pytest.raises(ConfigError, match=r"got DatasetDict; give one of its splits, as in data\['train'\]"):
-        gradus.load_environment(datasets.DatasetDict(train=split))
-    table = pandas.DataFrame([["a", "b", "c"]], columns=["question", "answer", "answer"])
-    with pytest.raises(ConfigError, match="two columns called 'answer'"):
-        gradus.load_environment(table)
-
-
 @pytest.mark.parametrize("table", [False, True])
 def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -> None:
     rows = [{"question": f"What is {n}?", "answer": n} for n in range(40)]
@@ -441,12 +320,6 @@ def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -
     assert as_name(data) == "rows"
     scores = gradus.evaluate("gold", env=data, episodes=2, conditions=["held-out"])
     assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
-
-
-def test_what_is_no_data_is_refused_without_showing_it() -> None:
-    for data in ([], ["a"], 3):
-        with pytest.raises(ConfigError, match="a list of rows such as"):
-            gradus.load_environment(data)
 
 
 def test_a_column_that_a_row_leaves_out_is_none_for_every_reward(tmp_path: Path) -> None:
@@ -478,24 +351,6 @@ def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path:
         [{**row, "question": f"{row['question']} Write \\boxed{{N}}."} for row in rows], rewards=["correctness"]
     )
     assert [spec.make().system_prompt for spec in (own, boxed)] == ["", ""]  # their prompts are their own
-
-
-def test_text_that_questions_do_not_show_is_told(tmp_path: Path) -> None:
-    rows = [{"instruction": f"Count the letters ({n}).", "input": "abc" * n, "output": str(3 * n)} for n in range(60)]
-    problems = check_tasks(
-        read_tasks(parse_source("jsonl", f"{write(tmp_path / 'a.jsonl', rows)}?question=instruction&answer=output"))
-    )
-    assert [(each.check, "'input' is not shown" in each.message) for each in problems] == [("context", True)]
-    shown = [{"question": f"{row['instruction']} {row['input']}", "answer": row["output"], **row} for row in rows]
-    assert check_tasks(read_tasks(parse_source("jsonl", str(write(tmp_path / "b.jsonl", shown))))) == []
-
-
-@pytest.mark.parametrize("name", ["rows.JSONL", "rows.jsonl.GZ", "rows.ndjson", "a:b.jsonl"])
-def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = "".join(json.dumps({"question": f"{n}?", "answer": "a"}) + "\n" for n in range(40)).encode()
-    Path(name).write_bytes(gzip.compress(text) if name.endswith(".GZ") else text)
-    assert gradus.load_environment(name).data_set.size("train") > 20
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

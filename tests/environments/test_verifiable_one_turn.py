@@ -4,14 +4,11 @@ import gzip
 import json
 import time
 
-import numpy
 import pytest
-from datasets import ClassLabel, Dataset, Features, Value
 
 import gradus
 from gradus.core import ConfigError, Episode
 from gradus.environments.verifiable import one_turn
-from gradus.environments.verifiable.rows import Columns, read_items
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What comes after {n}?", "answer": str(n + 1), "number": n} for n in range(200)]
@@ -49,12 +46,6 @@ def test_reward_functions_see_the_columns_and_may_be_weighted() -> None:
     assert spec.default_grader == "rewards"
     assert mean(episodes(spec, "gold")) == 3.0
     assert episodes(spec, "silence")[0].metrics["true_reward"] == 0.0
-
-
-def test_rows_without_answers_have_rewards_and_no_teacher() -> None:
-    spec = one_turn([{"prompt": f"Say {n}"} for n in range(300)], [lambda completions, **_: [1.0] * len(completions)])
-    assert (spec.teacher, spec.audit.gold) == (None, None)
-    assert episodes(spec, "random")[0].metrics["true_reward"] == 1.0
 
 
 def test_a_judge_that_raises_or_returns_nonsense_is_an_error_of_that_answer() -> None:
@@ -109,44 +100,6 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
         gradus.load_environment([ROWS[0], {"question": "And now?"}, *ROWS])
 
 
-CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which number?"}]
-
-
-@pytest.mark.parametrize("question", [[], ["a", "b"], numpy.array([]), [CHAT[0], "b"], {"role": "user"}])
-def test_a_list_that_is_no_chat_is_no_question(question) -> None:
-    with pytest.raises(ConfigError, match=r"row 1: the question is a (list|dict) and no chat"):
-        one_turn([{"question": question, "answer": "1"}, *ROWS], judge=exact)
-
-
-@pytest.mark.parametrize(
-    ("message", "says"),
-    [
-        ({"role": "assistant", "content": "7"}, "so it would hold the answer"),
-        ({"from": "human", "value": "Which number?"}, "has from, value; expected role and content"),
-        ({"role": "assistant", "tool_calls": [{"type": "function"}]}, "expected role and content, and no calls"),
-    ],
-)
-def test_a_chat_that_holds_its_answer_or_cannot_be_shown_is_no_question(message, says) -> None:
-    """A file for fine-tuning asked questions with their answers in them, and one of another form asked nothing."""
-    with pytest.raises(ConfigError, match=f"row 1: .*{says}"):
-        one_turn([{"question": [*CHAT, message], "answer": "7"}, *ROWS], judge=exact)
-
-
-def test_empty_cells_of_a_table_are_missing() -> None:
-    pandas = pytest.importorskip("pandas")
-    table = pandas.DataFrame([{"question": row["question"], "answer": row["number"] + 1} for row in ROWS])
-    table["answer"] = table["answer"].astype(float)
-    table.loc[3, "answer"] = float("nan")
-    with pytest.raises(ConfigError, match="row 4 has no answer"):
-        gradus.load_environment(table)
-    table["question"] = table["question"].astype(object)
-    table.loc[7, "question"] = float("nan")
-    with pytest.raises(ConfigError, match="row 8: the question is empty"):
-        one_turn(table, judge=exact)
-    with pytest.raises(ConfigError, match="a list of rows such as"):
-        one_turn(table["question"], judge=exact)
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -160,22 +113,6 @@ def test_empty_cells_of_a_table_are_missing() -> None:
 def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
     with pytest.raises(ConfigError, match=said):
         one_turn(ROWS, **wrong)
-
-
-def test_classes_of_a_data_set_are_answered_by_their_names(capsys) -> None:
-    """They were the numbers 0, 1 and 2, which no reader of the question can know."""
-    names = ["bad", "so so", "good"]
-    kinds = Features({"question": Value("string"), "answer": ClassLabel(names=names), "other": ClassLabel(names=names)})
-    rows = [{"question": f"Review {n}?", "answer": n % 3, "other": 1} for n in range(60)]
-    made = Dataset.from_list(rows, features=kinds)
-    capsys.readouterr()
-    splits = gradus.load_environment(made).data_set.splits
-    items = {item.question: item for items in splits.values() for item in items}
-    assert {question: item.answer for question, item in items.items()} == {
-        row["question"]: names[row["answer"]] for row in rows
-    }
-    assert all(item.columns["answer"] == item.answer and item.columns["other"] == 1 for item in items.values())
-    assert capsys.readouterr().err == "answer: classes are taken by their names: bad, so so, good\n"
 
 
 @pytest.mark.parametrize("by", ["judge", "rewards", "waiting"])
@@ -201,14 +138,6 @@ def test_what_a_judge_or_a_reward_function_does_to_a_cell_stays_with_its_call(by
         episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2), group_size=3).episodes
         assert {each.reward.value for each in episodes} == {3.0}
     assert all((row["tags"], row["nested"], "seen" in row) == ([1, 2, 3], {"words": []}, False) for row in rows)
-
-
-@pytest.mark.parametrize("put", [list, tuple, lambda cell: numpy.array(cell, dtype=object)])
-def test_chat_cells_are_read_however_a_table_holds_them(put) -> None:
-    answer = [{"role": "user", "content": "?"}, {"role": "assistant", "content": [{"type": "text", "text": "seven"}]}]
-    (item,) = read_items([{"prompt": put(CHAT), "answer": put(answer)}], Columns(question="prompt", answer="answer"))
-    assert (item.question, item.system, item.answer) == ("Which number?", "Be brief.", "seven")
-    assert item.columns["answer"] == "seven"
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.csv.gz"])

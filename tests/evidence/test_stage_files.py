@@ -13,7 +13,6 @@ from gradus.core.files import clear_half_written, write_checksums
 from gradus.core.printing import STRICT_VARIABLE, go_around
 from gradus.evidence.reports import write_report
 from gradus.evidence.stage_files import changed_since
-from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.state import MadeFrom, RunState
 
@@ -53,18 +52,6 @@ def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
     assert state.done("grpo", MadeFrom({"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}}))
     with pytest.raises(ConfigError, match=r"sft\.batch_size was 8, is now 4"):  # of SFT it is the size of a step
         state.done("grpo", MadeFrom({"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
-
-
-def test_changed_costs_are_named_and_written_anew(tmp_path: Path) -> None:
-    run = a_run(tmp_path / "run")
-    (run / "costs.json").write_text("{}")
-    RunState(run).keep("costs.json")
-    assert changed_since(run) == []
-    (run / "costs.json").write_text("[]")
-    assert ["costs.json" in said for said in changed_since(run)] == [True]
-    assert RunState(run).done("doctor", MadeFrom({"seed": 0}))  # a run that goes on writes its costs again
-    RunState(run).keep("costs.json")
-    assert changed_since(run) == []
 
 
 def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> None:
@@ -164,13 +151,3 @@ def test_what_a_killed_process_left_is_cleared_and_what_it_put_aside_comes_back(
     assert {path.name for path in (tmp_path / "grpo").iterdir()} == {"best", "step-000002", ".config.old"}
     assert (tmp_path / "grpo" / "best" / "model").read_text() == ".best.old"
     assert (tmp_path / "grpo" / "step-000002" / "model").read_text() == "step-000002"
-
-
-@pytest.mark.parametrize(
-    "change", ["stage=true", "stage=-1", "stage=nan", f"teach.episodes={MOST_EPISODES + 1}", "teach.workers=5000"]
-)
-def test_settings_that_are_no_list_or_too_large_are_refused(change: str) -> None:
-    from gradus.runs.recipe.load import load_recipe
-
-    with pytest.raises(ConfigError, match=change.partition("=")[0]):
-        load_recipe("arithmetic", changes=[change])

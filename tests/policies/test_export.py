@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from fakes import lamps
 from peft import LoraConfig, get_peft_model
-from tiny_qwen2 import make_tiny_qwen2, random_qwen2
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationMixin, pipeline
+from tiny_qwen2 import make_tiny_qwen2
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from gradus import commands
 from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
-from gradus.policies.local.model_card import export_facts, plain_prompt
+from gradus.policies.local.model_card import plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.local.settings import ModelSettings, read_settings, write_settings
-from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.policies.local.settings import ModelSettings, write_settings
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -91,44 +88,6 @@ def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out" / "adapter_config.json").exists()
 
 
-def test_what_a_deep_model_rounds_is_no_reason_to_refuse_the_merge(base: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12}
-    deep = random_qwen2(vocab_size=len(tokenizer), initializer_range=0.5, tie_word_embeddings=False, **shape)
-    tokenizer.save_pretrained(tmp_path / "deep")
-    deep.save_pretrained(tmp_path / "deep")
-    torch.manual_seed(1)
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(tmp_path / "deep"),
-        LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
-    )
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05)
-    model.save_pretrained(tmp_path / "adapter")
-    result = export_model(tmp_path / "adapter", tmp_path / "out")
-    assert result.gap is not None
-    assert result.gap < 2e-3  # 3e-4 where this was written
-
-
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
-@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
-def test_adapters_on_a_shared_head_or_embedding_are_merged_into_it_alone(target: str, tmp_path: Path) -> None:
-    make_nano(tmp_path / "tied", lamps().language.vocabulary(), NanoConfig(hidden_size=32, layers=1, heads=2))
-    torch.manual_seed(1)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "tied")
-    model = get_peft_model(plain, LoraConfig(r=4, target_modules=["q_proj", target], task_type="CAUSAL_LM"))
-    for parameter in (each for each in model.parameters() if each.requires_grad):
-        torch.nn.init.normal_(parameter, std=0.2)
-    model.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
-    AutoTokenizer.from_pretrained(tmp_path / "tied").save_pretrained(tmp_path / "adapter")
-    result = export_model(tmp_path / "adapter", tmp_path / "out")
-    ids = torch.tensor([[5, 9, 20, 30, 31, 7, 8]])
-    with torch.inference_mode():
-        merged, apart = (load_model(each).model(input_ids=ids).logits for each in (result.path, tmp_path / "adapter"))
-    assert logp_diff(merged, apart) < 1e-4
-
-
 def test_the_folder_answers_through_a_plain_pipeline(base: Path, adapter: Path, tmp_path: Path) -> None:
     export_model(adapter, tmp_path / "out", sampling=SamplingConfig(max_new_tokens=7, greedy=True))
     chat = pipeline("text-generation", model=str(tmp_path / "out"))
@@ -157,42 +116,6 @@ def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
 
 
-def test_another_temperature_or_length_leaves_the_grammar(base: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(base, model)
-    write_settings(model, ModelSettings(sampling=SamplingConfig(max_new_tokens=12, grammar=True)))
-    commands.export(model, tmp_path / "out", temperature=0.5)
-    commands.export(model, tmp_path / "longer", max_new_tokens=20)
-    for name, temperature, length in (("out", 0.5, 12), ("longer", 1.0, 20)):
-        settings = read_settings(tmp_path / name)
-        assert settings is not None
-        assert settings.sampling == SamplingConfig(temperature=temperature, max_new_tokens=length, grammar=True)
-
-
-def test_a_template_that_asks_for_the_day_says_the_day_of_training(base: Path, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(base, model)
-    template = (model / "chat_template.jinja").read_text()
-    day = "{%- if strftime_now is defined -%}{{ 'Today: ' + strftime_now('%d %b %Y') }}{%- endif -%}"
-    (model / "chat_template.jinja").write_text(day + template)
-    write_settings(model, ModelSettings(date="2025-03-04"))
-    loaded = load_model(model)
-    export_model(model, tmp_path / "out")
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
-    exported = AutoTokenizer.from_pretrained(tmp_path / "out")
-    asked = exported.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert "Today: 04 Mar 2025" in asked
-    assert asked == loaded.tokenizer.decode(loaded.renderer.first("s", "q"))
-    assert "strftime_now(" in loaded.tokenizer.chat_template, "nothing sticks to the tokenizer"
-
-
-def test_the_folder_that_is_worked_in_is_refused(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="name a new folder"):
-        export_model(base.resolve(), ".")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_plain_model_is_copied_exactly(base: Path, tmp_path: Path) -> None:
     result = export_model(base, tmp_path / "out")
     assert (result.merged, result.gap) == (False, None)
@@ -205,25 +128,6 @@ def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
     assert not result.merged
     assert (tmp_path / "out" / "adapter_config.json").exists()
     assert not list((tmp_path / "out").glob("model*.safetensors"))
-
-
-def test_the_cards_example_draws_as_adapters_that_stay_apart_did(
-    adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """transformers takes the base model's generation config, and with it other stops and another temperature."""
-    export_model(adapter, tmp_path / "out", merge=False, sampling=SamplingConfig(max_new_tokens=3, temperature=0.25))
-    card = (tmp_path / "out" / "README.md").read_text()
-    code = card.partition("```python\n")[2].partition("```")[0].replace('"out"', repr(str(tmp_path / "out")))
-    drawn_by: list[float] = []
-    generate = GenerationMixin.generate
-
-    def watched(model: Any, *args: Any, **options: Any) -> Any:
-        drawn_by.append((options.get("generation_config") or model.generation_config).temperature)
-        return generate(model, *args, **options)
-
-    monkeypatch.setattr(GenerationMixin, "generate", watched)
-    exec(code, {"print": str})
-    assert drawn_by == [0.25]
 
 
 def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
@@ -271,13 +175,6 @@ def test_what_was_pushed_is_no_damaged_folder_but_damaged_adapters_are(
     (tmp_path / "apart" / "gradus.json").write_text("{}")
     with pytest.raises(StorageError, match=r"damaged: gradus\.json"):
         load_model(tmp_path / "apart")
-
-
-def test_a_card_names_a_base_of_this_machine_without_its_path(tmp_path: Path) -> None:
-    options: Any = {"parameters": 5, "dtype": "float32", "adapter": {"r": 4, "lora_alpha": 8}, "gap": None}
-    (tmp_path / "tiny").mkdir()
-    assert "trained from `tiny`" in export_facts(base=str(tmp_path / "tiny"), **options)
-    assert "trained from `Qwen/Qwen2.5-0.5B`" in export_facts(base="Qwen/Qwen2.5-0.5B", **options)
 
 
 def test_adapters_of_a_folder_on_this_machine_are_not_pushed(adapter: Path, tmp_path: Path) -> None:
@@ -330,17 +227,3 @@ def test_the_card_of_a_model_without_a_chat_template_says_what_it_reads(base: Pa
     assert said == [loaded.tokenizer.decode(spoken[0, len(read) :], skip_special_tokens=True)]
     pushed = plan_push(tmp_path / "out", "a/b").files[0]
     assert json.dumps(plain_prompt("Be brief.")) in pushed.text
-
-
-def test_auto_is_the_dtype_of_the_base_model_after_training_in_another(base: Path, tmp_path: Path) -> None:
-    half, best = tmp_path / "half", tmp_path / "best"
-    AutoModelForCausalLM.from_pretrained(base, dtype="bfloat16").save_pretrained(half)
-    AutoTokenizer.from_pretrained(base).save_pretrained(half)
-    loaded = load_model(half, dtype="float32")
-    loaded.model.save_pretrained(best)
-    loaded.tokenizer.save_pretrained(best)
-    write_settings(best, loaded.settings)
-    assert load_model(best).model.config.dtype == torch.float32
-    assert export_model(best, tmp_path / "out").dtype == "bfloat16"
-    assert export_model(best, tmp_path / "wide", dtype="float32").dtype == "float32"
-    assert export_model(tmp_path / "wide", tmp_path / "again").dtype == "float32"

@@ -13,22 +13,12 @@ from torch import Tensor, nn
 
 from gradus.core import Vocabulary
 from gradus.policies.local import float32_linear
-from gradus.policies.local.float32_linear import FastLinear, gated_product, linear, products, use_faster_products
+from gradus.policies.local.float32_linear import FastLinear, linear, products, use_faster_products
 from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 
 pytestmark = pytest.mark.skipif(not float32_linear._is_there(), reason="torch without oneDNN")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def as_on_amd():
-    """As on a CPU where oneDNN is the faster one, for products of any size."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(float32_linear, "prefers_onednn", lambda: True)
-    patch.setattr(float32_linear, "_LITTLE", 1)
-    yield
-    patch.undo()
 
 
 def gradients(call, *leaves: Tensor) -> list[Tensor]:
@@ -65,35 +55,6 @@ def test_batched_products_are_those_of_torch(large: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(float32_linear, "_LARGE", large)
     left, right = torch.randn(3, 20, 8), torch.randn(3, 8, 40).mT[:, :33]
     torch.testing.assert_close(products(left, right, 0.3), 0.3 * (left.double() @ right.double().mT).float())
-
-
-def test_work_decides_and_not_rows(monkeypatch: pytest.MonkeyPatch):
-    """One row of a large layer is much work: MKL takes two to five times as long there."""
-    monkeypatch.setattr(float32_linear, "_LITTLE", 2**20)
-    assert float32_linear._multiplies_here(torch.ones(1, 2048), torch.ones(512, 2048))
-    assert not float32_linear._multiplies_here(torch.ones(64, 64), torch.ones(64, 64))
-
-
-def test_a_gate_is_opened_in_inference_alone():
-    """A trainer that scores without a gradient must get what its update computes, bit for bit."""
-    gate, up, inputs = nn.Linear(16, 32), nn.Linear(16, 32, bias=False), torch.randn(40, 16)
-    use_faster_products(nn.ModuleList([gate, up]))
-    with torch.inference_mode():
-        opened = gated_product(inputs, gate, up)
-        assert opened is not None
-        torch.testing.assert_close(opened, F.silu(gate(inputs)) * up(inputs), rtol=1e-5, atol=1e-5)
-        assert gated_product(inputs, gate, nn.Linear(16, 32)) is None
-    with torch.no_grad():
-        assert gated_product(inputs, gate, up) is None
-
-
-def test_a_torch_without_the_operators_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch):
-    class Renamed:
-        def __getattr__(self, name: str) -> object:
-            raise AttributeError(name)
-
-    monkeypatch.setattr(torch.ops, "mkldnn", Renamed())
-    assert not float32_linear._is_there()
 
 
 def model() -> nn.Sequential:

@@ -13,7 +13,7 @@ from tiny_models import starts
 
 from gradus.core import ConfigError, Observation, Request
 from gradus.policies.local.folders import find_model
-from gradus.policies.local.loading import _dtype, load_model
+from gradus.policies.local.loading import load_model
 from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
@@ -26,14 +26,6 @@ def test_a_missing_folder(tmp_path: Path):
         load_model(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="there is no model folder"):
         load_model("./nowhere")
-
-
-@pytest.mark.parametrize("name", ["runs/modle", "modle", "runs/first/modle"])
-def test_a_mistyped_folder_is_not_looked_up_on_the_hub(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "runs").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=rf"there is no model folder {name}; check the path, or .*owner/name"):
-        load_model(name)
 
 
 def test_code_that_comes_with_a_model_is_not_run(model_folder: Folder, tmp_path: Path):
@@ -56,26 +48,6 @@ def test_a_folder_without_a_model(tmp_path: Path):
         load_model(tmp_path / "file")
 
 
-def test_a_folder_without_weights(model_folder: Folder, tmp_path: Path):
-    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="could not be loaded"):
-        load_model(folder)
-
-
-def test_a_tokenizer_without_an_end(model_folder: Folder, tmp_path: Path):
-    from transformers import AutoTokenizer
-
-    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.eos_token = None
-    tokenizer.chat_template = None
-    (folder / "chat_template.jinja").unlink()
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ConfigError, match="neither a chat template nor an end-of-sequence token"):
-        load_model(folder)
-
-
 def test_a_tokenizer_larger_than_the_embedding(model_folder: Folder, tmp_path: Path):
     from transformers import AutoTokenizer
 
@@ -95,12 +67,6 @@ def test_dtype(model_folder: Folder):
     )
     with pytest.raises(ConfigError, match="dtype must be"):
         load_model(model_folder("llama"), dtype="int8")
-
-
-def test_a_card_without_bfloat16_gets_float16(monkeypatch):
-    """A T4 was given bfloat16, which it emulates many times more slowly."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    assert _dtype("auto", torch.device("cuda")) == torch.float16
 
 
 def test_a_device_that_is_not_there_is_said(model_folder: Folder):
@@ -131,29 +97,6 @@ def test_an_adapter_changes_what_is_said_and_a_wrong_one_is_named(model_folder: 
         asked = [Request(row=0, observation=Observation(text="w30 w31"))]
         texts[adapter] = policy.start(starts(1)).act(asked)[0].tokens.logprobs
     assert texts[None] != texts[tmp_path / "lora"]
-
-
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft's use of transformers
-def test_adapters_bring_their_own_chat_template_and_say_if_they_do_not_fit(model_folder: Folder, tmp_path: Path):
-    """The base's was taken, so that adapters of a chat were asked without it; an export had the right one."""
-    from peft import LoraConfig, get_peft_model
-
-    base = load_model(model_folder("llama"))
-    template = base.tokenizer.chat_template
-    base.tokenizer.chat_template = template + " "
-    lora = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
-    lora.save_pretrained(tmp_path)
-    assert load_model(tmp_path).tokenizer.chat_template == template
-    base.tokenizer.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path)
-    assert loaded.tokenizer.chat_template == loaded.renderer.tokenizer.chat_template == template + " "
-    assert load_model(model_folder("llama"), adapter=tmp_path).tokenizer.chat_template == template + " "
-    shutil.copy(model_folder("llama") / "config.json", tmp_path)  # as some trainers do
-    assert hasattr(load_model(tmp_path).model, "peft_config")
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 3}))
-    with pytest.raises(ConfigError, match="do not fit their base"):
-        load_model(tmp_path)
 
 
 def test_architectures_that_cannot_be_driven_are_named():

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from inspect import Parameter, Signature
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import WORDS, play, recomputed, sequences, starts
-from transformers import LlamaConfig
 
 from gradus.core import Action, ConfigError, Observation, PolicyError, Request, StopReason
-from gradus.policies.local.decoding import _similar
 from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel, load_model
-from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -200,31 +195,6 @@ def test_an_overlong_prompt_fails_its_row_and_names_both_lengths(loaded: Load):
     assert "512" in bad.failure.message
 
 
-def test_a_prompt_that_fills_the_context_leaves_no_room_for_an_answer(loaded: Load):
-    model = loaded("gpt2")
-    frame = len(model.renderer.first("w1 w2 w3 w4 w5 w6", "w20")) - 1
-    texts = [" ".join(["w20"] * (512 - frame - left)) for left in (0, 1)]
-    session = LocalPolicy(model, SamplingConfig(max_new_tokens=4)).start(starts(2, group_size=1))
-    full, almost = session.act([Request(row=r, observation=Observation(text=text)) for r, text in enumerate(texts)])
-    assert full.failure.type == "ContextLengthError"
-    assert "has 512 tokens" in full.failure.message
-    assert len(almost.tokens.action_ids) == 1
-
-
-@pytest.mark.parametrize("width", [4, 5])
-def test_padding_is_written_where_nothing_is_read(width: int):
-    cache = RaggedCache(2, 4)
-    valid = torch.tensor([[True] * width, [False] * (width - 1) + [True]])
-    cache.aim(torch.arange(width).expand(2, -1), valid, width)
-    states = torch.randn(2, 1, width, 3, generator=torch.Generator().manual_seed(0))
-    cache.update(states, states, 0)
-    assert cache._where is not None
-    assert cache._where[1][~valid].min() >= width
-    keys, _ = cache.update(states, states, 0)
-    assert torch.equal(keys[0], states[0])
-    assert keys[1, 0, :, 0].count_nonzero() == 1, "of the row with padding its one token"
-
-
 def test_an_answer_never_runs_beyond_the_context(loaded: Load):
     model = loaded("gpt2")  # learned positions: one too many would raise
     frame = len(model.renderer.first("w1 w2 w3 w4 w5 w6", "w20"))
@@ -289,22 +259,6 @@ def test_growing_beyond_the_first_capacity_changes_nothing(loaded: Load):
     assert gap(model, rows, sampling) < 2e-5
 
 
-def test_a_prefill_is_cut_where_padding_or_its_mask_would_be_large():
-    assert _similar([5, 6, 5, 7], 100) == [[0, 1, 2, 3]]
-    assert _similar([5, 600, 6, 580], 0) == [[0, 2], [3, 1]]
-    for lengths in ([3] * 50, list(range(1, 200)), [1, 1000, 1]):
-        assert sorted(chain(*_similar(lengths, 0))) == list(range(len(lengths)))
-    cut = _similar([1000] * 100, 30_000)  # each row's mask has 31 million entries, so two fit
-    assert [len(rows) for rows in cut] == [2] * 50
-
-
-def test_a_closed_session_says_so(loaded: Load):
-    session = LocalPolicy(loaded("qwen2"), SamplingConfig()).start(starts(1))
-    session.close()
-    with pytest.raises(PolicyError, match="closed"):
-        session.act([Request(row=0, observation=Observation(text="w1"))])
-
-
 def test_a_grammar_must_be_there_if_it_is_asked_for(loaded: Load):
     with pytest.raises(ConfigError, match="no grammar"):
         LocalPolicy(loaded("qwen2"), SamplingConfig(grammar=True))
@@ -326,44 +280,6 @@ def test_word_grammar_follows_all_readings_of_overlapping_words():
         WordGrammar([["a"]], lambda text: spelled[text], {1})
     with pytest.raises(ConfigError, match="place 2"):
         WordGrammar([["a"], []], lambda text: (1,), {9})
-
-
-@pytest.mark.parametrize(
-    ("spelled", "second"),
-    [
-        ({" b": (20,)}, (20,)),  # a space is part of the token
-        ({" b": (7, 2), "b b": (2, 7, 2)}, (7, 2)),  # a token of its own
-        ({" b": (7, 2), "b b": (2, 2)}, (2,)),  # implied between words, and would be written twice
-    ],
-)
-def test_a_word_behind_another_is_spelled_as_the_tokenizer_writes_it_there(
-    spelled: dict[str, tuple[int, ...]], second: tuple[int, ...]
-):
-    grammar = WordGrammar([["a"], ["b"]], lambda text: {"a": (1,), "b": (2,), **spelled}[text], {9})
-    state = grammar.advance(grammar.begin(), 1)
-    for token in second:
-        assert grammar.legal(state) == (token,)
-        state = grammar.advance(state, token)
-    assert grammar.legal(state) == (9,)
-
-
-def _reachable(session: Any) -> list[Any]:
-    """What a session's decoders hold."""
-    held = [value for value in vars(session).values() if not isinstance(value, list | int)]
-    held += [one for value in vars(session).values() if isinstance(value, list) for one in value]
-    return [inner for one in held if hasattr(one, "answer") for inner in vars(one).values()]
-
-
-def test_batch_size_bounds_the_cache(loaded: Load):
-    """Rows that wait hold no keys and values."""
-    policy = LocalPolicy(loaded("llama"), SamplingConfig(max_new_tokens=4), batch_size=2)
-    session = policy.start(starts(7))
-    requests = [Request(row=row, observation=Observation(text="w1 w2 w3")) for row in range(7)]
-    session.act(requests)
-    session.act(requests)
-    caches = [value for value in _reachable(session) if isinstance(value, RaggedCache)]
-    assert [cache.rows for cache in caches] == [2]
-    session.close()
 
 
 @pytest.mark.parametrize("limit", [1, 200, 400, 100_000])
@@ -414,29 +330,3 @@ def test_out_of_memory_halves_the_rows_and_changes_no_token(
     for a, b in zip(chain(*whole), chain(*cut), strict=True):
         assert a.tokens.action_ids == b.tokens.action_ids
         assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
-
-
-def test_keys_that_are_repeated_give_the_same_answers(loaded: Load, monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU, whose kernels take no mask together with shared key heads."""
-    policy = LocalPolicy(loaded("llama"), SamplingConfig(max_new_tokens=6))
-    shared = play(policy, rows=5, turns=3)
-    monkeypatch.setattr("gradus.policies.local.kv_cache._takes_shared_heads", lambda device: False)
-    repeated = play(policy, rows=5, turns=3)
-    for one, other in zip(shared, repeated, strict=True):
-        assert [action.text for action in one] == [action.text for action in other]
-        for left, right in zip(one, other, strict=True):
-            assert left.tokens is not None
-            assert right.tokens is not None
-            assert left.tokens.logprobs == pytest.approx(right.tokens.logprobs, abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["past_key_values", "cache"])
-def test_the_cache_has_the_name_that_the_models_forward_gives_it(name: str) -> None:
-    """transformers 5.24 renamed it, and every model was refused."""
-    ids = ("input_ids", "attention_mask", "position_ids", name, "logits_to_keep")
-
-    def forward(**_: Any) -> None: ...
-
-    forward.__signature__ = Signature([Parameter(each, Parameter.KEYWORD_ONLY) for each in ids])  # type: ignore[attr-defined]
-    plan = plan_masks(SimpleNamespace(config=LlamaConfig(attn_implementation="sdpa"), forward=forward))
-    assert plan.cached("kept") == {name: "kept", "use_cache": True, "logits_to_keep": 1}

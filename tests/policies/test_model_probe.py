@@ -9,7 +9,6 @@ import pytest
 import torch
 from model_matrix import CORE, make_model
 
-import gradus
 from gradus.core import ConfigError
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
@@ -18,7 +17,6 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.runs.planning.model_probe import check_model, probe_model
-from gradus.runs.planning.shapes import read_shape
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers', about kernels that are not installed
 
@@ -96,38 +94,6 @@ def test_an_architecture_that_cannot_be_driven_is_refused_in_a_sentence(tmp_path
     loaded = load("rwkv", tmp_path)
     with pytest.raises(ConfigError, match=r"RwkvForCausalLM.*choose another model"):
         check_model(loaded)
-
-
-def test_positions_that_change_with_the_length_end_at_the_original_length(tmp_path: Path):
-    """LongRoPE turns all positions at another rate once a sequence passes its original length, also those in a cache."""
-    loaded = load("phi3-longrope", tmp_path)
-    assert loaded.context == 512
-    settings = {"grpo.sampling.max_new_tokens": 510}
-    with pytest.raises(ConfigError, match=r"the model's context holds 512, not 4096: beyond it the positions"):
-        gradus.run("arithmetic:digits=1", model=loaded.path, settings=settings, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()  # nothing was begun
-
-
-def test_the_shape_of_a_model_without_attention_is_read(tmp_path: Path):
-    shape = read_shape(make_model("mamba", tmp_path / "mamba"))
-    assert (shape.kv_heads, shape.kv) == (0, 0)
-    assert shape.parameters > 0
-
-
-def test_what_a_token_is_multiplied_with_is_counted(tmp_path: Path):
-    """A model of experts was forecast as fast as its attention alone, and GPT-2, whose layers are no Linear, as free."""
-    experts = read_shape(make_model("qwen3-moe", tmp_path / "moe"))
-    assert experts.products - experts.matrices == 2 * 2 * (32 * 32 + 32 * 16)  # two layers, two experts of four
-    gpt2 = read_shape(make_model("gpt2", tmp_path / "gpt2"))
-    assert gpt2.products == gpt2.matrices == 2 * 12 * 32**2
-    assert gpt2.adapter_width == 2 * (4 + 2 + 5 + 5) * 32
-
-
-def test_half_precision_is_judged_by_its_own_limits(tmp_path: Path):
-    loaded = load_model(make_model("qwen3", tmp_path / "qwen3"), dtype="bfloat16")
-    probe = check_model(loaded)
-    assert loaded.dtype == torch.bfloat16
-    assert 1e-4 < probe.mean < 0.1
 
 
 def test_a_model_with_states_is_served_and_talked_to(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from transformers import PreTrainedModel
 
-from gradus.core import ConfigError, StorageError, Vocabulary
+from gradus.core import StorageError, Vocabulary
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.text_ids import TextIds
@@ -26,12 +25,6 @@ SMALL = NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, cont
 @given(st.text(alphabet=st.sampled_from(list("sleepday 01\n\t.é☃<|>")), max_size=40))
 @settings(max_examples=300)
 def test_every_text_comes_back_exactly(text: str):
-    assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
-
-
-@given(st.text(max_size=20).filter(lambda t: "▁" not in t and "\r" not in t))
-@settings(max_examples=100)
-def test_bytes_carry_what_no_piece_can(text: str):
     assert TOKENIZER.decode(TOKENIZER.encode(text, add_special_tokens=False)) == text
 
 
@@ -112,28 +105,6 @@ def test_threads_do_not_draw_from_each_others_seeds(tmp_path: Path):
     assert len(set(weights[0::2])) == len(set(weights[1::2])) == 1
 
 
-def test_threads_that_load_leave_heads_tied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """They said that weights were missing, or left transformers unable to tie heads as long as the process lived."""
-    tie = PreTrainedModel.tie_weights
-    monkeypatch.setattr(PreTrainedModel, "tie_weights", tie)  # put back what a failure would leave
-    folder = make_nano(tmp_path / "model", VOCABULARY, SMALL)
-    with ThreadPoolExecutor(8) as pool:
-        models = [loaded.model for loaded in pool.map(load_model, [folder] * 16)]
-    assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
-    assert PreTrainedModel.tie_weights is tie
-
-
-def test_where_a_model_looks_first_is_kept_with_it(tmp_path: Path):
-    shape = SMALL.model_copy(update={"rope_theta": 100.0, "position_bias": 0.5, "embedding_std": 0.1})
-    model = load_model(make_nano(tmp_path / "nano", VOCABULARY, shape)).model
-    biases = [layer.self_attn.q_proj.bias for layer in model.model.layers]
-    assert model.config.rope_parameters["rope_theta"] == 100.0
-    assert torch.cat(biases).std().item() == pytest.approx(0.5, rel=0.3)
-    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.1, rel=0.1)
-    plain = load_model(make_nano(tmp_path / "plain", VOCABULARY, SMALL)).model
-    assert plain.model.layers[0].self_attn.q_proj.bias is None
-
-
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_heads_look_for_equal_words_at_first_if_asked(tmp_path: Path, kv_heads: int):
     shape = NanoConfig(hidden_size=128, layers=2, heads=4, kv_heads=kv_heads, position_bias=0.5, mimetic_init=True)
@@ -153,53 +124,6 @@ def test_heads_look_for_equal_words_at_first_if_asked(tmp_path: Path, kv_heads: 
     assert seen["mimetic"] > 1.5 / 9
     assert abs(seen["plain fetched"]) < 0.1
     assert seen["mimetic fetched"] > 0.4
-
-
-@pytest.mark.parametrize("kv_heads", [1, 4])
-@pytest.mark.parametrize("theta", [100.0, 10_000.0])
-def test_heads_look_back_from_the_first_step(tmp_path: Path, kv_heads: int, theta: float):
-    shape = NanoConfig(hidden_size=128, heads=4, kv_heads=kv_heads, rope_theta=theta, look_back=12.0)
-    model = load_model(make_nano(tmp_path / "nano", VOCABULARY, shape)).model
-    model.set_attn_implementation("eager")
-    words = TOKENIZER.encode("12 sleep mood day 0.45 a c e sleep")
-    first = model(torch.tensor([words]), output_attentions=True).attentions[0][0]
-    for head in range(4):
-        rows = range(head + 1, len(words))
-        seen = [first[head, row, row - head - 1].item() for row in rows]
-        assert min(seen) > 0.5, (head, seen)
-        assert all(first[head, row].argmax().item() == row - head - 1 for row in rows)
-    looking = [bool(layer.self_attn.q_proj.bias.any()) for layer in model.model.layers]
-    assert looking == [True, True, False, False]
-
-
-def test_words_of_near_numbers_begin_near_each_other_if_asked(tmp_path: Path):
-    meters = [f"{letter}{level / 20:.2f}" for letter in "VC" for level in range(21)]
-    odd = [f"V{level / 10:+.1f}" for level in range(-4, 5)]
-    same = ["x7", "x07", "x7.0"]
-    words = Vocabulary(words=[*meters, *odd, *same, "y1", "y2", "sleep", "day"], pieces=list("ab"))
-    shape = NanoConfig(hidden_size=256, layers=1, heads=2, embedding_std=0.1)
-    seen = {}
-    for name, each in (("plain", shape), ("numbers", shape.model_copy(update={"number_init": True}))):
-        loaded = load_model(make_nano(tmp_path / name, words, each))
-        place = loaded.tokenizer.convert_tokens_to_ids
-        weights = loaded.model.model.embed_tokens.weight.detach()
-        seen[name] = {word: weights[place(f"▁{word}")] for word in words.words}
-        assert weights.isfinite().all()
-
-    def alike(name: str, one: str, other: str) -> float:
-        return torch.cosine_similarity(seen[name][one], seen[name][other], dim=0).item()
-
-    ladder = [alike("numbers", "V0.50", f"V{0.5 + step / 20:.2f}") for step in (1, 3, 6, 10)]
-    assert ladder == sorted(ladder, reverse=True)
-    assert ladder[0] > 0.8
-    assert alike("numbers", "V-0.4", "V-0.3") > alike("numbers", "V-0.4", "V+0.4") + 0.3
-    rise = {letter: seen["numbers"][f"{letter}1.00"] - seen["numbers"][f"{letter}0.00"] for letter in "VC"}
-    assert torch.cosine_similarity(rise["V"], rise["C"], dim=0) > 0.7  # what tells sizes apart is shared by the kinds
-    assert max(abs(alike("plain", "V0.50", word)) for word in ("V0.55", "V1.00", "C0.50")) < 0.3
-    for word in ("y1", "y2", "sleep", "day"):  # no numbers, or too few to be a range
-        assert torch.equal(seen["numbers"][word], seen["plain"][word]), word
-    stacked = torch.stack([seen["numbers"][word] for word in meters])
-    assert stacked.std().item() == pytest.approx(0.1, rel=0.1)
 
 
 def test_fresh_weights_do_not_depend_on_threads(tmp_path: Path):
@@ -233,12 +157,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(StorageError, match="No space left"):
         make_nano(tmp_path / "nano", VOCABULARY, SMALL)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("word", ["", "two words", "<|end|>", "a▁b"])
-def test_words_that_cannot_be_tokens_are_refused(word: str):
-    with pytest.raises(ConfigError, match="vocabulary"):
-        build_tokenizer(Vocabulary(words=["day", word]))
 
 
 def test_shapes_that_do_not_fit_are_refused():

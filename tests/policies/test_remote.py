@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gradus import environments
 from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
 from gradus.policies.remote.client import Price
 from gradus.policies.remote.policy import RemotePolicy
-from gradus.rollouts import read_episodes, roll_out, write_episodes
+from gradus.rollouts import roll_out
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe, remote_settings
 from gradus.runs.stages.teaching import teach
@@ -231,48 +230,6 @@ def test_a_hung_connection_is_given_up_on_while_slow_answers_are_awaited(server:
     assert "no answer within 0.5 s" in hung.failure.message
 
 
-def test_a_server_that_keeps_the_line_open_without_answering_is_given_up_on(server: Server) -> None:
-    async def drip() -> AsyncIterator[str]:
-        while True:
-            yield " "
-            await asyncio.sleep(0.02)
-
-    server.faults["drip"] = lambda _: StreamingResponse(drip(), media_type="application/json")
-    begin = time.monotonic()
-    (action,) = ask(policy(timeout=0.4, retries=0), "drip")
-    assert time.monotonic() - begin < 3
-    assert action.failure is not None
-    assert action.failure.type == "TimeoutError"
-
-
-def test_a_week_of_rhythm_is_played_and_one_lost_row_costs_one_episode(server: Server) -> None:
-    spec = environments.load("rhythm")
-    lost: list[str] = []
-
-    def lose_one_row(_: int) -> Response:
-        """The first conversation to reach its third turn is lost, whoever asks in it."""
-        said = server.bodies[-1]["messages"]
-        system = said[1]["content"]
-        if len(said) == 6 and not lost:
-            lost.append(system)
-        if len(said) >= 6 and lost == [system]:
-            return error(400, "no more of this")
-        return JSONResponse(completion("5 5 5 sleep"))
-
-    server.every = lose_one_row
-    remote = policy(price=Price(prompt=1.0, completion=1.0))
-    episodes = roll_out(spec, remote, spec.tasks("in-distribution", 3)).episodes
-    assert sorted(episode.stop for episode in episodes) == [
-        StopReason.FAILED,
-        StopReason.TERMINATED,
-        StopReason.TERMINATED,
-    ]
-    whole = [episode for episode in episodes if episode.stop is StopReason.TERMINATED]
-    assert all(turn.valid and turn.usage is not None for episode in whole for turn in episode.turns)
-    spent = sum(turn.usage.cost or 0.0 for episode in episodes for turn in episode.turns if turn.usage)
-    assert remote.usage.cost == pytest.approx(spent + 1010 / 1e6)  # and the probe
-
-
 def test_a_refusal_is_not_asked_again(server: Server) -> None:
     server.faults["long"] = lambda _: error(
         400, "maximum context length is 10 tokens, got 20", code="context_length_exceeded"
@@ -285,15 +242,6 @@ def test_a_refusal_is_not_asked_again(server: Server) -> None:
     assert "temperature must be 1" in bad.failure.message
     assert good.text == "echo good"
     assert server.attempts["long"] == server.attempts["bad"] == 1
-
-
-def test_a_used_up_quota_stops_the_rows_that_wait(server: Server) -> None:
-    texts = [f"t{i}" for i in range(20)]
-    for text in texts:
-        server.faults[text] = lambda _: error(429, "you exceeded your quota", code="insufficient_quota")
-    actions = ask(policy(concurrency=2), *texts)
-    assert all(action.failure and "quota is used up" in action.failure.message for action in actions)
-    assert len(server.said()) <= 2
 
 
 def test_an_answer_cut_by_its_budget_says_so(server: Server) -> None:
@@ -335,62 +283,6 @@ def test_a_server_that_wants_the_budget_under_its_new_name_gets_it(server: Serve
     assert "temperature" not in sent
 
 
-def test_all_rows_under_way_get_the_budgets_new_name(server: Server) -> None:
-    server.delay = 0.05
-    server.every = lambda _: (
-        error(400, "Use 'max_completion_tokens' instead.") if "max_tokens" in server.bodies[-1] else None
-    )
-    remote = policy(max_tokens=77, concurrency=8)
-    for _ in range(2):  # each start has a client of its own
-        assert [action.failure for action in ask(remote, *"abcdef")] == [None] * 6
-
-
-NO_TEMPERATURE = {
-    "message": "Unsupported value: 'temperature' does not support 0.3 with this model. Only the default (1) value is supported.",
-    "param": "temperature",
-    "code": "unsupported_value",
-}
-NO_SEED = {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}
-
-
-def test_options_that_a_model_does_not_support_are_left_out_for_all_rows_and_told_once(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def choosy(_: int) -> Response | None:
-        body = server.bodies[-1]
-        if "max_tokens" in body:
-            return error(400, "Use 'max_completion_tokens' instead.")
-        if "temperature" in body:
-            return JSONResponse({"error": NO_TEMPERATURE}, status_code=400)
-        return JSONResponse(NO_SEED, status_code=422) if "seed" in body else None
-
-    server.every = choosy
-    remote = policy(temperature=0.3, max_tokens=77, concurrency=1)
-    for _ in range(2):  # each start has a client of its own, which knows what was learned
-        assert [action.failure for action in ask(remote, *"abc")] == [None] * 3
-    assert len(server.said()) == 9, "each of the three refusals came once"
-    assert {"temperature", "seed", "max_tokens"} & set(server.bodies[-1]) == set()
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: m does not support this temperature; it is asked without one",
-        "warning: m does not support this seed; it is asked without one",
-    ]
-
-
-def test_a_temperature_out_of_range_is_an_error_and_is_not_left_out(server: Server) -> None:
-    server.every = lambda _: error(400, "Invalid 'temperature': expected a value from 0 to 2, got 7.")
-    (action,) = ask(policy(temperature=7.0), "a")
-    assert action.failure is not None
-    assert "from 0 to 2" in action.failure.message
-    assert server.attempts["a"] == 1
-
-
-def test_a_server_that_asks_for_a_day_of_patience_is_not_waited_for(server: Server) -> None:
-    server.faults["a"] = lambda _: error(503, "later", headers={"Retry-After": "86400"})
-    (action,) = ask(policy(), "a")
-    assert action.failure is not None
-    assert "86400 s" in action.failure.message
-
-
 def test_an_unreachable_server_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(PolicyError, match=r"http://127\.0\.0\.1:9/v1 did not answer.*no connection"):
@@ -425,14 +317,6 @@ def test_it_works_inside_a_running_loop(server: Server) -> None:
     assert asyncio.run(notebook()) == "echo cell"
 
 
-def test_the_probe_is_sent_once(server: Server) -> None:
-    remote = policy()
-    ask(remote, "a")
-    ask(remote, "b")
-    assert len(server.bodies) == 3
-    assert json.dumps(server.bodies[0]["messages"]).count("ready") == 1
-
-
 def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
     here = server
     key = "sk-very-secret-0123456789"
@@ -446,17 +330,6 @@ def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
     assert "[key]" in failed.failure.message
     assert "[key]" in answered.turns[0].action
     assert key not in str((failed, answered))
-
-
-def test_half_a_character_in_an_answer_can_be_stored(server: Server, tmp_path: Path) -> None:
-    here = server
-    body = json.dumps(completion("half")).replace('"half"', '"half \\ud800"')
-    here.every = lambda attempt: Response(body, media_type="application/json")
-    spec = environments.load("arithmetic")
-    remote = RemotePolicy("m", retries=0)
-    episodes = roll_out(spec, remote, [spec.train_task(0)]).episodes
-    write_episodes(tmp_path / "e.jsonl", episodes, environment="arithmetic")
-    assert read_episodes(tmp_path / "e.jsonl").episodes[0].turns[0].action == "half ?"
 
 
 class Till:

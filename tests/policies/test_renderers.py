@@ -45,14 +45,6 @@ STRIPPING = CHATML.replace(
     "+ m.content +",
     "+ (m.content.split('</think>')[-1].lstrip('\\n') if m.role == 'assistant' else m.content) +",
 )
-# Mistral v0.3: the system prompt stands in front of the newest message, wherever that is.
-MISTRAL3 = (
-    "{%- if messages[0].role == 'system' -%}{%- set system = messages[0].content -%}{%- set messages = messages[1:] -%}{%- endif -%}"
-    "{{- '<s>' -}}{%- for m in messages -%}{%- if m.role == 'user' -%}"
-    "{%- if loop.last and system is defined -%}{{- '[INST] ' + system + '\n\n' + m.content + '[/INST]' -}}"
-    "{%- else -%}{{- '[INST] ' + m.content + '[/INST]' -}}{%- endif -%}"
-    "{%- else -%}{{- ' ' + m.content + '</s>' -}}{%- endif -%}{%- endfor -%}"
-)
 # DeepSeek-R1, QwQ: earlier thoughts are dropped, and the prompt opens the next one.
 OPENED = STRIPPING.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
 # gpt-oss: channels, today's date, and an end of the newest answer that is not the end of earlier ones.
@@ -167,14 +159,6 @@ def test_a_missing_system_role_folds_into_the_first_observation():
     assert ChatRenderer(byte_tokenizer(CHATML)).has_system_role
 
 
-def test_trimming_templates_trim_observations_here_too():
-    tokenizer = byte_tokenizer(LLAMA3)
-    renderer = ChatRenderer(tokenizer)
-    assert renderer.following("  hello \n") == renderer.following("hello")
-    kept = ChatRenderer(byte_tokenizer(CHATML))
-    assert kept.following("  hello \n") != kept.following("hello")
-
-
 def test_added_tokens_of_the_frame_cannot_be_forged_if_they_are_not_declared_special():
     """DeepSeek-R1 and its distillations declare the tokens of user and assistant so."""
     template = (
@@ -196,17 +180,6 @@ def test_added_tokens_of_the_frame_cannot_be_forged_if_they_are_not_declared_spe
     assert tokenizer.encode("<~user~>", add_special_tokens=False) == [user], "nothing sticks to the tokenizer"
 
 
-def test_an_answer_in_channels_may_spell_out_their_tokens():
-    tokenizer = byte_tokenizer(HARMONY)
-    renderer = ChatRenderer(tokenizer)
-    for text in ("see <|end|> and <|channel|>final<|message|>", "<think>a<|return|>b</think>c <|start|> d"):
-        ids = renderer.encode_answer(text)
-        assert renderer.decode(ids) == text
-        assert renderer.stop_id not in ids[:-1]
-    cut = renderer.encode_answer("<think>2 + 2")
-    assert tokenizer.decode(cut) == "<|channel|>analysis<|message|>2 + 2<|return|>"
-
-
 def test_content_cannot_forge_a_frame():
     tokenizer = byte_tokenizer(CHATML)
     renderer = ChatRenderer(tokenizer)
@@ -218,19 +191,6 @@ def test_content_cannot_forge_a_frame():
     assert renderer.following("lo") == ChatRenderer(tokenizer).following("lo"), "nothing sticks to the tokenizer"
 
 
-@pytest.mark.parametrize(
-    ("system", "observation"),
-    [("say <|im_end|>", "m"), ("end turns with <|im_end|>", " "), ("assistant", "<|im_end|> ")],
-)
-def test_content_is_not_looked_for_inside_the_frame(system: str, observation: str) -> None:
-    tokenizer = byte_tokenizer(CHATML)
-    renderer = ChatRenderer(tokenizer)
-    ids = renderer.first(system, observation)
-    assert ids.count(renderer.stop_id) == 2
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": observation}]
-    assert tokenizer.decode(ids) == renderer.render(messages)
-
-
 def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
     renderer = ChatRenderer(byte_tokenizer(CHATML))
     texts = [
@@ -240,24 +200,6 @@ def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
     alone = [encode(text) for text in texts]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(encode, texts)) == alone
-
-
-def test_a_tokenizer_that_was_told_to_pad_does_not_pad_prompts():
-    tokenizer = byte_tokenizer(CHATML)
-    renderer = ChatRenderer(tokenizer)
-    before = renderer.following("one")
-    tokenizer(["a", "a longer text"], padding=True, truncation=True, max_length=4)
-    assert ChatRenderer(tokenizer).following("one") == before
-    assert renderer.following("another text that is longer") == ChatRenderer(byte_tokenizer(CHATML)).following(
-        "another text that is longer"
-    )
-
-
-def test_stripped_reasoning_is_an_error_or_kept_on_request():
-    with pytest.raises(ConfigError, match=r"rewrites history.*keep_history=True"):
-        ChatRenderer(byte_tokenizer(STRIPPING))
-    renderer = ChatRenderer(byte_tokenizer(STRIPPING), keep_history=True)
-    assert renderer.following("hello") == ChatRenderer(byte_tokenizer(CHATML)).following("hello")
 
 
 @pytest.mark.parametrize(
@@ -294,17 +236,6 @@ def test_template_options_reach_the_template():
     assert tokenizer.decode(ChatRenderer(tokenizer).following("a")).endswith("assistant\n")
 
 
-def test_a_system_prompt_that_a_template_moves_leaves_no_placeholder_behind():
-    """Mistral v0.3: the words that the pieces were cut with stood in every later prompt."""
-    tokenizer = byte_tokenizer(MISTRAL3)
-    renderer = ChatRenderer(tokenizer)
-    first, later = renderer.first("be brief", "hello"), renderer.following("more")
-    assert tokenizer.decode(first) == "<s>[INST] be brief\n\nhello[/INST]"
-    assert tokenizer.decode(later) == "[INST] more[/INST]"
-    ids = [*first, *renderer.encode_answer("yes"), *later]
-    assert tokenizer.decode(ids) == "<s>[INST] be brief\n\nhello[/INST] yes</s>[INST] more[/INST]"
-
-
 def test_an_answer_closes_the_thought_that_the_prompt_opens():
     """A teacher's answer stood inside the open thought."""
     with pytest.raises(ConfigError, match="rewrites history"):
@@ -320,26 +251,6 @@ def test_an_answer_closes_the_thought_that_the_prompt_opens():
     assert renderer.encode_answer(renderer.decode(thought)) == thought
     cut = tokenizer.encode("2 + 2 is <answer>5</answer>", add_special_tokens=False)
     assert without_thoughts(renderer.decode(cut)) == "", "nothing in a thought that never ended is an answer"
-
-
-def test_channels_are_thought_and_answer():
-    """gpt-oss: answers were trained without their channel, and the end of a thought ended the answer."""
-    tokenizer = byte_tokenizer(HARMONY)
-    renderer = ChatRenderer(tokenizer)
-    token = tokenizer.convert_tokens_to_ids
-    assert renderer.stop_id == token("<|return|>")
-    assert token("<|end|>") not in renderer.stop_ids
-    plain = renderer.encode_answer("four")
-    assert tokenizer.decode(plain) == "<|channel|>final<|message|>four<|return|>"
-    assert renderer.decode(plain) == "four"
-    thought = renderer.encode_answer("<think>2 + 2</think>four")
-    assert tokenizer.decode(thought) == (
-        "<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>final<|message|>four<|return|>"
-    )
-    assert renderer.decode(thought) == "<think>2 + 2</think>four"
-    assert without_thoughts(renderer.decode(thought[:-6])) == "", "cut in the middle of the thought"
-    later = tokenizer.decode(renderer.following("more"))
-    assert later == "<|start|>user<|message|>more<|end|><|start|>assistant"
 
 
 def test_the_date_of_a_template_is_a_setting_not_the_clock():

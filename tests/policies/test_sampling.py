@@ -9,10 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from gradus.core import child_seed
-from gradus.policies.local import sampling
 from gradus.policies.local.sampling import (
     SamplingConfig,
     chosen_logprobs,
@@ -107,15 +105,6 @@ def test_a_drawn_token_stays_in_the_support_when_it_is_recomputed():
         assert chosen_logprobs(logits, torch.tensor([2]), config).item() == kept[0, 2].item()
 
 
-def test_top_p_holds_its_share_of_what_top_k_left():
-    logits = torch.tensor([[0.4, 0.3, 0.1, 0.1, 0.1]]).log()
-    both = SamplingConfig(top_k=2, top_p=0.5)  # 0.4 / 0.7 is more than a half
-    assert sampling_logprobs(logits, both).exp().tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0]]
-    assert sampling_logprobs(logits, SamplingConfig(top_p=0.5)).exp()[0, :2].tolist() == pytest.approx([4 / 7, 3 / 7])
-    even = sampling_logprobs(torch.zeros(1, 4), SamplingConfig(top_p=0.5))
-    assert sorted(even.exp()[0].tolist()) == [0.0, 0.0, 0.5, 0.5], "two of four hold exactly a half"
-
-
 def test_draw_inverts_the_cumulative_distribution():
     logprobs = torch.tensor([0.0, 0.2, 0.0, 0.5, 0.3, 0.0]).log()[None]
     points = {0.0: 1, 0.1999: 1, 0.2001: 3, 0.6999: 3, 0.7001: 4, 1 - 2**-53: 4}
@@ -158,46 +147,8 @@ def test_many_words_are_drawn_in_two_steps_as_in_one(words: int):
     assert (ids == draw(whole, uniforms)).sum() >= 38  # where sums round differently a neighbor may be drawn
 
 
-@pytest.mark.parametrize("top_k", [0, 300])
-def test_the_nucleus_of_many_words_is_what_a_whole_sort_gives(top_k: int, monkeypatch: pytest.MonkeyPatch):
-    """Rows of every kind: some words hold nearly all, or thousands are needed and the row is sorted whole."""
-    rng = torch.Generator().manual_seed(5)
-    logits = torch.randn(9, 2**14, generator=rng) * torch.tensor([0.1, 1.0, 6.0]).repeat(3)[:, None]
-    for top_p in (0.1, 0.9, 0.999):
-        config = SamplingConfig(top_p=top_p, top_k=top_k)
-        few = sampling_logprobs(logits, config)
-        with monkeypatch.context() as patched:
-            patched.setattr(sampling, "MANY_WORDS", 2**20)
-            whole = sampling_logprobs(logits, config)
-        assert ((few > float("-inf")).sum(1) - (whole > float("-inf")).sum(1)).abs().max() <= 1
-        assert (few.exp() - whole.exp()).abs().max() < 1e-4
-
-
 def test_uniforms_belong_to_an_episode_and_a_turn():
     assert (turn_uniforms((1, "x"), 2, 5) == turn_uniforms((1, "x"), 2, 5)).all()
     assert (turn_uniforms((1, "x"), 2, 5) == turn_uniforms((1, "x"), 2, 9)[:5]).all()
     different = [turn_uniforms(key, turn, 5) for key, turn in (((1, "x"), 3), ((1, "y"), 2), ((2, "x"), 2))]
     assert all(not np.allclose(turn_uniforms((1, "x"), 2, 5), other) for other in different)
-
-
-def test_legal_masks():
-    assert legal_mask([(0, 2), None], 3).tolist() == [[True, False, True], [True, True, True]]
-
-
-def test_changed_settings_keep_the_others():
-    config = SamplingConfig(temperature=0.7, top_k=5, top_p=0.9, max_new_tokens=8, grammar=True)
-    assert config.changed(temperature=1.3) == config.model_copy(update={"temperature": 1.3})
-    assert config.changed(max_new_tokens=3) == config.model_copy(update={"max_new_tokens": 3})
-    greedy = SamplingConfig(greedy=True, max_new_tokens=3, grammar=True)
-    assert config.changed(temperature=0, max_new_tokens=3) == greedy
-    assert greedy.changed(temperature=0.5) == SamplingConfig(temperature=0.5, max_new_tokens=3, grammar=True)
-
-
-def test_a_knob_without_effect_is_an_error():
-    with pytest.raises(ValidationError, match="no effect"):
-        SamplingConfig(greedy=True, top_k=3)
-    with pytest.raises(ValidationError):
-        SamplingConfig(temprature=1.0)  # type: ignore[call-arg]
-    assert SamplingConfig(temperature=0.7, max_new_tokens=3, grammar=True).as_greedy() == SamplingConfig(
-        greedy=True, max_new_tokens=3, grammar=True
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from gradus.policies.local.folders import is_hub_name
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.local.settings import SETTINGS_FILE, ModelSettings, read_settings, write_settings
+from gradus.policies.local.settings import ModelSettings, write_settings
 from gradus.runs.policies import make_policy
 
 TRAINED = ModelSettings(
@@ -65,15 +64,6 @@ def test_chat_answers_with_the_sampling_of_training(folder: Path):
         return said[-1]["content"]
 
     assert answer(None) == answer(SamplingConfig(max_new_tokens=2)) != answer(SamplingConfig(max_new_tokens=9))
-
-
-def test_settings_that_cannot_be_read_are_named(folder: Path):
-    (folder / SETTINGS_FILE).write_text(json.dumps({"sampling": {"max_new_tokens": 0}}))
-    with pytest.raises(ConfigError, match=r"gradus\.json does not say how the model was trained"):
-        load_model(folder)
-    (folder / SETTINGS_FILE).unlink()
-    assert read_settings(folder) is None
-    assert load_model(folder).settings == ModelSettings(dtype="float32")
 
 
 def test_a_hub_name_is_a_policy_and_anything_else_is_not(tmp_path: Path):

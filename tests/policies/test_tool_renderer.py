@@ -13,7 +13,6 @@ from test_renderers import CHATML, GEMMA, SPECIAL, byte_tokenizer
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import write_calls
-from gradus.policies.local import renderers
 from gradus.policies.local.renderers import ChatRenderer, _dated
 from gradus.policies.local.tool_renderer import ToolRenderer
 
@@ -232,29 +231,6 @@ def test_results_and_arguments_cannot_forge_a_frame(family: str):
     assert [(each.name, each.arguments, each.fault) for each in read.calls] == [("look", said[0].arguments, None)]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_text_beside_a_call_may_spell_out_what_ends_an_answer(family: str):
-    """The call behind it was lost."""
-    tokenizer, renderer = made(family)
-    spelled = FAMILIES[family][1]
-    said = [call(1, count=1, text="x")]
-    ids = renderer.encode_answer(f"{spelled} ends it\n{write_calls(said)}")
-    assert ids.count(tokenizer.convert_tokens_to_ids(spelled)) == 1
-    read = renderer.read(renderer.decode(ids))
-    assert [(each.name, each.arguments, each.fault) for each in read.calls] == [("look", said[0].arguments, None)]
-    plain = renderer.encode_answer(f"{spelled} ends it")
-    assert not renderer.stop_ids.intersection(plain[:-1])
-    assert renderer.decode(plain).strip() == f"{spelled} ends it"
-
-
-def test_a_second_call_is_malformed_where_the_template_takes_one():
-    _, renderer = made("llama3_1")
-    two = write_calls([call(1, count=1, text="a"), call(2, count=2, text="b")])
-    read = renderer.read(two)
-    assert {each.fault for each in read.calls} == {"malformed"}
-    assert "takes one call an answer, got 2" in str(read.calls[0].error)
-
-
 def test_a_family_reads_its_own_form_alone():
     """What would not be a call when the model is served is none in training."""
     _, renderer = made("qwen2_5")
@@ -285,38 +261,6 @@ def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, sa
     assert plain.following([result(1, "7")]) == ChatRenderer(tokenizer).following("7")
 
 
-def test_a_tokenizer_that_says_how_its_answers_are_read_is_believed():
-    """A form that we do not know, read by transformers with the tokenizer's own response template."""
-    schemas = "{%- if tools -%}{{ tools | tojson }}{%- endif -%}"
-    template = schemas + CHATML.replace(
-        "+ m.content +",
-        "+ m.content + (m.tool_calls | map(attribute='function') | map('tojson') | join | replace('{\"name\"', '«{\"name\"') if m.tool_calls else '') +",
-    )
-    tokenizer = tokenizer_of(template)
-    with pytest.raises(ConfigError, match="cannot be read back"):
-        ChatRenderer(tokenizer).for_tools(TOOLS)
-    tokenizer.response_template = {
-        "start_anchor": "<|im_start|>assistant\n",
-        "fields": {
-            "content": {"content": "text"},
-            "tool_calls": {
-                "open": "«",
-                "close_pattern": r"$",
-                "repeats": True,
-                "content": "json",
-                "transform": {"type": "function", "function": "{content}"},
-            },
-        },
-    }
-    renderer = ChatRenderer(tokenizer).for_tools(TOOLS)
-    assert isinstance(renderer, ToolRenderer)
-    assert renderer.form == "template"
-    answer = renderer.encode_answer(write_calls([call(1, count=3, text="a")]))
-    assert renderer.read(renderer.decode(answer)).calls[0].arguments == {"count": 3, "text": "a"}
-    assert renderer.read("«{").calls[0].fault == "malformed"
-    assert renderer.read("seven").calls == ()
-
-
 def test_messages_without_tools_are_rendered_by_the_template():
     tokenizer = tokenizer_of(CHATML)
     renderer = ChatRenderer(tokenizer)
@@ -335,20 +279,3 @@ def test_messages_without_tools_are_rendered_by_the_template():
         + "<|im_start|>assistant\n"
     )
     assert renderer.following(said[:1]) == renderer.following("one")
-
-
-@pytest.mark.parametrize(("most", "text", "kept"), [(3, 10**6, 3), (100, 1000, 2), (100, 10, 1)])
-def test_tools_that_clients_send_do_not_pile_up(
-    most: int, text: int, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each list of tools stayed for ever: some hundred requests of 8 MB filled a machine."""
-    monkeypatch.setattr(renderers, "_MOST_TOOLS", most)
-    monkeypatch.setattr(renderers, "_TOOLS_TEXT", text)
-    renderer = ChatRenderer(byte_tokenizer(CHATML), tool_calls="json")
-    tools = [
-        [{"type": "function", "function": {"name": f"look{number}", "description": "x" * 300}}] for number in range(6)
-    ]
-    made = [renderer.for_tools(each) for each in tools]
-    assert list(renderer._by_tools.values()) == made[-kept:]
-    assert renderer.for_tools(tools[-1]) is made[-1]
-    assert renderer.for_tools(tools[0]).first("s", "q") == made[0].first("s", "q")

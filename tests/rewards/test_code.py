@@ -57,19 +57,6 @@ def test_calls_are_compared_outside(score, code, share):
     assert score(fenced(code), CALLS).value == share
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from dataclasses import dataclass\n@dataclass\nclass Node:\n    value: int\n    next: 'Node' = None\n"
-        "def f(): return Node(1).value",
-        "import pickle\nclass A:\n    value = 1\ndef f(): return pickle.loads(pickle.dumps(A())).value",
-        "import __main__\ndef f(): return 1 if __name__ == 'answer' else 0",
-    ],
-)
-def test_classes_of_an_answer_are_found_in_its_module(score, code):
-    assert score(fenced(code), [{"call": "f()", "expected": 1}]).value == 1.0
-
-
 def test_whole_programs_are_judged_by_what_they_print(score):
     tests = [{"stdin": "2 3", "stdout": "5\n"}, {"stdin": "1 1", "stdout": "3"}]
     assert score("print(sum(map(int, input().split())))", tests).value == 0.5

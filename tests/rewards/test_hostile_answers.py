@@ -63,12 +63,6 @@ def test_a_long_answer_is_read_once(text: str) -> None:
     assert strict_format([""], [text]) == [0.0]
 
 
-def test_boxes_are_read_with_their_braces_balanced() -> None:
-    assert read_answer(r"so \boxed{\frac{1}{2}}").text == r"\frac{1}{2}"
-    assert read_answer(r"\boxed{3} and \boxed{4}").problem == "two different answers are marked"
-    assert read_answer(r"\boxed{ } } \boxed{7}").problem == "two different answers are marked"
-
-
 def test_a_reward_function_that_hangs_is_cut_off_and_named() -> None:
     def stuck(completions: list[str], **columns: object) -> list[float]:
         while True:

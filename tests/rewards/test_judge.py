@@ -107,21 +107,6 @@ def test_scores_are_weighed_and_what_is_missing_is_none_and_named(server, reward
     assert server.times == {"kind kind": 1, "silent": 1, "beyond": 1, "down": 1}
 
 
-def test_a_judge_that_takes_no_temperature_and_another_budget_judges(server, rewards):
-    server.modern = True
-    graded = rewards(max_tokens=77)
-    assert [each.value for each in graded(rows("kind", "kind kind"))] == [0.5, 1.0]
-    assert server.bodies[-1]["max_completion_tokens"] == 77
-    asked = len(server.bodies)
-    assert [each.value for each in graded(rows("kind kind kind"))] == [1.5]
-    assert len(server.bodies) == asked + 1, "what was refused once is not sent again"
-
-
-@pytest.mark.parametrize(("answer", "score"), [("latex", 0.5), ("within", 0.5), ("huge", None)])
-def test_a_score_is_found_among_braces(rewards, answer, score):
-    assert rewards()(rows(answer))[0].components == {"judge": score}
-
-
 def test_the_judge_reads_rubric_question_gold_and_an_answer_that_cannot_end_its_own_mark(server, rewards):
     rewards()(rows("kind", gold="42"))
     system, user = (message["content"] for message in server.bodies[0]["messages"])
@@ -164,12 +149,6 @@ def test_how_far_the_judge_disagrees_with_itself_is_measured_and_changes_no_scor
     assert wide.metrics["judge_disagreement"] == [0.025]  # of the range
 
 
-def test_a_score_below_the_range_is_none(rewards):
-    low, inside = rewards(range=[1, 10])(rows("plain", "beyond"))
-    assert (low.value, inside.components) == (None, {"judge": 7.0})
-    assert "expected a score from 1 to 10" in low.error
-
-
 def test_nothing_is_asked_beyond_the_budget(server, rewards):
     asked = rewards(budget=0.01, price=[2.0, 10.0], concurrency=1, max_tokens=200)  # 0.003 dollars a call
     scored = asked(rows(*[f"kind {number}" for number in range(6)]))
@@ -177,17 +156,6 @@ def test_nothing_is_asked_beyond_the_budget(server, rewards):
     assert "the budget of 0.01 US dollars is used up" in scored[-1].error
     assert asked.metrics["judge_cost"] == [pytest.approx(0.009)]
     assert len(server.bodies) == 3
-
-
-def test_calls_under_way_and_replies_without_a_count_are_taken_for_what_they_may_cost(server, rewards):
-    limits = {"price": [0.0, 10.0], "max_tokens": 200}  # at most 0.002 dollars a call, 0.001 as it is counted
-    asked = rewards(budget=0.0035, concurrency=4, **limits)
-    scored = asked(rows(*[f"kind {number}" for number in range(4)]))
-    assert sorted(each.value is None for each in scored) == [False, True, True, True]
-    assert asked.metrics["judge_cost"] == [pytest.approx(0.001)]
-    unmetered = rewards(**limits)
-    unmetered(rows("unmetered"))
-    assert unmetered.metrics["judge_cost"] == [pytest.approx(0.002)]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from gradus.core import ConfigError, Episode, StopReason, StorageError, Task, Turn
-from gradus.environments.verifiable import one_turn
-from gradus.evidence.reports import show_episode
 from gradus.rewards import (
     BUILT_IN,
     Completion,
     Rewards,
     correctness,
-    diversity,
     find_reward,
     grader_of,
     incremental_format,
@@ -35,8 +30,6 @@ from gradus.rewards import (
     style,
     try_rewards,
 )
-from gradus.rollouts import roll_out
-from gradus.rollouts.storage import decode, encode
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 WRONG = "<reasoning> 1 + 1 </reasoning> <answer> 3 </answer>"
@@ -68,24 +61,6 @@ def test_a_raising_function_is_an_error_of_that_completion_alone() -> None:
     assert dict(rewards.errors) == {"picky: KeyError": 1}
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-def test_what_a_failed_call_logged_is_discarded(kind: str) -> None:
-    def plain(completions, log_metric, log_extra, **columns):
-        log_metric("rows", len(completions))
-        log_extra("text", completions)
-        if any("3" in text for text in completions):
-            raise ValueError("three")
-        return [1.0] * len(completions)
-
-    async def waiting(**columns):
-        return plain(**columns)
-
-    rewards = Rewards([plain if kind == "plain" else waiting])
-    rewards(rows(RIGHT, WRONG, BROKEN))
-    assert rewards.metrics == {"rows": [1.0, 1.0]}
-    assert rewards.extras == {"text": [RIGHT, None, BROKEN]}
-
-
 def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the_episodes() -> None:
     def noting(completions, log_metric, log_extra, **columns):
         for number in (1.0, 4.0):
@@ -103,20 +78,6 @@ def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the
         (None, {}, {}),
         (1.0, {"said": "b"}, {"seen": 2.5}),
     ]
-
-
-def test_a_plain_callable_may_return_an_awaitable() -> None:
-    async def slow(completions):
-        if "3" in completions[0]:
-            raise TimeoutError("the server took too long")
-        await asyncio.sleep(60 * (completions[0] == BROKEN))
-        return [1.0] * len(completions)
-
-    rewards = Rewards([lambda completions, **columns: slow(completions)], time_limit=0.05)
-    said = [rewards(rows(text))[0] for text in (RIGHT, WRONG, BROKEN)]
-    assert [each.value for each in said] == [1.0, None, None]
-    assert "raised TimeoutError: the server took too long" in (said[1].error or "")
-    assert "took more than 0.05 s" in (said[2].error or "")
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -310,21 +271,6 @@ def test_reweighing_equals_grading_under_those_weights(a: float, b: float, c: fl
     assert changed.weights == direct.weights
 
 
-def test_reweighing_some_components_leaves_the_others_and_forgets_the_range() -> None:
-    rewards = Rewards([(correctness, 2.0), (strict_format, 0.5), (length(limit=3), 0.0)])
-    grader = grader_of(rewards, name="g", range=(0.0, 2.5))
-    changed = reweigh(grader, {"correct": 1.0, "length": 0.0})
-    assert (changed.weights, changed.range) == ({"correct": 1.0, "format": 0.5, "length": 0.0}, None)
-    (graded,) = changed.compute([episode(RIGHT, turns=2)])  # two turns say the same: right, and no strict format
-    assert (graded.value, graded.error) == (1.0, None)
-    (switched,) = reweigh(grader, {"length": 3.0}).compute([episode(RIGHT)])
-    assert [term.component for term in switched.terms[0]] == ["correct", "format", "length"]
-    assert switched.value == 2.0 + 0.5 - 3.0
-    (lost,) = reweigh(grader, {"length": 3.0}).compute([episode(RIGHT, turns=2)])
-    assert (lost.value, lost.terms) == (None, ())
-    assert "cannot be placed among 2 turns" in (lost.error or "")
-
-
 def test_trying_rewards_on_stored_completions(tmp_path: Path) -> None:
     file = tmp_path / "said.jsonl"
     records = [{"prompt": "1 + 1?", "completion": text, "answer": "2"} for text in (RIGHT, WRONG)]
@@ -338,56 +284,3 @@ def test_trying_rewards_on_stored_completions(tmp_path: Path) -> None:
     assert tried.component_means() == {"correct": 0.5, "fragile": 1.0}
     assert tried.errors == {"fragile: ZeroDivisionError": 1}
     assert [row["read"] for row in tried.rows()] == ["2", "3"]
-
-
-def test_an_exception_that_is_returned_counts_as_one_that_is_raised() -> None:
-    def gentle(completions, **columns):
-        return [ValueError("no score") if text == WRONG else 1.0 for text in completions]
-
-    def picky(completions, **columns):
-        """Returns exceptions at first, and an infinite number that makes the whole call invalid."""
-        return [ValueError("no score") if text == WRONG else float("inf") for text in completions]
-
-    rows = [Completion(prompt="1 + 1?", completion=text) for text in (RIGHT, WRONG, WRONG)]
-    tried = try_rewards(Rewards([gentle]), rows)
-    assert [each.value for each in tried.scored] == [1.0, None, None]
-    assert tried.errors == {"gentle: ValueError": 2}
-    assert try_rewards(Rewards([picky]), rows).errors == {"picky: ValueError": 3}, "each completion counts once"
-
-
-def test_completions_that_cannot_be_read_name_the_line(tmp_path: Path) -> None:
-    file = tmp_path / "said.jsonl"
-    file.write_text('{"completion": "a"}\n{"text": "b"}\n')
-    with pytest.raises(StorageError, match=r"completion 2 of .*jsonl has no text under 'completion'; it has text"):
-        read_completions(file)
-
-
-def test_diversity_is_what_no_other_answer_to_the_same_prompt_has() -> None:
-    pay = diversity(ngram=1)
-    prompts = ["a", "a", "b", "a"]
-    assert pay(prompts=prompts, completions=["x y", "x z", "x y", "x y"]) == [0.0, 0.5, 0.0, 0.0]
-    assert pay(prompts=["a", "a", "b", "b"], completions=["x", "y", "x", "y"]) == [1.0] * 4
-    assert diversity()(prompts=["a", "a"], completions=["x y z", "x y w"]) == [0.5, 0.5]
-    with pytest.raises(ConfigError, match="at least 1"):
-        diversity(ngram=0)
-
-
-def test_what_is_logged_is_stored_with_its_completion() -> None:
-    def picky(completions, log_extra, **columns):
-        log_extra("size", [len(text) for text in completions])
-        log_extra("kind", [{1.0} if text == RIGHT else None for text in completions])
-        if len(completions) > 1:
-            raise ValueError("asked again, one by one")
-        return [1.0]
-
-    async def wrong(completions, log_extra, **columns):
-        log_extra("size", [])
-
-    spec = one_turn([{"question": f"{n}?", "answer": RIGHT} for n in range(40)], [picky])
-    episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2)).episodes
-    stored = [decode(json.loads(json.dumps(encode(each)))) for each in episodes]
-    assert [each.reward.extras for each in stored] == [{"size": len(RIGHT), "kind": [1.0]}] * 2
-    console = Console(record=True, width=200)
-    console.print(show_episode(stored[0]))
-    assert f"logged: size {len(RIGHT)}, kind [1.000]" in console.export_text()
-    assert "log_extra got 0 values of 'size' for 1" in (Rewards([wrong])(rows(RIGHT))[0].error or "")

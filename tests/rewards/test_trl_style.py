@@ -14,7 +14,6 @@ import pytest
 import gradus
 from gradus.core import Episode, StopReason, Task, Turn
 from gradus.rewards import Completion, Rewards, completion_text, grader_of, reweigh
-from gradus.rollouts import write_episodes
 
 GOOD = "<think>2 and 2</think><answer>4</answer>"
 ROWS = [
@@ -103,13 +102,6 @@ def test_runs_unchanged(function: Callable[..., Any], values: list[float | None]
     assert [each.value for each in scored] == [None if value is None else 2.0 * value for value in values]
 
 
-def test_they_run_inside_a_running_event_loop() -> None:
-    async def notebook() -> list[float | None]:
-        return [each.value for each in Rewards([(judged, 1.0)])(ROWS)]
-
-    assert asyncio.run(notebook()) == [0.0, 1.0]
-
-
 def test_prompts_come_as_the_format_says() -> None:
     seen: list[Any] = []
 
@@ -180,23 +172,3 @@ def test_a_function_of_the_other_form_is_told_the_way_out() -> None:
     empty = [Completion(prompt="p", completion="")]
     reads = Rewards([lambda prompts, completions, **_: [len(text[0]["content"]) for text in completions]])
     assert "set reward_messages = true" in (reads(empty)[0].error or "")
-
-
-def test_completions_of_chats_are_tried_as_a_run_has_them(tmp_path: Path) -> None:
-    """A function that the run had called with messages failed on its own stored episodes, and completions in TRL's form were refused."""
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say it."}]
-    line = {"prompt": asked, "completion": [{"role": "assistant", "content": "It."}], "answer": "It."}
-    (tmp_path / "chats.jsonl").write_text(json.dumps(line) + "\n")
-    (tmp_path / "mine.py").write_text(
-        "def said(prompts, completions, **columns):\n"
-        "    return [len(each[0]['content']) + 10 * len(prompts[0]) for each in completions]\n"
-    )
-    own = [f"{tmp_path}/mine.py:said"]
-    assert [row["value"] for row in gradus.commands.try_rewards(tmp_path / "chats.jsonl", own).rows()] == [23.0]
-    rows = [{"prompt": asked, "answer": str(n), "id": n} for n in range(1)] + [
-        {"prompt": [{"role": "user", "content": f"Say {n}."}], "answer": str(n)} for n in range(40)
-    ]
-    played = gradus.roll_out(gradus.load_environment(rows, rewards=own), "constant:abc", episodes=2).episodes
-    write_episodes(tmp_path / "e.jsonl", played, environment="rows")
-    again = gradus.commands.try_rewards(tmp_path / "e.jsonl", own).rows()
-    assert [row["value"] for row in again] == [each.reward.value for each in played if each.reward]

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +16,10 @@ import gradus.commands
 from gradus.core import ConfigError, StorageError
 from gradus.core.printing import STRICT_VARIABLE
 from gradus.evidence.reports import show_results
-from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import score_charts
 from gradus.evidence.reports.verdict import verdict_on
 from gradus.rollouts import read_episodes, roll_out, write_episodes
-from gradus.runs.comparison import by_name, compare_runs, differing_settings, named_runs
+from gradus.runs.comparison import compare_runs, differing_settings, named_runs
 from gradus.training.config import GrpoConfig
 from tests.fakes import results_document
 
@@ -73,22 +71,6 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
         recipe.write("group_size = 3\n[teach]\nenabled = true\n")  # as it is if nothing is said
     size = GrpoConfig().group_size
     assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
-
-
-def test_runs_of_an_algorithm_that_another_process_registered_can_be_compared(runs: dict[str, Path]) -> None:
-    for folder in runs.values():
-        text = (folder / "recipe.toml").read_text()
-        (folder / "recipe.toml").write_text(text + 'algorithm = "of_a_notebook"\n[[stage]]\nname = "all"\n')
-    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 8
-
-
-def test_what_only_a_notebook_knew_is_said_to_be_so(runs: dict[str, Path]) -> None:
-    for folder in runs.values():
-        (folder / "recipe.toml").write_text('environment = "of_a_notebook"\n')
-    with pytest.raises(
-        ConfigError, match=r"unknown environment 'of_a_notebook'(?s:.*)make the same call of gradus.train"
-    ):
-        compare_runs(runs)
 
 
 def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
@@ -162,18 +144,6 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
     assert told in str(refused.value)
 
 
-def test_a_run_that_does_not_say_how_it_was_graded_is_named(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (runs["low"] / "recipe.toml").write_text('environment = "rhythm"\n')
-    (runs["high"] / "recipe.toml").unlink(missing_ok=True)
-    compare_runs(runs)
-    assert "high has no recipe.toml, so how its rewards were weighed is not known" in capsys.readouterr().err
-    monkeypatch.setenv(STRICT_VARIABLE, "1")
-    with pytest.raises(StorageError, match="high has no recipe"):
-        compare_runs(runs)
-
-
 def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str, Path]) -> None:
     """A difference of two rewards was told as a gain."""
     for name, folder in runs.items():
@@ -184,64 +154,6 @@ def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str,
         compare_runs(runs)
     shutil.copy(runs["low"] / "state.json", runs["high"] / "state.json")
     assert compare_runs(runs)["conditions"]
-
-
-def test_a_path_may_hold_the_sign_of_a_name_and_no_run_takes_the_place_of_another(tmp_path: Path) -> None:
-    """`gradus watch` showed one of two folders of one name, and looked for lr=1e-5 in 1e-5."""
-    for name in ("a/lr=1e-5", "b/lr=1e-5"):
-        (tmp_path / name).mkdir(parents=True)
-    folder = tmp_path / "a" / "lr=1e-5"
-    assert by_name([str(folder), f"low={tmp_path}"]) == {"lr=1e-5": folder, "low": tmp_path}
-    with pytest.raises(ConfigError, match="two runs are called 'lr=1e-5'"):
-        gradus.commands.watch([str(folder), str(tmp_path / "b" / "lr=1e-5")], port=0)
-
-
-def test_a_policy_that_chooses_nothing_in_logs_is_refused(tmp_path: Path) -> None:
-    log = tmp_path / "a.eval"
-    log.write_bytes(b"")
-    with pytest.raises(ConfigError, match="'grpo' chooses nothing"):
-        compare_runs({"a": log, "b": log}, policy="grpo")
-
-
-def test_rewards_that_are_written_in_two_ways_are_the_same(runs: dict[str, Path]) -> None:
-    compare = "gradus.runs.recipe.load.load_recipe"
-    ways = ("rewards = ['correctness=2']", "rewards = [{function = 'correctness', weight = 2.0}]")
-    for folder, table in zip(runs.values(), ways, strict=True):
-        (folder / "recipe.toml").write_text(f'environment = "rhythm"\n{table}\n')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, lambda *_, **__: SimpleNamespace(spec=lambda: gradus.load_environment("rhythm")))
-        assert compare_runs(runs)["conditions"]
-
-
-def test_what_one_checkpoint_cannot_say_is_said(runs: dict[str, Path], tmp_path: Path) -> None:
-    document = compare_runs(runs)
-    assert document["one_checkpoint"] == ["low", "high"]
-    assert any("low and high are one checkpoint each" in each for each in verdict_on(document).cautions)
-    several = tmp_path / "several"
-    for seed in (0, 1):
-        shutil.copytree(runs["low"], several / f"seed-{seed}")
-    (several / "seeds.json").write_text('{"schema": 2, "seeds": [0, 1]}')
-    results = json.loads((runs["low"] / "results.json").read_text())
-    (several / "results.json").write_text(json.dumps({**results, "seeds": [0, 1]}))
-    shutil.copytree(runs["high"], several / "seed-2")  # of an earlier call with --seeds 3, and in no figure
-    assert list(read_run(several).overlaid) == ["seed 0", "seed 1"]
-    document = compare_runs({"all": several, "one": runs["high"]})
-    assert document["one_checkpoint"] == ["one"]
-    cautions = " ".join(verdict_on(document).cautions)
-    assert "over 2 training seeds" in cautions
-    assert "one is one checkpoint: its own training seed is not taken into account" in cautions
-    assert "one_checkpoint" not in compare_runs({"all": several, "again": several})
-    other = shutil.copytree(several, tmp_path / "other")
-    (other / "seed-2").rename(other / "seed-3")
-    (other / "seed-0").rename(other / "seed-2")
-    for file, table in (("seeds.json", {"schema": 2}), ("results.json", results)):
-        (other / file).write_text(json.dumps({**table, "seeds": [1, 2]}))
-    document = compare_runs({"all": several, "other": other, "one": runs["high"]})
-    assert (document["seeds"], document["fewest_seeds"]) == (
-        [0, 1, 2],
-        2,
-    )  # three seeds in all, of two runs with two each
-    assert "over 2 training seeds of each run, or more," in " ".join(verdict_on(document).cautions)
 
 
 def _moved(run: Path, change: Any) -> None:
@@ -270,24 +182,3 @@ def test_tasks_are_paired_by_what_they_ask_if_data_moved(
     _moved(runs["high"], lambda each: replace(each, task=replace(each.task, id=f"other {each.task.id}")))
     with pytest.raises(ConfigError, match="no task of one"):
         compare_runs(runs)
-
-
-def test_a_task_that_stands_under_another_seed_is_paired_all_the_same(
-    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A repeated row was taken out of the data: no seed stood for two tasks, and a part of the questions that both had was left out."""
-    before = compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]
-    _moved(
-        runs["high"],
-        lambda each: replace(each, task=replace(each.task, seed=each.task.seed + 1000 * (each.task.seed % 2))),
-    )
-    document = compare_runs(runs)
-    assert document["conditions"]["in-distribution"]["pairs"]["high - low"] == before
-    assert "8 tasks are paired by what they ask" in capsys.readouterr().err
-
-
-def test_tasks_that_say_nothing_of_what_they_ask_are_paired_by_seed(runs: dict[str, Path]) -> None:
-    for run in runs.values():
-        _moved(run, lambda each: replace(each, task=replace(each.task, id="")))
-    _moved(runs["high"], _next_row)
-    assert compare_runs(runs)["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["episodes"] == 7

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import gzip
-import html
 import json
 import re
 from base64 import b64decode
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from gradus.core import Group, StorageError
+from gradus.core import Group
 from gradus.evidence.evaluation import evaluate
 from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
-from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.runs.stages.evaluation import write_evaluation_report
 
@@ -78,19 +76,6 @@ def test_every_policy_condition_and_grader_is_in_its_tables(played: Any, page: s
         assert title in page
 
 
-def test_the_originals_figures_stand_beside_ours(played: Any, page: str) -> None:
-    assert "in-distribution, original" in page
-    assert "in-distribution, here" in page
-    assert html.escape(played.about["reference"]["note"], quote=True).replace("&#x27;", "&#39;") in page
-
-
-def test_the_originals_figures_alone_are_no_section(played: Any, tmp_path: Path) -> None:
-    """An evaluation by another grader than the original's showed the original beside nothing."""
-    other = {**played.results, "grader": "mine", "graders": {}}
-    page = write_eval_report(other, None, tmp_path / "eval.html", about=played.about).read_text(encoding="utf-8")
-    assert "Beside the original" not in page
-
-
 def test_hostile_text_stays_text(played: Any, tmp_path: Path) -> None:
     episode = played.groups[0].episodes[0]
     turn = replace(episode.turns[0], action=HOSTILE, observation=HOSTILE, spans=())
@@ -131,12 +116,6 @@ def test_broken_files_are_named_and_the_rest_is_shown(played: Any, tmp_path: Pat
     listed = data_of(text)["listed"]  # and every other episode by its figures
     assert [row["policy"] for row in listed] == [each.policy for each in evaluated]
     assert [row["reward"] for row in listed] == [pytest.approx(each.reward.value, abs=1e-3) for each in evaluated]
-
-
-def test_a_file_in_the_place_of_the_folder_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("", encoding="utf-8")
-    with pytest.raises(StorageError, match="is not a folder"):
-        write_report(tmp_path / "run")
 
 
 def test_the_same_run_gives_the_same_bytes(played: Any, tmp_path: Path) -> None:
@@ -182,43 +161,6 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
     ):
         assert words in text
     assert "random 0.250 &gt; heuristic 0.240" in text
-
-
-def test_a_promise_that_was_not_kept_says_so(played: Any, tmp_path: Path) -> None:
-    promise = {"text": "above the moon", "condition": "ood", "figure": "grpo", "value": 0.5, "direction": "above"}
-    results = {
-        **played.results,
-        "promises": [{**promise, "threshold": 0.6, "met": False}, {**promise, "threshold": 0.6, "met": None}],
-    }
-    text = write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
-    assert '<td class="refuted">no</td>' in text
-    assert "not measured" in text
-
-
-def test_a_small_threshold_is_shown_as_the_terminal_shows_it(played: Any, tmp_path: Path) -> None:
-    promise = {
-        "text": "low",
-        "condition": "ood",
-        "figure": "grpo",
-        "value": 0.5,
-        "direction": "at most",
-        "threshold": 0.0004,
-        "met": False,
-    }
-    results = {**played.results, "promises": [promise]}
-    assert "at most 0.0004" in write_eval_report(results, None, tmp_path / "a.html").read_text(encoding="utf-8")
-
-
-def test_figures_before_the_point_are_those_of_the_tables() -> None:
-    """A chart said 1,234,570 where the table of the page and the terminal said 1,234,568."""
-    assert json_values({"a": 1234567.891, "b": -0.1234567}) == {"a": 1234568.0, "b": -0.123457}
-    assert json_values(12345.6, digits=4) == 12346.0
-
-
-def test_a_healthy_run_of_few_steps_says_that_most_rules_look_at_more() -> None:
-    summary = "Nothing was found in 2 steps of GRPO; most rules look at 5 or more."
-    doctor = {"schema": 2, "status": "healthy", "summary": summary, "diagnoses": []}
-    assert summary in render_report(RunRecord(name="run", doctor=doctor))
 
 
 def test_the_page_of_an_evaluation_lists_all_its_episodes(played: Any, tmp_path: Path) -> None:

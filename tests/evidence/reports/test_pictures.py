@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
-from gradus.core import ConfigError
 from gradus.evidence.reports import audit_figure, run_figures, scores_figure
 
 
@@ -32,25 +29,6 @@ def test_audits_are_drawn(tmp_path: Path) -> None:
     assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
     file = audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "c.png")
     assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_cannot_be_drawn_is_said(played: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.png or \.svg"):
-        scores_figure(played.results, tmp_path / "a.gif")
-    with pytest.raises(ConfigError, match="unknown figure 'joy'"):
-        scores_figure(played.results, tmp_path / "a.png", measure="joy")
-    with pytest.raises(ConfigError, match="no policies"):
-        audit_figure({}, tmp_path / "a.png")
-
-
-def test_the_name_of_a_point_stays_inside_the_axes(tmp_path: Path) -> None:
-    points = [
-        {"policy": name, "role": "exploit", "reward": {"mean": x}, "true_reward": {"mean": 0.0}}
-        for name, x in (("a name of thirty characters ab", 0.0), ("close", 0.01), ("far", 1.0))
-    ]
-    drawn = texts(audit_figure({"grader": "v", "points": points}, tmp_path / "a.svg"))
-    placed = drawn.partition("<!-- a name of thirty")[2].partition("translate(")[2]
-    assert not placed or float(placed.split(" ")[0]) > 40  # left out, if there is no room
 
 
 def test_a_run_gets_its_scores(played: Any, tmp_path: Path) -> None:

@@ -117,50 +117,6 @@ def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(t
 
 
 # What is found between two bounds, one after another, is written where the DOM dump shows it.
-BOUNDS = """<body><script>
-setTimeout(() => {
-  const found = [["0", ""], ["", "1"], ["", ""]].map((bounds) => {
-    ["find-least", "find-most"].forEach((id, at) => { document.getElementById(id).value = bounds[at]; });
-    document.getElementById("find-least").dispatchEvent(new Event("input"));
-    return [...document.querySelectorAll(".results tbody tr th")].some((cell) => cell.textContent.includes("failing"));
-  });
-  document.body.dataset.found = JSON.stringify(found);
-}, 1000);
-</script>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-def test_an_episode_without_a_reward_lies_between_no_bounds(played: Any, tmp_path: Path) -> None:
-    """JavaScript takes null for 0."""
-    failed = {"condition": "ood", "seed": 9, "policy": "failing", "stop": "failed", "reward": None, "components": {}}
-    page = write_eval_report(
-        played.results, {**played.episodes, "listed": [failed]}, tmp_path / "report.html", about=played.about
-    )
-    page.write_text(page.read_text(encoding="utf-8").replace("<body>", BOUNDS, 1), encoding="utf-8")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    assert re.findall(r'data-found="([^"]*)"', seen) == ["[false,false,true]"]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-def test_a_component_may_have_the_name_of_what_every_object_has(played: Any, tmp_path: Path) -> None:
-    """Its sum of terms was a function's text plus numbers, and so was what explained it."""
-    text = json.dumps(played.episodes)
-    (component, *_) = next(
-        member["reward"]["components"]
-        for entry in played.episodes["entries"]
-        for member in entry["members"]
-        if member["turns"][0]["terms"]
-    )
-    renamed = json.loads(text.replace(f'"{component}"', '"constructor"'))
-    page = write_eval_report(played.results, renamed, tmp_path / "report.html", about=played.about)
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    row = seen.partition("sum of terms")[2].partition('<th scope="row">constructor</th>')[2].partition("</tr>")[0]
-    value, total = re.findall(r"<td[^>]*>([^<]*)</td>", row)
-    assert float(value.replace("\N{MINUS SIGN}", "-")) * float(total.replace("\N{MINUS SIGN}", "-")) > 0
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
 def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
     elsewhere = {
@@ -246,39 +202,3 @@ def test_a_saved_picture_names_itself_and_its_lines_and_a_saved_table_holds_numb
     for row in rows:
         assert len(row) == len(header)
         assert float(row[column + 1]) <= float(row[column]) <= float(row[column + 2])
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-def test_a_fact_of_any_length_leaves_the_page_its_width(played: Any, tmp_path: Path) -> None:
-    episodes = json.loads(json.dumps(played.episodes))
-    for entry in episodes["entries"]:
-        for member in entry["members"]:
-            member["view"]["facts"] = {"address": "W" * 3000}
-    page = write_eval_report(played.results, episodes, tmp_path / "report.html", about=played.about)
-    script = """
-      const root = document.documentElement;
-      document.body.dataset.seen = JSON.stringify(root.scrollWidth - root.clientWidth);"""
-    assert _dumped(page.read_text(encoding="utf-8"), script, tmp_path) <= 0
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-@pytest.mark.parametrize("address", ["#episode=ood/9/random", "#episode=ood/10/random"])
-def test_an_address_that_is_not_in_the_page_shows_no_other_episode(address: str, played: Any, tmp_path: Path) -> None:
-    listed = {"condition": "ood", "seed": 9, "policy": "random", "stop": "terminated", "reward": 0.1, "components": {}}
-    record = RunRecord(
-        name="a",
-        path="runs/a",
-        results=played.results,
-        about=played.about,
-        episodes={**played.episodes, "listed": [listed]},
-    )
-    script = f"""
-      location.hash = "{address}";
-      setTimeout(() => {{
-        document.body.dataset.seen = JSON.stringify([document.querySelectorAll(".episode").length, document.querySelector("#browser > p").textContent]);
-      }}, 500);"""
-    shown, told = _dumped(render_report(record), script, tmp_path)
-    assert shown == 0
-    assert (
-        "gradus show runs/a/eval/episodes.jsonl.gz -k 0" if "/9/" in address else "no episode ood/10/random"
-    ) in told

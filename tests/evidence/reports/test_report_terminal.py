@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from io import StringIO
@@ -12,10 +11,7 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
-from gradus.core.terminal import Terminal
 from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
-from gradus.evidence.reports.tables import condition_table
-from gradus.stats import format_interval
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -119,66 +115,3 @@ def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
     same = replace(first[0], member=7)
     assert "answered the same at every turn" in printed(show_differences([first[0], same]))
     assert "no other member" in printed(show_differences([first[0]]))
-
-
-def test_the_true_reward_stands_once_in_the_table(played: Any) -> None:
-    """Memory measures its true reward, too, as strict accuracy; the table said it twice and left out a third figure."""
-    results = json.loads(json.dumps(played.results))
-    results["true_reward_name"] = "belief mae"
-    text = printed(show_results(results))
-    (head, *_) = [line for line in text.splitlines() if line.strip().startswith("policy")]
-    assert head.count("belief mae") == 1
-    assert len(re.split(r"\s{2,}", head.strip())) == 4
-
-
-def test_episodes_without_a_reward_are_counted_under_the_table(played: Any) -> None:
-    """No figure counts them, so a policy that nearly always failed looked as good as its few other episodes."""
-    results = json.loads(json.dumps(played.results))
-    assert "failed" not in printed(show_results(results))
-    condition = results["conditions"]["held-out"]
-    name, *_ = condition["policies"]
-    condition["policies"][name] |= {
-        "episodes": 10,
-        "failed": 7,
-        "failures": {"step: ConnectionError": 7},
-        "first_failure": "step: ConnectionError: no route",
-        "ungraded": 2,
-    }
-    for quick in (False, True):
-        text = " ".join(printed(show_results(results, quick=quick)).split())
-        assert (
-            f"{name}: 7 of 10 episodes failed: step: ConnectionError (7); 2 of 10 episodes could not be graded" in text
-        )
-        assert "the first said step: ConnectionError: no route" in text
-
-
-def test_a_table_without_a_figure_is_as_wide_as_its_title(played: Any) -> None:
-    results = json.loads(json.dumps(played.results))
-    for condition in results["conditions"].values():
-        condition["policies"] = {"one": {"episodes": 3, "failed": 3}}
-        condition["pairs"] = {}
-    title = f"{next(iter(results['conditions']))}, "
-    (line, *_) = [line for line in printed(show_results(results)).splitlines() if title in line]
-    assert "episodes, grader" in line
-
-
-def test_a_long_name_is_broken_and_an_interval_is_not() -> None:
-    """A name of 24 letters broke the interval beside it in two."""
-    names = [f"sweep_lr1e-06_g8_seed{number:03}" for number in range(3)]
-    figures = {each: {"mean": 0.031, "low": -0.068, "high": 0.131} for each in ("reward", "true_reward", "pass@1")}
-    results = {"conditions": {"home": {"episodes": 4, "policies": dict.fromkeys(names, figures)}}}
-    out = StringIO()
-    Terminal(file=out, width=80).print(condition_table(results, "home"))
-    assert out.getvalue().count("0.03 [−0.07,\N{NO-BREAK SPACE}0.13]") == 9
-    assert max(map(len, out.getvalue().splitlines())) <= 80
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_terminal_cuts_a_number_or_loses_a_name(played: Any, width: int) -> None:
-    """At 60 columns the names were gone and intervals lost their ends."""
-    said = printed(condition_table(played.results, "in-distribution"), width)
-    policies = played.results["conditions"]["in-distribution"]["policies"]
-    for name, figures in policies.items():
-        assert format_interval(figures["reward"], digits=2) in said
-        assert name[:10] in said
-    assert max(map(len, said.splitlines())) <= width

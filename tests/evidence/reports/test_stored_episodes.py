@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gradus import commands
 from gradus.core import ConfigError, StorageError
 from gradus.rollouts import read_episodes, write_episodes
 from gradus.runs.stored_episodes import newest_file, pick_episode, samples
@@ -30,27 +29,6 @@ def test_the_newest_step_is_found_and_gzipped_files_are_read(played: Any, tmp_pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no episodes in"):
         newest_file(tmp_path / "empty")
-
-
-def test_the_newest_episodes_of_several_seeds_are_those_of_the_first(played: Any, tmp_path: Path) -> None:
-    """The evaluation's shared file lies above them, and holds no episode of the student."""
-    for name in (
-        "eval/shared.jsonl.gz",
-        "seed-0/grpo/episodes/step-000010.jsonl",
-        "seed-1/grpo/episodes/step-000020.jsonl",
-    ):
-        write_episodes(tmp_path / name, _episodes(played), environment="rhythm")
-    assert newest_file(tmp_path) == tmp_path / "seed-0/grpo/episodes/step-000010.jsonl"
-
-
-def test_the_newest_of_a_file_are_its_best_and_worst(played: Any, tmp_path: Path) -> None:
-    """Asked for a file, they had no effect."""
-    file = tmp_path / "t.jsonl"
-    write_episodes(file, _episodes(played), environment="rhythm")
-    assert list(commands.show(file, newest=True).episodes)[:3] == ["best", "worst", "random"]
-    assert list(commands.show(file).episodes) == [""]
-    with pytest.raises(ConfigError, match="leave the number out"):
-        commands.show(file, 1, newest=True)
 
 
 def test_best_worst_random_and_invalid(played: Any) -> None:

@@ -15,10 +15,9 @@ import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from gradus.core import ConfigError
 from gradus.core.files import pack
 from gradus.rollouts import write_episodes
-from gradus.runs.watch import live_record, progress_of, watch_app
+from gradus.runs.watch import progress_of, watch_app
 
 
 def _steps(first: int, last: int) -> str:
@@ -52,23 +51,6 @@ def test_the_page_is_the_report_and_follows(run: Path) -> None:
     assert progress_of({"run": run})["said"] == "GRPO, all 10 steps are done"
 
 
-@pytest.mark.parametrize("config", ['{"max_st', "[1]", '{"max_steps": "many"}'])
-def test_a_damaged_configuration_does_not_end_the_news(run: Path, config: str) -> None:
-    """The page said that it had lost its server."""
-    (run / "grpo" / "config.json").write_text(config)
-    assert progress_of({"run": run})["said"] == "GRPO, step 4"
-
-
-def test_curves_after_a_step_wait_for_no_diagnosis(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("gradus.runs.watch.diagnose", lambda records: asked.append(len(records)) or [])
-    client = TestClient(watch_app({"run": run}))
-    assert client.get("/data").json()["grpo"]
-    assert asked == []
-    client.get("/")
-    assert asked == [4]
-
-
 def test_it_reads_only_and_answers_no_foreign_name(run: Path) -> None:
     client = TestClient(watch_app({"run": run}))
     assert client.post("/").status_code == 405
@@ -97,22 +79,6 @@ def test_it_gives_any_episode_of_the_evaluation(run: Path, played: Any) -> None:
         refused = client.get("/episode", params={"number": number})
         assert refused.status_code == 404
         assert "has no episode" in refused.json()["error"]
-
-
-@pytest.mark.parametrize("environment", ["mine.py:spec", "jsonl:elsewhere.jsonl", "unheard"])
-def test_episodes_of_an_environment_that_is_not_here_are_shown_without_a_view(
-    run: Path, played: Any, environment: str
-) -> None:
-    """They were left out of the page, and asking for one was an error."""
-    episodes = played.groups[0].episodes
-    for file in ("grpo/episodes/step-1.jsonl.gz", "eval/episodes.jsonl.gz"):
-        write_episodes(run / file, episodes, environment=environment)
-    (entry,) = TestClient(watch_app({"run": run})).get("/episode", params={"number": 0}).json()["entries"]
-    assert len(entry["members"][0]["turns"]) == len(episodes[0].turns)
-    shown = live_record({"run": run}).episodes
-    assert shown is not None
-    assert shown["environment"] == environment
-    assert entry in shown["entries"]
 
 
 def test_it_searches_the_texts_of_all_evaluated_episodes(run: Path, played: Any) -> None:
@@ -171,18 +137,6 @@ def test_the_page_of_several_runs_says_what_each_has_shown(run: Path, tmp_path: 
     assert "begun: nothing was evaluated yet" in page
     assert "How it was made" not in page
     assert "it loads nothing" not in page
-
-
-def test_a_file_cannot_be_watched(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(ConfigError, match=r"empty\.jsonl is a file; a run is watched by its folder"):
-        watch_app({"run": tmp_path / "empty.jsonl"})
-
-
-def test_a_run_that_has_not_begun_and_several_runs_have_a_page(run: Path, tmp_path: Path) -> None:
-    assert TestClient(watch_app({"later": tmp_path / "nothing"})).get("/").status_code == 200
-    curves = TestClient(watch_app({"a": run, "b": run})).get("/data").json()["grpo"]
-    assert [series["name"] for series in curves[0]["series"]] == ["a", "b"]
 
 
 @pytest.fixture
