@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from gradus.core import ConfigError
 from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus.training.distributed import fsdp as sharding
 from gradus.training.distributed import processes
 from gradus.training.distributed.processes import world
+from gradus.training.engine import fsdp as sharding
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 STEPS = 5

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import gradus.training.distributed.fsdp as sharding
+import gradus.training.engine.fsdp as sharding
 import gradus.training.engine.loss_step as trainer
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy

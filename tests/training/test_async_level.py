@@ -21,9 +21,9 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.schedules import RewardSchedule, StageConfig
 from gradus.training.config import GrpoConfig
-from gradus.training.data.step_rollouts import StepRollouts
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.step_rollouts import StepRollouts
 
 NOT_COMPARED = ("seconds", "tokens_per_second", "matmul_peak_share")
 

@@ -18,9 +18,8 @@ from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.data.step_rollouts import StepRollouts
-from gradus.training.distributed.fsdp import shard, sync_inference_model
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
+from gradus.training.engine.fsdp import shard, sync_inference_model
 from gradus.training.engine.loss_step import check_can_resume, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
@@ -35,6 +34,7 @@ from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
+from gradus.training.step_rollouts import StepRollouts
 
 PushWeights = Callable[[LoadedModel, int], None]
 

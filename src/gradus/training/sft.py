@@ -21,9 +21,9 @@ from gradus.training.data.augmentation import answer_pools, short_turns, with_hi
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
-from gradus.training.distributed.fsdp import is_sharded, shard
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.forward import score_tokens, supports_tree
+from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget

@@ -16,8 +16,8 @@ from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig
-from gradus.training.distributed.fsdp import full_state_dict
 from gradus.training.distributed.processes import barrier, world
+from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.run.trackers import Trackers, open_trackers
 

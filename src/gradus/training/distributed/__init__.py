@@ -1,1 +1,1 @@
-"""Several processes as one trainer: data parallel, and FSDP 2."""
+"""Several processes as one trainer: how they meet, share work, and are started on one machine."""

@@ -25,10 +25,10 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
 from gradus.policies.local.one_thread import torch_seeded
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import disable_dropout, tree_attention
+from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.trainer_config import LoraConfig, TrainerConfig

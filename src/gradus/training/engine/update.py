@@ -19,9 +19,9 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.distributed.fsdp import idle_passes, is_sharded
 from gradus.training.distributed.processes import gather, share
 from gradus.training.engine.forward import score_tokens, supports_tree, tree_attention, vocabulary_size
+from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.logp_diff import (
     LogpDiff,
     check_logp_diff,
