@@ -14,7 +14,6 @@ from gradus.algorithms import (
     gdpo_advantages,
     group_advantages,
     maxrl_advantages,
-    overlong_penalty,
     reinforce_pp_advantages,
     rewards_to_go,
     span_advantages,
@@ -179,18 +178,6 @@ def test_rewards_to_go_ignores_what_comes_after_the_end():
     assert rewards_to_go(rewards_by_turn, torch.tensor([2]), discount=0.5).tolist() == [[2.0, 2.0, 0.0]]
 
 
-def test_gdpo_leaves_a_component_out_where_it_does_not_apply():
-    """It was taken as 0 there, so a member that was right got nothing, and one that was wrong hardly a penalty."""
-    groups = torch.zeros(4, dtype=torch.int64)
-    components = torch.tensor([[1.0, 0.9], [0.0, 0.8], [1.0, torch.nan], [0.0, torch.nan]], dtype=torch.float64)
-    got = gdpo_advantages(components, torch.ones(2), groups, scale="group")
-    assert got[0] > got[2] > 0 > got[3] > got[1]
-    assert got.tolist() == pytest.approx((-got.flip(0)[[2, 3, 0, 1]]).tolist())  # mirrored within each pair
-    alone = gdpo_advantages(components[:, :1], torch.ones(1), groups, scale="group")
-    nowhere = torch.cat([components[:, :1], torch.full((4, 1), torch.nan)], 1)
-    assert gdpo_advantages(nowhere, torch.ones(2), groups, scale="group").tolist() == pytest.approx(alone.tolist())
-
-
 def test_gdpo_scales_the_sum_over_all_episodes_as_the_paper_and_trl_do():
     """Six of eight groups have no variance: the deviation is over their episodes too."""
     generator = torch.Generator().manual_seed(0)
@@ -218,13 +205,6 @@ def test_reinforce_pp_whitens_over_tokens():
     expected = (rewards.numpy() - np.mean(tokens)) / np.std(tokens)
     assert reinforce_pp_advantages(rewards, lengths).tolist() == pytest.approx(expected.tolist())
     assert (reinforce_pp_advantages(torch.full((3,), 0.3), torch.tensor([1, 5, 2])) == 0).all()
-
-
-def test_overlong_penalty_is_a_line_between_two_flats():
-    lengths = torch.tensor([1, 5, 6, 8, 10, 11, 99])
-    assert overlong_penalty(lengths, limit=10, buffer=5).tolist() == pytest.approx([0, 0, -0.2, -0.6, -1, -1, -1])
-    with pytest.raises(ValueError, match="buffer"):
-        overlong_penalty(lengths, limit=10, buffer=11)
 
 
 def test_a_group_of_one_has_no_advantage_and_bad_arguments_are_named():

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from gradus import FunctionPolicy, environments
+from gradus import environments
 from gradus.core import ConfigError, EnvironmentFault, Message, StopReason, ToolCall
 from gradus.core.calls import write_calls
 from gradus.environments.tools import ToolEnvironment, tool_environment
@@ -141,42 +141,6 @@ def test_what_cannot_be_a_tool_is_named():
     with pytest.raises(ConfigError, match="seeds of conditions"):
         tool_environment(Desk, name="desk", conditions={"main": range(1_000_000, 1_000_010)})
     json.dumps(ToolEnvironment(Desk()).state)
-
-
-def test_class_methods_are_tools_and_a_reward_may_be_a_coroutine():
-    class Shelf(Desk):
-        @classmethod
-        def look(cls) -> str:
-            """Look."""
-            return cls.__name__
-
-        @staticmethod
-        def wait() -> str:
-            """Wait."""
-            return "so"
-
-        async def reply(self, text: str) -> str | None:
-            return None
-
-        async def outcome(self):
-            return {"slow": True}
-
-        async def close(self):
-            closed.append(1)
-
-    closed = []
-
-    async def reward(episode):
-        return 0.25 * len(episode.turns)
-
-    spec = tool_environment(Shelf, name="shelf", max_turns=2, reward=reward)
-    policy = FunctionPolicy("looks", lambda seen, script: call("look") + call("wait"))
-    episodes = roll_out(spec, policy, spec.tasks("main", 2)).episodes
-    assert [[each.fault for each in turn.calls] for turn in episodes[0].turns] == [[None, None]] * 2
-    assert [each.reward.value for each in episodes] == [0.5, 0.5]
-    (said,) = roll_out(spec, FunctionPolicy("says", lambda seen, script: "bye"), spec.tasks("main", 1)).episodes
-    assert (said.stop, said.outcome["slow"]) == (StopReason.TERMINATED, True)
-    assert closed  # it was never waited for
 
 
 def test_a_set_is_shown_in_the_same_order_by_every_process():

@@ -21,7 +21,6 @@ from gradus.environments.verifiable import (
     parse_source,
     read_tasks,
 )
-from gradus.environments.verifiable.arithmetic import solve, work
 from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
 
@@ -70,17 +69,6 @@ def test_hidden_truth_is_not_observed(spec: EnvironmentSpec) -> None:
     worked = environment.outcome()["worked"]
     assert worked
     assert json.dumps(worked) not in shown
-
-
-@given(st.integers(0, 9999), st.sampled_from("+-*"), st.integers(0, 9999))
-def test_worked_solutions_end_in_the_right_answer(left: int, operation: str, right: int) -> None:
-    left, right = max(left, right), min(left, right)
-    right = right % 10 if operation == "*" else right
-    lines, answer = work(left, operation, right)
-    assert int(answer) == solve(left, operation, right)
-    for line in lines.split(" , "):
-        said, _, result = line.partition(" = ")
-        assert eval(said) == int(result)  # each column is a sum that holds
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31))
@@ -192,22 +180,6 @@ def test_a_column_of_worked_solutions_teaches(tmp_path: Path) -> None:
     assert partly.teacher == "gold"
 
 
-def test_questions_alone_are_data_for_rewards_that_need_no_answer(tmp_path: Path) -> None:
-    file = write(tmp_path / "rows.jsonl", [{"prompt": f"Write {n} words.", "words": n} for n in range(40)])
-
-    def counted(prompts: list[Any], completions: list[Any], words: list[int]) -> list[float]:
-        return [float(len(text.split()) == n) for text, n in zip(completions, words, strict=True)]
-
-    result = gradus.roll_out(gradus.load_environment(file, rewards=[counted]), "constant:a b", episodes=4)
-    assert [each.reward.error for each in result.episodes if each.reward] == [None] * 4
-    assert result.episodes[0].system_prompt == ""
-    with pytest.raises(
-        ConfigError,
-        match=r"no answers in a column 'answer'; it has prompt, words; map it as in .*answer=COLUMN, or give",
-    ):
-        gradus.roll_out(file, "constant:a b", episodes=4)
-
-
 def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     rows = questions(60)
     rows += [
@@ -235,31 +207,6 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     assert [problem.severity for problem in problems.values()].count("error") == 5
     by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
     assert any("more than 5 tokens" in problem.message for problem in by_tokens)
-
-
-def test_a_row_keeps_its_own_system_message_and_its_examples(tmp_path: Path) -> None:
-    """Rows of chat messages lost all but the last one."""
-    chat = [
-        {"role": "system", "content": "Answer like a pirate."},
-        {"role": "user", "content": "What is 1 + 1?"},
-        {"role": "assistant", "content": "Two, arr."},
-        {"role": "user", "content": "What is 2 + 2?"},
-    ]
-    rows = [
-        {"question": chat, "answer": "4"},
-        *({"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(60)),
-    ]
-    (tmp_path / "chat.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    spec = environments.load(f"jsonl:{tmp_path / 'chat.jsonl'}")
-    environment = spec.make()
-    shown = {}
-    for split in ("train", "in-distribution", "held-out"):
-        for seed in range(70):
-            text = environment.reset(seed=seed, split=split).text
-            shown[text] = environment.system_prompt
-    own = "User: What is 1 + 1?\n\nAssistant: Two, arr.\n\nWhat is 2 + 2?"
-    assert shown[own] == "Answer like a pirate."
-    assert all(prompt.startswith("Answer the question.") for text, prompt in shown.items() if text != own)
 
 
 @pytest.mark.parametrize("own", [72, 1.5, True, {"x": 35}, ["a"], None])

@@ -1,6 +1,5 @@
 """Rows and reward functions, or rows and a judge, make an environment in one call."""
 
-import gzip
 import json
 import time
 
@@ -138,14 +137,3 @@ def test_what_a_judge_or_a_reward_function_does_to_a_cell_stays_with_its_call(by
         episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2), group_size=3).episodes
         assert {each.reward.value for each in episodes} == {3.0}
     assert all((row["tags"], row["nested"], "seen" in row) == ([1, 2, 3], {"words": []}, False) for row in rows)
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows.tsv", "rows.csv.gz"])
-def test_tables_have_commas_or_tabs_and_may_be_gzipped(name: str, tmp_path) -> None:
-    between = "\t" if ".tsv" in name else ","
-    lines = [f"question{between}answer", *(f'"What is {n}, or\t{n}?"{between}{n}' for n in range(60))]
-    text = "\r\n".join(lines).encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    splits = gradus.load_environment(tmp_path / name).data_set.splits
-    items = {item.question: item.answer for items in splits.values() for item in items}
-    assert items == {f"What is {n}, or\t{n}?": str(n) for n in range(60)}

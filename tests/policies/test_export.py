@@ -18,31 +18,11 @@ from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
-from gradus.policies.local.model_card import plain_prompt
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, write_settings
 
 # peft 0.21 reads an attribute that transformers 5.23 calls by another name
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
-RESULTS = {
-    "schema": 2,
-    "environment": "arithmetic",
-    "grader": "composed",
-    "conditions": {
-        "held-out": {
-            "episodes": 64,
-            "policies": {
-                "sft": {
-                    "reward": {"mean": 1.25, "low": 1.0, "high": 1.5},
-                    "true_reward": {"mean": 0.4, "low": None, "high": None},
-                },
-                "grpo": {"reward": {"mean": 2.9, "low": 2.8, "high": 3.0}, "true_reward": None},
-            },
-            "pairs": {"grpo - sft": {"reward": {"mean": 1.65, "low": 1.4, "high": 1.9}, "true_reward": None}},
-        }
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +110,6 @@ def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("model*.safetensors"))
 
 
-def test_the_card_holds_the_evaluation(adapter: Path, tmp_path: Path) -> None:
-    export_model(adapter, tmp_path / "out", results=RESULTS, title="sums")
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    assert "| sft | 1.250 [1.000,\xa01.500] | 0.400 |" in card
-    assert "| grpo - sft | 1.650 [1.400,\xa01.900] | – |" in card
-    assert "LoRA of rank 4 and alpha 8, merged" in card
-
-
 def test_the_cards_example_asks_as_the_model_was_trained(base: Path, tmp_path: Path) -> None:
     """Its system prompt and template options were left out, so that whoever copied it asked another model."""
     model = tmp_path / "model"
@@ -194,36 +165,3 @@ def test_what_is_there_is_not_overwritten_unasked(base: Path, tmp_path: Path) ->
     export_model(base, out, overwrite=True, title="again")
     assert "# again" in (out / "README.md").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["note.txt", "out"]  # nothing is left aside
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"neither a model \(config.json\) nor adapters"):
-        export_model(tmp_path, tmp_path / "out")
-
-
-def test_the_card_of_a_model_without_a_chat_template_says_what_it_reads(base: Path, tmp_path: Path) -> None:
-    plain = tmp_path / "plain"
-    shutil.copytree(base, plain)
-    tokenizer = AutoTokenizer.from_pretrained(plain)
-    tokenizer.chat_template = None
-    (plain / "chat_template.jinja").unlink(missing_ok=True)
-    tokenizer.save_pretrained(plain)
-    settings = ModelSettings(system_prompt="Be brief.", sampling=SamplingConfig(max_new_tokens=3, greedy=True))
-    write_settings(plain, settings)
-    export_model(plain, tmp_path / "out")
-    loaded = load_model(tmp_path / "out")
-    read = loaded.renderer.first("Be brief.", "...")
-    assert loaded.tokenizer.decode(read) == plain_prompt("Be brief.")
-    card = (tmp_path / "out" / "README.md").read_text()
-    code = (
-        card.partition("```python\n")[2].partition("```")[0].replace('model="out"', f"model={str(tmp_path / 'out')!r}")
-    )
-    said = []
-    exec(code, {"print": said.append})
-    ids = torch.tensor([read])
-    spoken = loaded.model.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, do_sample=False
-    )
-    assert said == [loaded.tokenizer.decode(spoken[0, len(read) :], skip_special_tokens=True)]
-    pushed = plan_push(tmp_path / "out", "a/b").files[0]
-    assert json.dumps(plain_prompt("Be brief.")) in pushed.text

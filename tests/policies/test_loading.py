@@ -40,25 +40,6 @@ def test_code_that_comes_with_a_model_is_not_run(model_folder: Folder, tmp_path:
     assert not mark.exists()
 
 
-def test_a_folder_without_a_model(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"without config\.json"):
-        load_model(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="is a file"):
-        load_model(tmp_path / "file")
-
-
-def test_a_tokenizer_larger_than_the_embedding(model_folder: Folder, tmp_path: Path):
-    from transformers import AutoTokenizer
-
-    folder = shutil.copytree(model_folder("llama"), tmp_path / "copy")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(["more"])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(ConfigError, match="rows"):
-        load_model(folder)
-
-
 def test_dtype(model_folder: Folder):
     assert load_model(model_folder("llama")).dtype == torch.float32 or torch.cuda.is_available()
     assert (

@@ -195,16 +195,6 @@ def test_an_overlong_prompt_fails_its_row_and_names_both_lengths(loaded: Load):
     assert "512" in bad.failure.message
 
 
-def test_an_answer_never_runs_beyond_the_context(loaded: Load):
-    model = loaded("gpt2")  # learned positions: one too many would raise
-    frame = len(model.renderer.first("w1 w2 w3 w4 w5 w6", "w20"))
-    session = LocalPolicy(model, SamplingConfig(max_new_tokens=8)).start(starts(4, group_size=1))
-    text = " ".join(["w20"] * (512 - frame - 2))
-    answers = session.act([Request(row=r, observation=Observation(text=text + f" w{20 + r}")) for r in range(4)])
-    assert all(len(action.tokens.action_ids) <= 2 for action in answers)
-    assert any(action.stop is StopReason.TOKEN_LIMIT for action in answers)
-
-
 def test_weights_that_diverged_are_an_error_of_the_row_not_a_token(model_folder):
     model = load_model(model_folder("llama"))
     policy = LocalPolicy(model, SamplingConfig(max_new_tokens=3))
@@ -257,13 +247,6 @@ def test_growing_beyond_the_first_capacity_changes_nothing(loaded: Load):
         ):
             rows[row].append(action)
     assert gap(model, rows, sampling) < 2e-5
-
-
-def test_a_grammar_must_be_there_if_it_is_asked_for(loaded: Load):
-    with pytest.raises(ConfigError, match="no grammar"):
-        LocalPolicy(loaded("qwen2"), SamplingConfig(grammar=True))
-    with pytest.raises(ConfigError, match="batch_size"):
-        LocalPolicy(loaded("qwen2"), SamplingConfig(), batch_size=0)
 
 
 def test_word_grammar_follows_all_readings_of_overlapping_words():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,11 +47,6 @@ def test_words_encoded_one_by_one_are_the_ids_of_the_whole_text(parts: list[str]
     assert TextIds(TOKENIZER).encode(text) == TOKENIZER.encode(text, add_special_tokens=False)
 
 
-def test_unknown_words_are_spelled_by_pieces():
-    tokens = TOKENIZER.convert_ids_to_tokens(TOKENIZER.encode("head", add_special_tokens=False))
-    assert tokens == ["▁", "h", "e", "a", "d"]
-
-
 def test_a_text_cannot_spell_a_frame_token():
     """The renderer's special tokens cannot be forged by what an environment says."""
     renderer = ChatRenderer(TOKENIZER)
@@ -95,35 +89,6 @@ def test_the_seed_decides_the_weights_and_leaves_torch_alone(tmp_path: Path):
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(before, torch.random.get_rng_state())
-
-
-def test_threads_do_not_draw_from_each_others_seeds(tmp_path: Path):
-    """A run beside another one in the same process began with other weights, and ended with other figures."""
-    with ThreadPoolExecutor(8) as pool:
-        made = pool.map(lambda n: make_nano(tmp_path / str(n), VOCABULARY, SMALL, seed=n % 2), range(16))
-    weights = [(folder / "model.safetensors").read_bytes() for folder in made]
-    assert len(set(weights[0::2])) == len(set(weights[1::2])) == 1
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_heads_look_for_equal_words_at_first_if_asked(tmp_path: Path, kv_heads: int):
-    shape = NanoConfig(hidden_size=128, layers=2, heads=4, kv_heads=kv_heads, position_bias=0.5, mimetic_init=True)
-    seen = {}
-    for name, each in (("mimetic", shape), ("plain", shape.model_copy(update={"mimetic_init": False}))):
-        model = load_model(make_nano(tmp_path / name, VOCABULARY, each)).model
-        model.set_attn_implementation("eager")
-        words = TOKENIZER.encode("12 sleep mood day 0.45 a c e sleep")
-        attentions = model(torch.tensor([words]), output_attentions=True).attentions
-        seen[name] = attentions[0][0, :, -1, words.index(words[-1])].mean().item()
-        hidden = model.model.embed_tokens.weight[:50]
-        attention = model.model.layers[0].self_attn
-        values = attention.v_proj(hidden).view(50, kv_heads, 32).repeat_interleave(4 // kv_heads, 1).flatten(1)
-        fetched = attention.o_proj(values)
-        seen[f"{name} fetched"] = torch.nn.functional.cosine_similarity(hidden, fetched).mean().item()
-    assert seen["plain"] < 1.3 / 9  # nine words
-    assert seen["mimetic"] > 1.5 / 9
-    assert abs(seen["plain fetched"]) < 0.1
-    assert seen["mimetic fetched"] > 0.4
 
 
 def test_fresh_weights_do_not_depend_on_threads(tmp_path: Path):

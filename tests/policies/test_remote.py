@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gradus import environments
-from gradus.core import Action, ConfigError, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
+from gradus.core import Action, EpisodeStart, Observation, PolicyError, Request, StopReason, Task
 from gradus.policies.remote.client import Price
 from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import roll_out
-from gradus.runs.policies import make_policy
-from gradus.runs.recipe.load import load_recipe, remote_settings
-from gradus.runs.stages.teaching import teach
 
 PROBE = "Answer with the word ready."  # the one request that a policy sends before any episode
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
@@ -254,20 +250,6 @@ def test_an_answer_cut_by_its_budget_says_so(server: Server) -> None:
     assert server.attempts["mute"] == 1
 
 
-def test_costs_are_unknown_without_a_price_or_a_token_count(server: Server) -> None:
-    remote = policy()
-    (action,) = ask(remote, "a")
-    assert action.usage is not None
-    assert action.usage.cost is None
-    assert remote.usage.cost is None
-    server.faults["b"] = lambda _: JSONResponse(completion("b", usage=False))
-    priced = policy(price=Price(prompt=1, completion=1))
-    (action,) = ask(priced, "b")
-    assert action.usage is not None
-    assert action.usage.cost is None
-    assert priced.usage.cost is None
-
-
 def test_a_server_that_wants_the_budget_under_its_new_name_gets_it(server: Server) -> None:
     wrong = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
 
@@ -302,19 +284,6 @@ def test_a_missing_key_is_said_before_anything_is_sent(monkeypatch: pytest.Monke
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(PolicyError, match="set OPENAI_API_KEY"):
         policy().start(starts(1))
-
-
-@pytest.mark.parametrize("settings", [{"concurrency": 0}, {"retries": -1}, {"timeout": 0}, {"max_tokens": 0}])
-def test_settings_out_of_range_name_themselves(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        RemotePolicy("m", **settings)
-
-
-def test_it_works_inside_a_running_loop(server: Server) -> None:
-    async def notebook() -> str:
-        return ask(policy(), "cell")[0].text
-
-    assert asyncio.run(notebook()) == "echo cell"
 
 
 def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
@@ -387,32 +356,3 @@ def test_calls_of_tools_are_answers_and_their_results_go_back(server: Server) ->
     assert episode.turns[1].messages[0].content == "5 coins"
     spoken = server.bodies[-1]["messages"]
     assert (spoken[1]["content"], spoken[1]["tool_calls"][0]["id"]) == ("wait", spoken[2]["tool_call_id"])
-
-
-def test_a_recipe_says_how_a_teacher_is_asked_and_failed_calls_are_counted(server: Server, tmp_path: Path) -> None:
-    """None of these could be set but in Python, and money was never counted."""
-    spec = environments.load("arithmetic")
-    words = [
-        "concurrency=2",
-        "max_tokens=7",
-        "temperature=0.3",
-        "reasoning_effort=low",
-        "price=[2.0, 10.0]",
-        "retries=1",
-    ]
-    recipe = load_recipe("arithmetic", changes=[f"teach.remote.{each}" for each in words])
-    assert recipe.teach.remote.answers() == {"max_tokens": 7, "temperature": 0.3, "reasoning_effort": "low"}
-    teacher = make_policy(spec, "remote:m", remote=recipe.teach.remote.model_dump())
-    server.delay = 0.02
-    empty = JSONResponse(completion(""))  # its tokens are paid for, and it is no answer
-    server.every = lambda attempt: empty if attempt == 1 else None
-    summary = teach(spec, teacher, episodes=4, path=tmp_path / "t.jsonl", grader=spec.grader())
-    sent = server.said()[0]
-    assert (sent["max_tokens"], sent["temperature"], sent["reasoning_effort"]) == (7, 0.3, "low")
-    assert server.most_in_flight == 2
-    assert (summary.failed, summary.cost) == (0, pytest.approx(8 * 0.0021))
-    assert summary.spent == "9,090 tokens, $0.019"  # four answers, four that were empty, and the probe
-    with pytest.raises(ConfigError, match="'gold' is none"):
-        make_policy(spec, "gold", remote=remote_settings({"price": [1, 2]}))
-    with pytest.raises(ConfigError, match="unknown key"):
-        remote_settings({"prize": [1, 2]})

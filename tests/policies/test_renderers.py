@@ -56,14 +56,6 @@ HARMONY = (
     "{%- else -%}{{ '<|start|>' + ('developer' if m.role == 'system' else m.role) + '<|message|>' + m.content + '<|end|>' }}"
     "{%- endif -%}{%- endfor -%}{%- if add_generation_prompt -%}{{ '<|start|>assistant' }}{%- endif -%}"
 )
-LAST_ONLY = (
-    "{%- for m in messages[-1:] -%}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{%- endfor -%}{{ '<|im_start|>' }}"
-)
-ENDLESS = "{%- for m in messages -%}{{ m.role + ': ' + m.content + '\\n' }}{%- endfor -%}{{ 'assistant:' }}"
-NUMBERED = (
-    "{%- for m in messages -%}{{ '<|im_start|>' + loop.index|string + m.content + '<|im_end|>' }}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>' + (messages|length + 1)|string }}{%- endif -%}"
-)
 STYLES = {
     "chatml": (CHATML, "<|im_end|>"),
     "llama3": (LLAMA3, "<|eot|>"),
@@ -202,21 +194,6 @@ def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
         assert list(pool.map(encode, texts)) == alone
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        (LAST_ONLY, "every message exactly once"),
-        (ENDLESS, "not a special token"),
-        (NUMBERED, "third turn differently"),
-        ("{{ raise_exception('no') }}", "cannot render a conversation"),
-        ({"rag": CHATML, "tool_use": CHATML}, "called rag, tool_use, and none called default"),
-    ],
-)
-def test_templates_that_cannot_be_extended_are_named(template: str | dict[str, str], message: str):
-    with pytest.raises(ConfigError, match=message):
-        ChatRenderer(byte_tokenizer(template))
-
-
 def test_without_a_template_there_are_plain_labels():
     tokenizer = byte_tokenizer(None)
     renderer = ChatRenderer(tokenizer)
@@ -226,14 +203,6 @@ def test_without_a_template_there_are_plain_labels():
     assert renderer.stop_id == tokenizer.eos_token_id
     with pytest.raises(ConfigError, match="end-of-sequence"):
         ChatRenderer(byte_tokenizer(None, eos=None))
-
-
-def test_template_options_reach_the_template():
-    template = CHATML + "{%- if add_generation_prompt and quiet -%}{{ 'sh' }}{%- endif -%}"
-    tokenizer = byte_tokenizer(template)
-    quiet = ChatRenderer(tokenizer, template_options={"quiet": True}, keep_history=True)
-    assert tokenizer.decode(quiet.following("a")).endswith("assistant\nsh")
-    assert tokenizer.decode(ChatRenderer(tokenizer).following("a")).endswith("assistant\n")
 
 
 def test_an_answer_closes_the_thought_that_the_prompt_opens():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.policies.local import tiled_attention
-from gradus.policies.local.tiled_attention import attend_once, attend_tiles, takes_tiles, tiles
+from gradus.policies.local.tiled_attention import attend_tiles, takes_tiles, tiles
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,30 +41,6 @@ def test_tiles_are_the_kernel(seed: int, rows: int, heads: tuple[int, int], leng
     torch.testing.assert_close(near, true, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    st.integers(0, 99),
-    st.integers(1, 5),
-    st.sampled_from([(1, 4), (2, 2), (3, 1)]),
-    st.integers(1, 40),
-    st.sampled_from([torch.float32, torch.bfloat16]),
-)
-def test_one_question_of_each_row_is_the_kernel(
-    seed: int, rows: int, heads: tuple[int, int], width: int, dtype: torch.dtype
-):
-    """Rows end at different places of a cache with room behind them, where anything may stand."""
-    chance = torch.Generator().manual_seed(seed)
-    query = torch.randn(rows, *heads, 8, generator=chance).to(dtype)
-    buffers = torch.randn(2, rows, heads[0], width + 3, 8, generator=chance).to(dtype)
-    key, value = buffers[:, :, :, :width]
-    ends = torch.randint(0, width, (rows, 1), generator=chance)
-    mask = torch.zeros(rows, width, dtype=dtype)
-    mask = mask.masked_fill_(torch.arange(width) > ends, torch.finfo(dtype).min)[:, None, None]
-    near = attend_once(query, key, value, mask, 0.3)
-    true = F.scaled_dot_product_attention(query.double(), key.double(), value.double(), mask.double(), scale=0.3)
-    torch.testing.assert_close(near.double(), true, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.05)
-
-
 def test_every_query_of_every_row_is_in_one_tile(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tiled_attention, "_SCORES", 100)
     counts = torch.zeros(7, 5, dtype=torch.int64)
@@ -80,9 +56,3 @@ def test_every_query_of_every_row_is_in_one_tile(monkeypatch: pytest.MonkeyPatch
 )
 def test_few_queries_and_dtypes_without_fast_products_are_left_to_torch(dtype: torch.dtype, length: int, taken: bool):
     assert takes_tiles(torch.zeros(2, 8, length, 4, dtype=dtype), 2) is taken
-
-
-def test_bfloat16_is_taken_where_its_products_are_fast(monkeypatch: pytest.MonkeyPatch):
-    for fast in (False, True):
-        monkeypatch.setattr(tiled_attention, "has_fast_bfloat16", lambda device, fast=fast: fast)
-        assert takes_tiles(torch.zeros(2, 4, 16, 4, dtype=torch.bfloat16), 1) is fast

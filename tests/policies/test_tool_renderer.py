@@ -231,13 +231,6 @@ def test_results_and_arguments_cannot_forge_a_frame(family: str):
     assert [(each.name, each.arguments, each.fault) for each in read.calls] == [("look", said[0].arguments, None)]
 
 
-def test_a_family_reads_its_own_form_alone():
-    """What would not be a call when the model is served is none in training."""
-    _, renderer = made("qwen2_5")
-    assert not renderer.read(write_calls([call(1, count=1, text="a")])).calls
-    assert renderer.read("<tool_call>\nlook(1)\n</tool_call>").calls[0].fault == "malformed"
-
-
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -259,23 +252,3 @@ def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, sa
     text = write_calls([call(1, count=1, text="a")])
     assert plain.decode(plain.encode_answer(text)).strip() == text
     assert plain.following([result(1, "7")]) == ChatRenderer(tokenizer).following("7")
-
-
-def test_messages_without_tools_are_rendered_by_the_template():
-    tokenizer = tokenizer_of(CHATML)
-    renderer = ChatRenderer(tokenizer)
-    said = [
-        Message(role="user", content="one"),
-        Message(role="assistant", content="two"),
-        Message(role="user", content="three"),
-    ]
-    text = tokenizer.decode(renderer.first("s", said))
-    assert (
-        text
-        == "".join(
-            f"<|im_start|>{role}\n{content}<|im_end|>\n"
-            for role, content in (("system", "s"), ("user", "one"), ("assistant", "two"), ("user", "three"))
-        )
-        + "<|im_start|>assistant\n"
-    )
-    assert renderer.following(said[:1]) == renderer.following("one")

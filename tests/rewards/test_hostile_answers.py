@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from gradus.rewards import Completion, Rewards, json_schema, read_answer, same_answer, strict_format
+from gradus.rewards import Completion, Rewards, read_answer, same_answer
 
-FENCE = "`" * 3
 EXPRESSIONS = [
     "9!!!",
     "2^{3^{4^{5}}}",
@@ -45,22 +44,6 @@ def test_long_texts_are_read_in_time_that_grows_with_their_length(name: str) -> 
     assert not same_answer(reading.text or "", "12")
     assert not same_answer(reading.text or "", "x + 1")
     assert time.process_time() - before < 5
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        FENCE + "json" + " " * 100_000,
-        FENCE + "json" + "\n" * 100_000 + "{}" + " " * 100_000 + "x" + FENCE,
-        " " * 200_000,
-        "<reasoning>a" + "</reasoning><answer>b" * 30_000,
-    ],
-    ids=["open fence", "closed fence", "spaces", "tags"],
-)
-def test_a_long_answer_is_read_once(text: str) -> None:
-    fits = json_schema({"type": "object"})
-    assert fits([""], [text]) == [0.0]  # an expression that goes back takes many minutes
-    assert strict_format([""], [text]) == [0.0]
 
 
 def test_a_reward_function_that_hangs_is_cut_off_and_named() -> None:

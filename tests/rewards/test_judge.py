@@ -136,19 +136,6 @@ def test_calls_run_at_once_and_equal_ones_are_asked_once(server, rewards, tmp_pa
     assert len(server.bodies) == 9
 
 
-def test_how_far_the_judge_disagrees_with_itself_is_measured_and_changes_no_score(server, rewards):
-    plain = rewards()(rows("moody", "kind moody", "kind"))
-    checked = rewards(recheck=1.0)
-    assert [each.value for each in checked(rows("moody", "kind moody", "kind"))] == [each.value for each in plain]
-    assert checked.metrics["judge_disagreement"] == [0.25, 0.25, 0.0]
-    both = rewards(samples=2)
-    for _ in ("asked", "kept"):
-        assert both(rows("moody"))[0].components == {"judge": 0.125}
-    wide = rewards(recheck=1.0, range=[0, 10])
-    wide(rows("moody"))
-    assert wide.metrics["judge_disagreement"] == [0.025]  # of the range
-
-
 def test_nothing_is_asked_beyond_the_budget(server, rewards):
     asked = rewards(budget=0.01, price=[2.0, 10.0], concurrency=1, max_tokens=200)  # 0.003 dollars a call
     scored = asked(rows(*[f"kind {number}" for number in range(6)]))

@@ -61,25 +61,6 @@ def test_a_raising_function_is_an_error_of_that_completion_alone() -> None:
     assert dict(rewards.errors) == {"picky: KeyError": 1}
 
 
-def test_what_is_logged_is_that_of_the_last_call_and_its_mean_and_rows_reach_the_episodes() -> None:
-    def noting(completions, log_metric, log_extra, **columns):
-        for number in (1.0, 4.0):
-            log_metric("seen", number)
-        log_extra("said", completions)
-        return [1.0] * len(completions)
-
-    rewards = Rewards([noting])
-    rewards(rows(RIGHT))
-    rewards(rows(WRONG))
-    assert (rewards.metrics, rewards.extras) == ({"seen": [1.0, 4.0]}, {"said": [WRONG]})
-    graded = grader_of(rewards, name="g").compute([episode("a"), episode("", turns=0), episode("b")])
-    assert [(each.value, dict(each.extras), dict(each.metrics)) for each in graded] == [
-        (1.0, {"said": "a"}, {"seen": 2.5}),
-        (None, {}, {}),
-        (1.0, {"said": "b"}, {"seen": 2.5}),
-    ]
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("slow", [False, True])
 def test_a_batch_of_a_wrong_number_of_rewards_is_an_error_and_is_not_asked_again(count: int, slow: bool) -> None:
@@ -128,15 +109,6 @@ def test_none_means_does_not_apply() -> None:
     assert two.value == 2.0
 
 
-def test_names_must_differ_and_weights_be_finite() -> None:
-    with pytest.raises(ConfigError, match="'format' twice"):
-        Rewards([strict_format, strict_format])
-    with pytest.raises(ConfigError, match="finite"):
-        Rewards([(strict_format, float("inf"))])
-    with pytest.raises(ConfigError, match="at least one"):
-        Rewards([])
-
-
 FORMATS = [
     (RIGHT, 1.0, 1.0),
     (f"  {RIGHT}\n", 1.0, 1.0),
@@ -172,24 +144,6 @@ def test_built_ins_stay_in_range_on_any_text(text: str) -> None:
         (same,) = function(prompts=[[]], completions=[[{"role": "assistant", "content": text}]])  # pyright: ignore
         assert low <= value <= high
         assert value == same
-
-
-def test_length_falls_from_the_margin_to_the_limit() -> None:
-    reward = length(limit=10, margin=4)
-    values = [reward(prompts=[""], completions=["w " * size]) for size in (0, 6, 8, 10, 20)]
-    assert values == [[0.0], [0.0], [-0.5], [-1.0], [-1.0]]
-    assert reward(prompts=[""], completions=["w"], completion_ids=[list(range(8))]) == [-0.5]
-    assert length(limit=10)(prompts=[""] * 2, completions=["w " * 8, "w " * 9]) == [0.0, -0.5]  # a fifth: 8 to 10
-    assert length(limit=4, margin=4)(prompts=[""], completions=["w w"]) == [-0.5]
-    with pytest.raises(ConfigError, match="margin"):
-        length(limit=10, margin=11)
-
-
-def test_repetition_counts_repeated_ngrams() -> None:
-    assert repetition()(prompts=[""], completions=["a b c d e"]) == [0.0]
-    assert repetition(ngram=1)(prompts=[""], completions=["a a a a"]) == [-0.75]
-    assert repetition(ngram=2)(prompts=[""], completions=["a b a b a b"]) == pytest.approx([-3 / 5])
-    assert repetition()(prompts=[""], completions=["a b c a b c"]) == pytest.approx([-1 / 4])
 
 
 def test_json_schema(tmp_path: Path) -> None:

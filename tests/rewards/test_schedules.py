@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError
-from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig, adapt, load_rewards
+from gradus.rewards import AdaptiveConfig, RewardSchedule, StageConfig
 
 WEIGHTS = {"correct": 2.0, "format": 0.5}
 STAGES = [
@@ -43,39 +43,6 @@ def test_adaptive_weights_follow_success_and_start_anew_with_a_stage() -> None:
     assert schedule.plan(4).weights == pytest.approx({"correct": 2.4, "format": 0.4})
     schedule.observe(4, {"correct": None, "format": 0.5})
     assert schedule.plan(5).weights == pytest.approx({"correct": 2.4, "format": 0.4})
-
-
-def test_adaptive_weights_know_the_range_of_a_component_and_leave_the_others() -> None:
-    weights = {"correct": 2.0, "length": 1.0, "judge": 1.0, "other": 1.0, "rude": -1.0}
-    ranges = {"length": (-1.0, 0.0), "judge": (1.0, 10.0)}
-    schedule = RewardSchedule(weights, adaptive=AdaptiveConfig(), ranges=ranges)
-    schedule.observe(1, {"correct": 0.5, "length": 0.0, "judge": 5.0, "other": 5.0, "rude": 0.95})
-    assert schedule.plan(2).weights == {**weights, "length": 0.8}
-    schedule.observe(2, {"correct": 0.5, "length": -0.9, "judge": 1.5, "other": -1.0, "rude": 0.05})
-    assert schedule.plan(3).weights == pytest.approx({**weights, "length": 0.96, "judge": 1.2})
-    with pytest.raises(ConfigError, match="weight of 'rude' is below 0"):
-        RewardSchedule(weights, adaptive=AdaptiveConfig(components=("rude",)))
-
-
-def test_reward_functions_say_their_range() -> None:
-    judged = {"function": "judge", "settings": {"model": "m", "rubric": "r", "range": [1, 10]}}
-    styled = {"function": "style", "settings": {"pattern": "so", "present": -1.0}}
-    rewards = load_rewards(
-        [{"function": "length", "settings": {"limit": 3}}, "repetition", "incremental_format", styled, judged]
-    )
-    assert rewards.ranges == {
-        "length": (-1.0, 0.0), "repetition": (-1.0, 0.0), "incremental_format": (0.0, 1.0), "style": (-1.0, 0.0),
-        "judge": (1.0, 10.0),
-    }  # fmt: skip
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=60), st.floats(0.1, 5))
-def test_weights_stay_within_bounds(rates: list[float | None], start: float) -> None:
-    config = AdaptiveConfig(least=0.5, most=2.0)
-    weight = start
-    for rate in rates:
-        weight = adapt(weight, rate, start, config)
-        assert 0.5 * start <= weight <= 2.0 * start
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20), st.data())

@@ -163,12 +163,3 @@ def test_functions_get_what_the_rows_are(form: str, tmp_path: Path) -> None:
     reward = gradus.roll_out(gradus.one_turn(rows, rewards=[said]), "constant:abc", episodes=1).episodes[0].reward
     assert reward is not None
     assert reward.value == 3.0
-
-
-def test_a_function_of_the_other_form_is_told_the_way_out() -> None:
-    chat = [Completion(prompt="p", completion="c")]
-    texts = Rewards([lambda prompts, completions, **_: [len(text.split()) for text in completions]], messages=True)
-    assert "set reward_messages = false" in (texts(chat)[0].error or "")
-    empty = [Completion(prompt="p", completion="")]
-    reads = Rewards([lambda prompts, completions, **_: [len(text[0]["content"]) for text in completions]])
-    assert "set reward_messages = true" in (reads(empty)[0].error or "")
