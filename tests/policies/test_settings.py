@@ -69,5 +69,5 @@ def test_chat_answers_with_the_sampling_of_training(folder: Path):
 def test_a_hub_name_is_a_policy_and_anything_else_is_not(tmp_path: Path):
     assert is_hub_name("somebody/some-model")
     assert not any(is_hub_name(name) for name in ("gold", "./a/b", "a/b/c", str(tmp_path), "src/gradus"))
-    with pytest.raises(ConfigError, match="no hub name"):
+    with pytest.raises(ConfigError, match="unknown policy"):
         make_policy(echo(), "golden")
