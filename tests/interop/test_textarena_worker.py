@@ -1,7 +1,6 @@
 """The worker that plays TextArena's games, on a game of our own in TextArena's place."""
 
 import importlib.util
-import random
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -66,24 +65,16 @@ def test_an_opponent_without_a_legal_move_fails_the_game_and_does_not_lose_it(pl
     with pytest.raises(RuntimeError, match="opponent found no legal move"):
         handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")
     with pytest.raises(RuntimeError, match="opponent found no legal move"):
-        handlers["trial"]("Take-v0", 2, 40)
+        handlers["trial"]("Take-v0")
     handlers = play(2, ("[a]",), ("[a]",))
     assert not handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")["done"]
-    assert handlers["trial"]("Take-v0", 2, 40)["legal"]
+    assert handlers["trial"]("Take-v0")["legal"]
 
 
 @pytest.mark.parametrize("legal", ["[a]", "[zz]"])
-def test_a_trial_says_whether_random_moves_are_legal_and_leaves_the_shared_randomness(legal: str, play) -> None:
+def test_a_trial_says_whether_random_moves_are_legal(legal: str, play) -> None:
     handlers = play(1, (legal,))
-    before = random.getstate()
-    assert handlers["players"]("Take-v0") == 1
-    assert random.getstate() == before
-    assert handlers["trial"]("Take-v0", 1, 40) == {"legal": legal == "[a]", "cut": False}
-
-
-@pytest.mark.parametrize(("turns", "cut"), [(3, True), (4, False)])
-def test_a_trial_says_whether_every_game_is_cut(turns: int, cut: bool, play) -> None:
-    assert play(1, ("[a]",))["trial"]("Take-v0", 1, turns)["cut"] is cut
+    assert handlers["trial"]("Take-v0") == {"players": 1, "legal": legal == "[a]"}
 
 
 class Answering:
@@ -108,23 +99,16 @@ def load(monkeypatch: pytest.MonkeyPatch, **answers):
 
 def test_a_game_in_which_random_moves_are_illegal_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first model was taught illegal answers, without a word."""
-    spec = load(monkeypatch, players=1, trial={"legal": False, "cut": False})
+    spec = load(monkeypatch, trial={"players": 1, "legal": False})
     assert (spec.teacher, spec.recipe, spec.language.vocabulary) == (None, None, None)
     assert "no legal move was found" in spec.summary
-    assert load(monkeypatch, players=1, trial={"legal": True, "cut": False}).teacher == "random"
-
-
-def test_a_game_that_is_cut_before_its_reward_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 turns of honest play earned less than giving up."""
-    with pytest.warns(UserWarning, match="no game of random moves ended in 40 turns.*turns="):
-        spec = load(monkeypatch, players=1, trial={"legal": True, "cut": True})
-    assert "is cut earns 0" in spec.summary
+    assert load(monkeypatch, trial={"players": 1, "legal": True}).teacher == "random"
 
 
 def test_a_game_whose_opponent_has_no_moves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="its opponent could make none"):
-        load(monkeypatch, players=2, trial={"legal": False, "cut": False})
+        load(monkeypatch, trial={"players": 2, "legal": False})
     with pytest.raises(ConfigError, match="no legal move"):
-        load(monkeypatch, players=2, trial=WorkerError("RuntimeError", "the opponent found no legal move"))
+        load(monkeypatch, trial=WorkerError("RuntimeError", "the opponent found no legal move"))
     with pytest.raises(ConfigError, match="newer Python"):
-        load(monkeypatch, players=WorkerError("SyntaxError", "f-string: unmatched '['"))
+        load(monkeypatch, trial=WorkerError("SyntaxError", "f-string: unmatched '['"))

@@ -6,7 +6,6 @@ The games draw from the global ``random``, so they run in a worker process that 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -47,7 +46,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     turns = query.removeprefix("turns=") if query else str(_TURNS)
     if not turns.isdecimal() or int(turns) < 1:
         raise ConfigError(f"textarena:NAME takes the option turns=NUMBER, got {query!r}")
-    players, trial = _tried(name, int(turns))
+    players, legal = _tried(name)
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
         f"textarena:{argument}",
@@ -58,31 +57,27 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         max_turns=int(turns),
         limits=(-1.0, 1.0),
     )
-    if trial["cut"]:
-        cut = f"no game of random moves ended in {turns} turns, and a game that is cut earns 0"
-        warnings.warn(f"textarena's {name}: {cut}, so giving up may pay more; raise ?turns=", stacklevel=2)
-        spec = replace(spec, summary=f"{spec.summary}; {cut}")
-    if trial["legal"]:
+    if legal:
         return spec
     said = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
     return replace(spec, summary=said, teacher=None, language=Language(), recipe=None)
 
 
-def _tried(name: str, turns: int) -> tuple[int, Mapping[str, bool]]:
-    """How many players the game has, and what a few games with random moves showed. Raises ConfigError if it cannot be played."""
+def _tried(name: str) -> tuple[int, bool]:
+    """How many players the game has, and whether random moves in it are legal. Raises ConfigError if it cannot be played."""
     try:
-        players = _worker().call("players", name=name)
-        trial = _worker().call("trial", name=name, players=players, turns=turns) if players else {}
+        trial = _worker().call("trial", name=name)
     except WorkerError as error:
         newer = " (files of this game may need a newer Python)" if error.type == "SyntaxError" else ""
         raise ConfigError(f"textarena's {name} cannot be played here: {error}{newer}") from error
+    players, legal = trial["players"], trial["legal"]
     if not players:
         raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
-    if players == 2 and not trial["legal"]:
+    if players == 2 and not legal:
         raise ConfigError(
             f"textarena's {name} cannot be played here: no legal move was found at random, so its opponent could make none"
         )
-    return players, trial
+    return players, legal
 
 
 class TextArenaGame:

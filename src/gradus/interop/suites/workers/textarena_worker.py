@@ -16,6 +16,7 @@ from textarena.envs.registration import ENV_REGISTRY
 KEPT = 2048  # games in progress
 TRIES = 60  # moves that are tried on a copy of the game
 TRIALS = 3  # games that say whether a game can be played at all
+TRIAL_MOVES = 40  # of each
 TRIAL_SECONDS = 2.0  # of CPU time, after which no further move is tried: some games take a second for one
 _SUFFIXES = ("-raw", "-train")
 _games = OrderedDict()
@@ -127,10 +128,6 @@ def names():
     return {name: "" for name in sorted(ENV_REGISTRY) if not name.endswith(_SUFFIXES)}
 
 
-def players(name):
-    return _players(name)
-
-
 def _game(name, seed, players, actions, key):
     game = _games.pop(key, None)
     if game is None or game.actions != actions[: len(game.actions)] or len(game.actions) < len(actions) - 1:
@@ -163,18 +160,17 @@ def legal(name, seed, players, actions, key, draw):
     return game.legal(random.Random(draw))
 
 
-def trial(name, players, turns):
-    """A few games with random moves: whether any of ours was legal, and whether all of the games were cut by ``turns``.
+def trial(name):
+    """How many players the game has (0 for more than two), and whether a random move of ours was legal in a few games.
 
     Raises what a game raises, also if the opponent finds no move.
     """
-    legal, cut, begun = False, 0, time.process_time()
-    for seed in range(TRIALS):
+    players, legal, begun = _players(name), False, time.process_time()
+    for seed in range(TRIALS if players else 0):
         game, rng = Game(name, seed, players), random.Random(seed)
-        while not game.done and len(game.actions) < turns and time.process_time() - begun < TRIAL_SECONDS:
+        while not game.done and len(game.actions) < TRIAL_MOVES and time.process_time() - begun < TRIAL_SECONDS:
             legal = game.step(game.legal(rng)) or legal
-        cut += not game.done and len(game.actions) == turns
-    return {"legal": legal, "cut": cut == TRIALS}
+    return {"players": players, "legal": legal}
 
 
-HANDLERS = {"names": names, "trial": trial, "players": players, "play": play, "legal": legal}
+HANDLERS = {"names": names, "trial": trial, "play": play, "legal": legal}
