@@ -32,6 +32,7 @@ from gradus.runs.recipe.load import load_recipe
 from gradus.stats import Interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -107,7 +108,7 @@ def main() -> None:
     spec, config = environments.load("rhythm"), load_recipe(None, path=options.run / "recipe.toml").grpo
     with tempfile.TemporaryDirectory(prefix="gradus-bench-") as scratch:
         folder = options.out or Path(scratch) / "v2"
-        train_grpo(model, spec, config.model_copy(update=BY_EPISODE), folder, grader="v2")
+        train_grpo(model, spec, config.model_copy(update=BY_EPISODE), folder, options=GrpoOptions(grader="v2"))
         runs = {"v2": read_metrics(folder), "v3": read_metrics(options.run / "grpo")}
     table = Table(
         title="change on the same held-out persons; what the audit expected of the first steps, and what came"

@@ -34,6 +34,7 @@ def train(model: Path, folder: Path, steps: int) -> None:
     from gradus.training.config import GrpoConfig
     from gradus.training.distributed.processes import world
     from gradus.training.grpo import train_grpo
+    from gradus.training.run.options import GrpoOptions, RunOptions
     from gradus.training.sft import train_sft
     from gradus.training.sft_config import SftConfig
 
@@ -43,10 +44,22 @@ def train(model: Path, folder: Path, steps: int) -> None:
     lessons = roll_out(spec, spec.policy("heuristic"), [spec.train_task(index) for index in range(64)]).episodes
     priming = SftConfig(**common, epochs=steps, batch_size=32, validation_share=0, checkpoint_every=steps)
     clock = time.process_time
-    train_sft(model, lessons, priming, folder / "sft", live=False, on_step=lambda record: spent["sft"].append(clock()))
+    train_sft(
+        model,
+        lessons,
+        priming,
+        folder / "sft",
+        options=RunOptions(live=False, on_step=lambda record: spent["sft"].append(clock())),
+    )
     sampling = SamplingConfig(max_new_tokens=8, grammar=True)
     loop = GrpoConfig(**common, groups=8, group_size=8, sampling=sampling, validation_every=0, checkpoint_every=steps)
-    train_grpo(model, spec, loop, folder / "grpo", live=False, on_step=lambda record: spent["grpo"].append(clock()))
+    train_grpo(
+        model,
+        spec,
+        loop,
+        folder / "grpo",
+        options=GrpoOptions(live=False, on_step=lambda record: spent["grpo"].append(clock())),
+    )
     (folder / f"cpu-{world().rank}.json").write_text(json.dumps(spent))
 
 

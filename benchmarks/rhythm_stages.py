@@ -39,6 +39,7 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
     from gradus.runs.recipe.load import load_recipe
     from gradus.runs.stages.teaching import teach
     from gradus.training.grpo import train_grpo
+    from gradus.training.run.options import GrpoOptions, RunOptions
     from gradus.training.sft import train_sft
 
     torch.set_num_threads(1)
@@ -54,12 +55,16 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
 
     def do_sft() -> bytes:
         config = recipe.sft.model_copy(update={"threads": 1, "max_steps": SFT_STEPS, "validation_every": 0})
-        train_sft(folder / "model", read_episodes(taught).episodes, config, folder / "sft", live=False)
+        train_sft(
+            folder / "model", read_episodes(taught).episodes, config, folder / "sft", options=RunOptions(live=False)
+        )
         return figures(folder / "sft")
 
     def do_grpo() -> bytes:
         config = recipe.grpo.model_copy(update={"threads": 1, "max_steps": GRPO_STEPS, "validation_every": 0})
-        train_grpo(folder / "sft" / "final", spec, config, folder / "grpo", grader=grader, live=False)
+        train_grpo(
+            folder / "sft" / "final", spec, config, folder / "grpo", options=GrpoOptions(grader=grader, live=False)
+        )
         return figures(folder / "grpo")
 
     def do_eval() -> bytes:

@@ -26,6 +26,7 @@ from gradus.policies.nano.model import NanoConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.run.options import RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus_worlds.rhythm import load
@@ -67,7 +68,7 @@ def our_round(model: Path, episodes: list[Episode], folder: Path, steps: int, ba
         threads=bench.torch.get_num_threads(),
         device="cpu",
     )
-    train_sft(model, episodes, config, folder, on_step=seen, live=False)
+    train_sft(model, episodes, config, folder, options=RunOptions(on_step=seen, live=False))
     return watch.seconds
 
 

@@ -31,6 +31,7 @@ from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.forward import score_tokens, tree_attention
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.validation import validate
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
@@ -233,7 +234,7 @@ def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
         spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
     ).episodes
     config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
-    return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", live=False).final
+    return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", options=RunOptions(live=False)).final
 
 
 class Sleeping:
@@ -290,7 +291,13 @@ def test_a_server_on_the_same_card_sleeps_while_this_process_trains_and_validate
         monkeypatch.setattr("gradus.training.grpo.validate", noted)
         plain |= {"validation_every": 1, "validation_tasks": 2} if validates else {}
         config = grpo(**plain, sampler_url=f"http://{address}/v1", sampler_sleeps=True)
-        train_grpo(str(talker), spec, config, tmp_path / "run", live=False, sampler=policy, push_weights=bring)
+        train_grpo(
+            str(talker),
+            spec,
+            config,
+            tmp_path / "run",
+            options=GrpoOptions(live=False, sampler=policy, push_weights=bring),
+        )
     bringing = ["/wake_up weights", "/collective_rpc", "/wake_up kv_cache"]
     times = 5 if validates else 2  # two steps and three validations
     steps_taken = ["/sleep 2", *bringing] * times  # and what follows, an evaluation, has the card to itself
@@ -321,7 +328,9 @@ def on_a_late_server(
             if len(waiting) > 2:
                 loaded.model.load_state_dict(waiting.pop(0))
 
-        train_grpo(load_model(folder), spec, config, run, live=False, sampler=policy, push_weights=late)
+        train_grpo(
+            load_model(folder), spec, config, run, options=GrpoOptions(live=False, sampler=policy, push_weights=late)
+        )
     return steps(run)
 
 
@@ -346,7 +355,7 @@ def test_a_late_server_without_a_correction_stops_the_run(
     with serve(uvicorn.Config(make_app(loaded, name="nano", rows=16), log_level="warning")) as address:
         policy = sampler(f"http://{address}/v1", loaded)
         with pytest.raises(TrainingError, match="set correction = 'truncate'"):
-            train_grpo(str(talker), spec, grpo(), tmp_path / "run", live=False, sampler=policy)
+            train_grpo(str(talker), spec, grpo(), tmp_path / "run", options=GrpoOptions(live=False, sampler=policy))
 
 
 def test_an_answer_near_the_end_of_the_context_is_shorter_and_one_behind_it_fails_alone(

@@ -28,6 +28,7 @@ from gradus.rollouts import roll_out
 from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
+from gradus.training.run.options import RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
@@ -52,7 +53,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
         spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
     ).episodes
     config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
-    train_sft(folder / "fresh", lessons, config, folder / "taught", live=False)
+    train_sft(folder / "fresh", lessons, config, folder / "taught", options=RunOptions(live=False))
     return folder / "taught"
 
 

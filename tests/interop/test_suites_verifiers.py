@@ -19,6 +19,7 @@ from gradus.rollouts import roll_out
 from gradus.runs.stages.sources import environment_sources
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 
 ADD = """
 import verifiers.v1 as vf
@@ -252,4 +253,4 @@ def test_such_episodes_can_be_trained_on(write: Callable[..., str], tmp_path: Pa
         device="cpu",
         sampling=SamplingConfig(max_new_tokens=20),
     )
-    assert train_grpo(model, spec, config, tmp_path / "run", live=False).steps == 2
+    assert train_grpo(model, spec, config, tmp_path / "run", options=GrpoOptions(live=False)).steps == 2

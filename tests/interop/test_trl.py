@@ -27,6 +27,7 @@ from gradus.policies.nano.model import (  # noqa: E402
     make_nano,
 )
 from gradus.rollouts import roll_out  # noqa: E402
+from gradus.training.run.options import RunOptions  # noqa: E402
 from gradus.training.sft import (  # noqa: E402
     SftConfig,
     train_sft,
@@ -55,7 +56,7 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     lessons = roll_out(spec, spec.policy("random"), [spec.train_task(5_000 + index) for index in range(64)]).episodes
     taught = SftConfig(epochs=10, batch_size=16, lr=1e-2, validation_share=0, checkpoint_every=1_000)
-    return str(train_sft(folder / "model", lessons, taught, folder / "sft", live=False).final)
+    return str(train_sft(folder / "model", lessons, taught, folder / "sft", options=RunOptions(live=False)).final)
 
 
 def settings(folder: Path, **changes: Any) -> Any:
@@ -183,7 +184,7 @@ def test_rhythm_learns_under_trl(tmp_path: Path) -> None:
     make_nano(tmp_path / "nano", spec.language.vocabulary(), shape, seed=2)
     lessons = roll_out(spec, spec.policy("random"), [spec.train_task(10_000 + index) for index in range(192)]).episodes
     warm_start = SftConfig(epochs=6, batch_size=16, lr=5e-3, validation_share=0)
-    taught = train_sft(tmp_path / "nano", lessons, warm_start, tmp_path / "sft", live=False)
+    taught = train_sft(tmp_path / "nano", lessons, warm_start, tmp_path / "sft", options=RunOptions(live=False))
     config = settings(
         tmp_path / "trl",
         max_steps=30,

@@ -27,6 +27,7 @@ from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 
@@ -131,7 +132,7 @@ def taught(folder: Path) -> Path:
         spec, spec.policy(spec.teacher), [spec.train_task(9_000 + index) for index in range(64)]
     ).episodes
     config = SftConfig(epochs=12, batch_size=16, lr=3e-3, validation_share=0)
-    return train_sft(nano(folder / "fresh"), lessons, config, folder / "taught", live=False).best
+    return train_sft(nano(folder / "fresh"), lessons, config, folder / "taught", options=RunOptions(live=False)).best
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
@@ -146,11 +147,13 @@ def test_grpo_on_what_vllm_samples_is_grpo_on_our_own_sampler(tmp_path: Path, py
         "checkpoint_every": 100,
         "store_every": 0,
     }
-    train_grpo(model, spec, GrpoConfig(**settings), tmp_path / "own", live=False)
+    train_grpo(model, spec, GrpoConfig(**settings), tmp_path / "own", options=GrpoOptions(live=False))
     with serving(model, pytestconfig) as address:
         config = GrpoConfig(**settings, sampler="vllm", sampler_url=address, correction="truncate")
         source, sampler, push = served_sampler(str(model), config, tmp_path / "vllm")
-        train_grpo(source, spec, config, tmp_path / "vllm", live=False, sampler=sampler, push_weights=push)
+        train_grpo(
+            source, spec, config, tmp_path / "vllm", options=GrpoOptions(live=False, sampler=sampler, push_weights=push)
+        )
     own, theirs = steps_of(tmp_path / "own"), steps_of(tmp_path / "vllm")
     trained = [record for record in theirs if record["trained_tokens"]]
     print("\nlargest ratio to vLLM:", max(record["mismatch_ratio_max"] for record in trained))

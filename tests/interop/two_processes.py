@@ -25,6 +25,7 @@ from gradus.training.distributed.processes import barrier, full_tensor, total, w
 from gradus.training.engine.master_weights import master_of
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
@@ -62,7 +63,7 @@ def grpo(model: str, folder: Path, steps: int, change: str) -> None:
         }
     )
     outside = served(model, folder.parent / "sampler", config) if change == "served" else {}
-    train_grpo(model, lamps(), config, folder, live=False, resume=folder.exists(), **outside)
+    train_grpo(model, lamps(), config, folder, resume=folder.exists(), options=GrpoOptions(live=False, **outside))
 
 
 def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def sft(model: str, folder: Path, steps: int, change: str) -> None:
             **CHANGES[change],
         }
     )
-    train_sft(model, lessons, config, folder, live=False, resume=folder.exists())
+    train_sft(model, lessons, config, folder, resume=folder.exists(), options=RunOptions(live=False))
 
 
 def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gradus.runs.planning.model_probe import check_model
 from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
@@ -60,14 +61,14 @@ def rows() -> Iterator[dict[str, list[str]]]:
 
 def grpo(model: Path, folder: Path, **changes: object) -> Path:
     config = GrpoConfig.model_validate({**STEP, "max_steps": 1, **changes})
-    return train_grpo(model, echo(), config, folder, live=False).final
+    return train_grpo(model, echo(), config, folder, options=GrpoOptions(live=False)).final
 
 
 def sft(model: Path, folder: Path) -> Path:
     tasks = [echo().train_task(number) for number in range(4)]
     taught = roll_out(echo(), echo().policy("gold"), tasks).episodes
     config = SftConfig(max_steps=1, batch_size=4, validation_share=0.0)
-    return train_sft(model, taught, config, folder, live=False).final
+    return train_sft(model, taught, config, folder, options=RunOptions(live=False)).final
 
 
 def resumed(model: Path, folder: Path) -> None:
@@ -82,8 +83,8 @@ def resumed(model: Path, folder: Path) -> None:
     whole = grpo(model, folder / "whole", max_steps=2, checkpoint_every=1)
     config = GrpoConfig.model_validate({**STEP, "max_steps": 2, "checkpoint_every": 1})
     with pytest.raises(Stop):
-        train_grpo(model, echo(), config, folder / "broken", live=False, on_step=stop)
-    again = train_grpo(model, echo(), config, folder / "broken", live=False, resume=True).final
+        train_grpo(model, echo(), config, folder / "broken", options=GrpoOptions(live=False, on_step=stop))
+    again = train_grpo(model, echo(), config, folder / "broken", resume=True, options=GrpoOptions(live=False)).final
     one, other = (load_model(path).model.state_dict() for path in (whole, again))
     assert all(torch.equal(one[name], other[name]) for name in one)
 

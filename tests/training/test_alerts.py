@@ -19,6 +19,7 @@ from gradus.training.engine.loss_step import run_update
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.run.alerts import AlertNotes, spike_limit
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -39,8 +40,12 @@ def settings(**changes: Any) -> GrpoConfig:
     return GrpoConfig(**{**base, **changes})
 
 
-def train(model: Path, folder: Path, config: GrpoConfig, monitor: Any, **options: Any) -> GrpoResult:
-    return train_grpo(model, lamps(), config, folder, monitor=monitor, live=False, **options)
+def train(
+    model: Path, folder: Path, config: GrpoConfig, monitor: Any, *, resume: bool = False, **watch: Any
+) -> GrpoResult:
+    return train_grpo(
+        model, lamps(), config, folder, resume=resume, options=GrpoOptions(monitor=monitor, live=False, **watch)
+    )
 
 
 def records(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 
@@ -72,7 +73,7 @@ def without_clock(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
     changes = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 1e-2, "validation_every": 10}
-    result = train_grpo(echo_model, echo(), settings(**changes), tmp_path / "run", live=False)
+    result = train_grpo(echo_model, echo(), settings(**changes), tmp_path / "run", options=GrpoOptions(live=False))
     records = steps(tmp_path / "run")
     first = sum(record["reward_mean"] for record in records[:3]) / 3
     last = sum(record["reward_mean"] for record in records[-3:]) / 3
@@ -91,7 +92,9 @@ def test_transformers_generates_by_the_sampling_of_the_run(lamps_model: Path, tm
     own = GenerationConfig(do_sample=True, temperature=0.2, top_p=0.5, repetition_penalty=1.3, eos_token_id=stops)
     own.save_pretrained(base)
     sampling = SamplingConfig(temperature=1.3, top_k=7, max_new_tokens=3, grammar=True)
-    train_grpo(base, lamps(), settings(max_steps=1, sampling=sampling), tmp_path / "run", live=False)
+    train_grpo(
+        base, lamps(), settings(max_steps=1, sampling=sampling), tmp_path / "run", options=GrpoOptions(live=False)
+    )
     for name in ("best", "final"):
         stored = GenerationConfig.from_pretrained(tmp_path / "run" / name)
         assert (stored.do_sample, stored.temperature, stored.top_k, stored.top_p) == (True, 1.3, 7, 1.0)
@@ -100,7 +103,9 @@ def test_transformers_generates_by_the_sampling_of_the_run(lamps_model: Path, tm
 
 
 def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> None:
-    train_grpo(lamps_model, lamps(), settings(credit="span", store_every=4), tmp_path / "run", live=False)
+    train_grpo(
+        lamps_model, lamps(), settings(credit="span", store_every=4), tmp_path / "run", options=GrpoOptions(live=False)
+    )
     records = steps(tmp_path / "run")
     assert [record["step"] for record in records] == list(range(1, 9))
     least, most = keys(StepRecord)
@@ -122,7 +127,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoResult]:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
-    return folder, train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+    return folder, train_grpo(lamps_model, lamps(), settings(), folder, options=GrpoOptions(live=False))
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
@@ -136,8 +141,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on_bit_for_bit(
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=press, live=False)
-    resumed = train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=press, live=False))
+    resumed = train_grpo(
+        lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False)
+    )
     assert same_weights(folder / "final", tmp_path / "run" / "final")
     assert same_weights(folder / "best", tmp_path / "run" / "best")
     assert (resumed.best_step, resumed.best_reward) == (wanted.best_step, wanted.best_reward)
@@ -150,6 +157,7 @@ sys.path.insert(0, sys.argv[1])
 from fakes import lamps
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 config = GrpoConfig.model_validate_json(sys.argv[4])
 train_grpo(sys.argv[2], lamps(), config, sys.argv[3], resume=True, live=False)
 """
@@ -173,7 +181,7 @@ def kill_when(process: subprocess.Popen[bytes], folder: Path, lines: int, wait: 
 def test_kill_9_changes_nothing(unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path) -> None:
     """Killed once behind a checkpoint; the run in this process goes on to the same weights."""
     kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", 9, 0.0)
-    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
     assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
 
 
@@ -185,7 +193,7 @@ def test_kill_9_at_any_moment_changes_nothing(
     """Killed twice, at moments spread over playing, training, validating and writing."""
     for lines, wait in ((1 + 2 * moment, 0.013 * moment), (9 + moment, 0.007 * moment)):
         kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", lines, wait)
-    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
     assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
     assert same_weights(unbroken[0] / "best", tmp_path / "run" / "best")
     assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(unbroken[0]).records())
@@ -196,9 +204,9 @@ def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_mod
     with pytest.raises(
         ConfigError, match=r"lr was 0\.003 and is now 0\.1; .* in another folder, with --model .*final from this"
     ):
-        train_grpo(lamps_model, lamps(), settings(lr=0.1), folder, resume=True, live=False)
+        train_grpo(lamps_model, lamps(), settings(lr=0.1), folder, resume=True, options=GrpoOptions(live=False))
     with pytest.raises(ConfigError, match="holds a run already; go on with --resume"):
-        train_grpo(lamps_model, lamps(), settings(), folder, live=False)
+        train_grpo(lamps_model, lamps(), settings(), folder, options=GrpoOptions(live=False))
 
 
 def test_a_run_goes_on_with_other_resources(
@@ -211,11 +219,11 @@ def test_a_run_goes_on_with_other_resources(
             raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", on_step=stop, live=False)
+        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=stop, live=False))
     others = settings(
         token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3, processes=1
     )
-    train_grpo(lamps_model, lamps(), others, tmp_path / "run", resume=True, live=False)
+    train_grpo(lamps_model, lamps(), others, tmp_path / "run", resume=True, options=GrpoOptions(live=False))
     assert (
         "goes on with batch_size = 8 (it was null), gradient_checkpointing = true (it was false)"
         in capsys.readouterr().err
@@ -233,11 +241,11 @@ def test_a_model_in_memory_that_was_trained_cannot_resume_a_run(lamps_model: Pat
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        train_grpo(loaded, lamps(), settings(), tmp_path / "run", on_step=stop, live=False)
+        train_grpo(loaded, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=stop, live=False))
     with pytest.raises(ConfigError, match="cannot be resumed with a model in memory that has been trained"):
-        train_grpo(loaded, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+        train_grpo(loaded, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
     fresh = load_model(lamps_model, device="cpu")
-    train_grpo(fresh, lamps(), settings(), tmp_path / "run", resume=True, live=False)
+    train_grpo(fresh, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
 
 
 @pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"attention": "eager"}, {"device": "cuda"}])
@@ -246,7 +254,7 @@ def test_a_setting_that_a_model_in_memory_does_not_follow_is_refused(
 ) -> None:
     loaded = load_model(lamps_model, device="cpu")
     with pytest.raises(ConfigError, match=f"{next(iter(other))} is '.*', but the model in memory was loaded with"):
-        train_grpo(loaded, lamps(), settings(**other), tmp_path / "run", live=False)
+        train_grpo(loaded, lamps(), settings(**other), tmp_path / "run", options=GrpoOptions(live=False))
 
 
 def test_a_full_disk_leaves_nothing_half_written(lamps_model: Path, tmp_path: Path) -> None:
@@ -260,21 +268,21 @@ def test_a_full_disk_leaves_nothing_half_written(lamps_model: Path, tmp_path: Pa
 
     try:
         with pytest.raises(StorageError, match="nothing half-written"):
-            train_grpo(lamps_model, lamps(), settings(), folder, on_step=fill, live=False)
+            train_grpo(lamps_model, lamps(), settings(), folder, options=GrpoOptions(on_step=fill, live=False))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000003"]
     assert not [path for path in folder.rglob("*") if path.name.startswith(".") and path.name != ".lock"]
     for line in (folder / "metrics.jsonl").read_text().splitlines():
         json.loads(line)
-    train_grpo(lamps_model, lamps(), settings(), folder, resume=True, live=False)
+    train_grpo(lamps_model, lamps(), settings(), folder, resume=True, options=GrpoOptions(live=False))
 
 
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
     base = settings()
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
     config = GrpoConfig(**{**kept, "max_steps": 3, "group_size": 2, "validation_every": 0, "dynamic_sampling": 20})
-    train_grpo(echo_model, echo(), config, tmp_path / "run", live=False)
+    train_grpo(echo_model, echo(), config, tmp_path / "run", options=GrpoOptions(live=False))
     records = steps(tmp_path / "run")
     assert [record["groups"] - record["dropped_groups"] for record in records] == [config.groups] * 3
     for record in records:
@@ -303,7 +311,7 @@ def test_episodes_of_groups_that_were_replaced_count(echo_model: Path, tmp_path:
     base = settings()
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
     config = GrpoConfig(**{**kept, "max_steps": 1, "group_size": 2, "validation_every": 0, "dynamic_sampling": 3})
-    train_grpo(echo_model, spec, config, tmp_path / "run", live=False)
+    train_grpo(echo_model, spec, config, tmp_path / "run", options=GrpoOptions(live=False))
     (record,) = steps(tmp_path / "run")
     assert 0.2 < record["failed_episodes"] < 0.8
 
@@ -350,7 +358,9 @@ def test_validation_can_be_switched_off_in_any_recipe() -> None:
 def test_overlong_answers_lose_reward_before_credit(lamps_model: Path, tmp_path: Path) -> None:
     """Every answer of the fake is as long as it can be, so all lose the same and no advantage changes; the reward does not."""
     for name, changes in (("plain", {}), ("penalized", {"overlong_buffer": 9})):
-        train_grpo(lamps_model, lamps(), settings(max_steps=2, **changes), tmp_path / name, live=False)
+        train_grpo(
+            lamps_model, lamps(), settings(max_steps=2, **changes), tmp_path / name, options=GrpoOptions(live=False)
+        )
     plain, penalized = steps(tmp_path / "plain"), steps(tmp_path / "penalized")
     assert plain[0]["reward_mean"] == penalized[0]["reward_mean"]  # the record shows the grader's reward
     assert plain[0]["grad_norm"] != penalized[0]["grad_norm"]
@@ -372,12 +382,12 @@ def test_all_failing_is_an_error_with_its_reason(lamps_model: Path, tmp_path: Pa
     spec = replace(lamps(), make=Broken)  # type: ignore[arg-type]
     quiet = settings().model_copy(update={"validation_every": 0})
     with pytest.raises(TrainingError, match="the lamp is broken"):
-        train_grpo(lamps_model, spec, quiet, tmp_path / "run", live=False)
+        train_grpo(lamps_model, spec, quiet, tmp_path / "run", options=GrpoOptions(live=False))
 
 
 def test_a_missing_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no model folder"):
-        train_grpo(tmp_path / "nowhere", lamps(), settings(), tmp_path / "run", live=False)
+        train_grpo(tmp_path / "nowhere", lamps(), settings(), tmp_path / "run", options=GrpoOptions(live=False))
     assert not (tmp_path / "run").exists()
 
 

@@ -21,6 +21,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import train_grpo
 from gradus.training.run.checkpoints import save_model
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
@@ -40,7 +41,7 @@ def warm_started(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     episodes = roll_out(SPEC, SPEC.policy("teacher"), [SPEC.train_task(index) for index in range(12)]).episodes
     folder = tmp_path_factory.mktemp("sft")
     config = SftConfig(lora=LORA, epochs=2, batch_size=4, lr=1e-2)
-    return train_sft(base, episodes, config, folder / "run", live=False).final
+    return train_sft(base, episodes, config, folder / "run", options=RunOptions(live=False)).final
 
 
 def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path, tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path
         "lr": 1e-2,
     }
     config = GrpoConfig(lora=LORA, entropy_coef=0.1, sampling=SamplingConfig(max_new_tokens=6), **settings)
-    result = train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)
+    result = train_grpo(warm_started, SPEC, config, tmp_path / "run", options=GrpoOptions(live=False))
     before, after = (load_model(folder).model.state_dict() for folder in (warm_started, result.final))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
@@ -97,7 +98,7 @@ def test_other_adapters_than_those_there_are_refused(
 ) -> None:
     config = GrpoConfig(lora=lora, max_steps=1, groups=2, group_size=2, validation_every=0)
     with pytest.raises(ConfigError, match=f"has adapters {told}"):
-        train_grpo(warm_started, SPEC, config, tmp_path / "run", live=False)
+        train_grpo(warm_started, SPEC, config, tmp_path / "run", options=GrpoOptions(live=False))
 
 
 def test_a_model_in_memory_that_got_adapters_is_refused_in_words(base: Path, tmp_path: Path) -> None:

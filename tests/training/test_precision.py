@@ -36,6 +36,7 @@ from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions
 from gradus.training.run.resolved import resolve
 from gradus.training.trainer_config import LoraConfig
 
@@ -52,7 +53,7 @@ def run_records(model: Path, folder: Path, **changes: Any) -> list[dict[str, Any
     """The step records of a run on echo."""
     base: dict[str, Any] = {"groups": 8, "group_size": 8, "max_steps": 30, "lr": 6e-3, "validation_every": 0}
     config = GrpoConfig(**{**base, "sampling": SAMPLING, "threads": 1, "device": "cpu", **changes})
-    train_grpo(model, echo(), config, folder, live=False)
+    train_grpo(model, echo(), config, folder, options=GrpoOptions(live=False))
     return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
 
 
@@ -105,7 +106,7 @@ def test_a_model_under_autocast_samples_under_it_in_validation_too(
 
     monkeypatch.setattr("gradus.training.run.validation.LocalPolicy", Noted)
     config = lamps_config(autocast=True, max_steps=1, validation_every=1, validation_tasks=2)
-    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
     assert seen == [True] * 4  # before and after, sampled and greedy
 
 

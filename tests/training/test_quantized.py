@@ -24,6 +24,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 from gradus.training.trainer_config import LoraConfig, OptimizerConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # bitsandbytes' own
@@ -46,7 +47,7 @@ def test_adapters_are_trained_on_four_bits_saved_served_and_merged(tmp_path: Pat
         tmp_path / "nano", vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=128), seed=1
     )
     config = settings(quantize="4bit", optimizer="adamw8bit")
-    result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
     stored = read_settings(result.final)
     assert stored is not None
     assert stored.quantize == "4bit"

@@ -19,6 +19,7 @@ from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import GrpoOptions
 from gradus.training.run.resolved import resolve
 from gradus.training.sft_config import SftConfig
 
@@ -90,7 +91,9 @@ def test_a_run_stores_where_its_values_came_from(lamps_model: Path, tmp_path: Pa
     config = GrpoConfig(
         max_steps=1, groups=2, group_size=2, validation_every=0, threads=1, device="cpu", sampling=SAMPLING
     )
-    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False, sources={"groups": "recipe"})
+    train_grpo(
+        lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False, sources={"groups": "recipe"})
+    )
     table = json.loads((tmp_path / "run" / "resolved.json").read_text())
     assert table["groups"] == {"value": 2, "from": "recipe"}
     assert table["credit"] == {"value": "turn", "from": f"grader {BY_TURN.name}"}
@@ -111,7 +114,9 @@ def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:
             sampling=SAMPLING, seed=3,
         )  # fmt: skip
         weighted = reweigh(grader, {first: factor * grader.weights[first]})
-        train_grpo(lamps_model, lamps(), config, tmp_path / str(number), grader=weighted, live=False)
+        train_grpo(
+            lamps_model, lamps(), config, tmp_path / str(number), options=GrpoOptions(grader=weighted, live=False)
+        )
         (record,) = [each for each in RunFolder(tmp_path / str(number)).records() if each["kind"] == "step"]
         norms.append(record["grad_norm"])
     assert norms[0] != pytest.approx(norms[1], rel=1e-3)

@@ -16,6 +16,7 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rewards import AdaptiveConfig, Rewards, RewardSchedule, StageConfig, grader_of
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 
 SPEC = environments.load("arithmetic:digits=1")
 
@@ -83,7 +84,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train_grpo(nano, SPEC, CONFIG, folder, grader=GRADER, schedule=schedule(), live=False)
+    train_grpo(nano, SPEC, CONFIG, folder, options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False))
     return folder
 
 
@@ -107,9 +108,15 @@ def test_a_resumed_schedule_is_the_unbroken_one(
     config = CONFIG.model_copy(update={"checkpoint_every": every})
     with pytest.raises(Killed):
         train_grpo(
-            nano, SPEC, config, tmp_path, grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(killed)
+            nano,
+            SPEC,
+            config,
+            tmp_path,
+            options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(killed)),
         )
-    train_grpo(nano, SPEC, config, tmp_path, grader=GRADER, schedule=schedule(), live=False, resume=True)
+    train_grpo(
+        nano, SPEC, config, tmp_path, resume=True, options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False)
+    )
     assert records(tmp_path) == records(whole)
     one, other = weights(whole), weights(tmp_path)
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -117,7 +124,7 @@ def test_a_resumed_schedule_is_the_unbroken_one(
 
 def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
     carried = [STAGES[0], StageConfig(name="sums")]
-    train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(carried), live=False)
+    train_grpo(nano, SPEC, CONFIG, tmp_path, options=GrpoOptions(grader=GRADER, schedule=schedule(carried), live=False))
     one, other = weights(whole), weights(tmp_path)
     assert records(tmp_path)[:3] == records(whole)[:3]
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -126,9 +133,20 @@ def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path
 def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         train_grpo(
-            nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(1)
+            nano,
+            SPEC,
+            CONFIG,
+            tmp_path,
+            options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(1)),
         )
     with pytest.raises(ConfigError, match="had one schedule of rewards, now there is none"):
-        train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, live=False, resume=True)
+        train_grpo(nano, SPEC, CONFIG, tmp_path, resume=True, options=GrpoOptions(grader=GRADER, live=False))
     with pytest.raises(ConfigError, match=r"stage was .* is now"):
-        train_grpo(nano, SPEC, CONFIG, tmp_path, grader=GRADER, schedule=schedule(STAGES[1:]), live=False, resume=True)
+        train_grpo(
+            nano,
+            SPEC,
+            CONFIG,
+            tmp_path,
+            resume=True,
+            options=GrpoOptions(grader=GRADER, schedule=schedule(STAGES[1:]), live=False),
+        )

@@ -22,6 +22,7 @@ from gradus.training.data.augmentation import answer_pools, short_turns, with_hi
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_only, text_sequences
 from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import task_id
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
@@ -44,7 +45,9 @@ def test_a_student_learns_what_the_teacher_says(
     lamps_model: Path, taught: list[Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alert = {"rule": "slow training", "severity": "warn", "evidence": "e", "remedy": "r"}
-    result = train_sft(lamps_model, taught, settings(epochs=12), tmp_path / "run", monitor=lambda _: [alert])
+    result = train_sft(
+        lamps_model, taught, settings(epochs=12), tmp_path / "run", options=RunOptions(monitor=lambda _: [alert])
+    )
     assert capsys.readouterr().out.count("warn: slow training: e -> r (warned)") == 1
     records = RunFolder(tmp_path / "run").records()
     assert {record["kind"] for record in records} == {"sft"}
@@ -94,7 +97,9 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
         return -float(logits.log_softmax(-1)[at - 1, sequence.ids[at]].mean())
 
     plain, both = (
-        train_sft(lamps_model, taught, settings(observations=weight), tmp_path / str(weight), live=False)
+        train_sft(
+            lamps_model, taught, settings(observations=weight), tmp_path / str(weight), options=RunOptions(live=False)
+        )
         for weight in (0.0, 0.5)
     )
     assert surprise(both.final) < 0.5 * surprise(plain.final)
@@ -106,7 +111,7 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
 def test_observations_of_one_turn_are_refused(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
     short = [replace(episode, turns=episode.turns[:1]) for episode in taught]
     with pytest.raises(ConfigError, match="have nothing after one"):
-        train_sft(lamps_model, short, settings(observations=0.5), tmp_path / "run", live=False)
+        train_sft(lamps_model, short, settings(observations=0.5), tmp_path / "run", options=RunOptions(live=False))
 
 
 def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:
@@ -173,10 +178,24 @@ def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, ta
 
 def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
     """It decides which episodes a step holds; GRPO's batch_size, of the same name, is what a sampler computes at once."""
-    train_sft(lamps_model, taught, settings(max_steps=2), tmp_path, live=False)
+    train_sft(lamps_model, taught, settings(max_steps=2), tmp_path, options=RunOptions(live=False))
     with pytest.raises(ConfigError, match="batch_size was"):
-        train_sft(lamps_model, taught, settings(max_steps=2, batch_size=5), tmp_path, resume=True, live=False)
-    train_sft(lamps_model, taught, settings(max_steps=2, token_budget=99), tmp_path, resume=True, live=False)
+        train_sft(
+            lamps_model,
+            taught,
+            settings(max_steps=2, batch_size=5),
+            tmp_path,
+            resume=True,
+            options=RunOptions(live=False),
+        )
+    train_sft(
+        lamps_model,
+        taught,
+        settings(max_steps=2, token_budget=99),
+        tmp_path,
+        resume=True,
+        options=RunOptions(live=False),
+    )
 
 
 @pytest.mark.parametrize("after", [3, 8])
@@ -186,10 +205,10 @@ def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_pat
             signal.raise_signal(signal.SIGINT)
 
     short = settings(max_steps=10)
-    whole = train_sft(lamps_model, taught, short, tmp_path / "whole", live=False)
+    whole = train_sft(lamps_model, taught, short, tmp_path / "whole", options=RunOptions(live=False))
     with pytest.raises(KeyboardInterrupt):
-        train_sft(lamps_model, taught, short, tmp_path / "cut", on_step=press, live=False)
-    resumed = train_sft(lamps_model, taught, short, tmp_path / "cut", resume=True, live=False)
+        train_sft(lamps_model, taught, short, tmp_path / "cut", options=RunOptions(on_step=press, live=False))
+    resumed = train_sft(lamps_model, taught, short, tmp_path / "cut", resume=True, options=RunOptions(live=False))
     for name in ("best", "final"):
         left = load_file(tmp_path / "whole" / name / "model.safetensors")
         right = load_file(tmp_path / "cut" / name / "model.safetensors")
@@ -199,7 +218,11 @@ def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_pat
 
 def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
     result = train_sft(
-        lamps_model, taught, settings(max_steps=4, lora={"rank": 4, "alpha": 8}), tmp_path / "run", live=False
+        lamps_model,
+        taught,
+        settings(max_steps=4, lora={"rank": 4, "alpha": 8}),
+        tmp_path / "run",
+        options=RunOptions(live=False),
     )
     assert (result.best / "adapter_model.safetensors").exists()
     assert not (result.best / "model.safetensors").exists()

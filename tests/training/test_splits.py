@@ -15,6 +15,7 @@ from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import reserved_ids, taught_indices, training_tasks, validation_tasks
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.splits import check_splits
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
@@ -129,7 +130,7 @@ def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:
         max_steps=3, groups=2, group_size=2, validation_tasks=4, validation_every=3, store_every=1, threads=1,
         device="cpu", sampling=SamplingConfig(max_new_tokens=3, grammar=True), checkpoint_every=1,
     )  # fmt: skip
-    train_grpo(lamps_model, lamps(), config, tmp_path / "run", live=False)
+    train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
     splits = json.loads((tmp_path / "run" / "splits.json").read_text())
     assert {role: len(ids) for role, ids in splits.items()} == {
         "teach": 0,
@@ -152,12 +153,12 @@ def test_a_model_is_not_validated_on_what_it_was_taught(lamps_model: Path, tmp_p
     spec = lamps()
     episodes = roll_out(spec, spec.policy("gold"), [spec.train_task(index) for index in range(12)]).episodes
     sft = SftConfig(max_steps=1, batch_size=4, threads=1, device="cpu", validation_share=0.0)
-    train_sft(lamps_model, episodes, sft, tmp_path / "sft", live=False)
+    train_sft(lamps_model, episodes, sft, tmp_path / "sft", options=RunOptions(live=False))
     config = GrpoConfig(
         max_steps=1, groups=2, group_size=2, validation_tasks=4, threads=1, device="cpu",
         sampling=SamplingConfig(max_new_tokens=3, grammar=True),
     )  # fmt: skip
-    train_grpo(tmp_path / "sft" / "best", spec, config, tmp_path / "grpo", live=False)
+    train_grpo(tmp_path / "sft" / "best", spec, config, tmp_path / "grpo", options=GrpoOptions(live=False))
     splits = json.loads((tmp_path / "grpo" / "splits.json").read_text())
     assert len(splits["teach"]) == 12
     assert splits["validation"] == sorted(spec.identify(spec.train_task(index)).id for index in range(12, 16))
@@ -176,7 +177,7 @@ def test_sft_holds_out_tasks_and_not_episodes(lamps_model: Path, tmp_path: Path)
         spec, spec.policy("gold"), [spec.train_task(index) for index in range(10)], group_size=3
     ).episodes
     config = SftConfig(max_steps=1, batch_size=4, threads=1, device="cpu", validation_share=0.3)
-    train_sft(lamps_model, episodes, config, tmp_path / "sft", live=False)
+    train_sft(lamps_model, episodes, config, tmp_path / "sft", options=RunOptions(live=False))
     splits = json.loads((tmp_path / "sft" / "splits.json").read_text())
     assert {role: len(ids) for role, ids in splits.items()} == {"teach": 7, "validation": 3}
     assert not set(splits["teach"]) & set(splits["validation"])

@@ -33,6 +33,7 @@ from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions
 from gradus.training.run.resolved import resolve
 from gradus.training.trainer_config import LoraConfig
 
@@ -249,17 +250,17 @@ def test_a_reference_has_the_words_of_the_model_and_may_have_another_attention(
     settings = config(kl_coef=0.1, reference=str(tmp_path / "reference"), max_steps=1, validation_every=0)
     if other == "words":
         with pytest.raises(ConfigError, match="another tokenizer"):
-            train_grpo(lamps_model, lamps(), settings, tmp_path / "run", live=False)
+            train_grpo(lamps_model, lamps(), settings, tmp_path / "run", options=GrpoOptions(live=False))
         return
-    train_grpo(lamps_model, lamps(), settings, tmp_path / "run", live=False)
+    train_grpo(lamps_model, lamps(), settings, tmp_path / "run", options=GrpoOptions(live=False))
     assert [record["kl"] > 0 for record in read_metrics(tmp_path / "run") if record["kind"] == "step"] == [True]
 
 
 def test_a_model_that_was_trained_in_memory_has_no_stored_reference(loaded: LoadedModel, tmp_path: Path) -> None:
     settings = config(kl_coef=0.1, max_steps=1, validation_every=0)
-    train_grpo(loaded, lamps(), settings, tmp_path / "first", live=False)
+    train_grpo(loaded, lamps(), settings, tmp_path / "first", options=GrpoOptions(live=False))
     with pytest.raises(ConfigError, match="has been trained since"):
-        train_grpo(loaded, lamps(), settings, tmp_path / "second", live=False)
+        train_grpo(loaded, lamps(), settings, tmp_path / "second", options=GrpoOptions(live=False))
 
 
 def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) -> None:

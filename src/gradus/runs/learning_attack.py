@@ -40,6 +40,7 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 from gradus.training.sft_config import SftConfig
 
@@ -111,7 +112,7 @@ class LearningAttacker:
             seed=target.seed,
             **_COMPUTE,
         )
-        return train_sft(model, episodes, config, folder, live=False).final
+        return train_sft(model, episodes, config, folder, options=RunOptions(live=False)).final
 
     def _train(self, target: Target, model: Path, sampling: SamplingConfig, steps: int, folder: Path) -> Path:
         config = GrpoConfig(
@@ -132,7 +133,9 @@ class LearningAttacker:
             if target.progress is not None:
                 target.progress("attack: learn", int(record["step"]), steps)
 
-        return train_grpo(model, target.spec, config, folder, grader=target.grader, on_step=tell, live=False).final
+        return train_grpo(
+            model, target.spec, config, folder, options=GrpoOptions(grader=target.grader, on_step=tell, live=False)
+        ).final
 
 
 class _Wrapped:

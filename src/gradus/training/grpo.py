@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, Task
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Task
 from gradus.core.metrics import StepRecord, ValidationRecord
 from gradus.policies.local.bfloat16_support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
-from gradus.rewards import RewardSchedule, tell_steps_taken
+from gradus.rewards import tell_steps_taken
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
@@ -25,18 +25,17 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
 from gradus.training.engine.reference import check_begins_as_stored, load_reference
 from gradus.training.engine.update import policy_update
-from gradus.training.run.alerts import AlertHandler, Monitor, alert_line
+from gradus.training.run.alerts import AlertHandler, alert_line
 from gradus.training.run.bookkeeping import GrpoState, RunBook
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
+from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
 from gradus.training.step_rollouts import StepRollouts
-
-PushWeights = Callable[[LoadedModel, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,66 +57,36 @@ def train_grpo(
     config: GrpoConfig,
     folder: Path | str,
     *,
-    grader: str | Grader | None = None,
-    schedule: RewardSchedule | None = None,
     resume: bool = False,
-    monitor: Monitor | None = None,
-    on_step: Callable[[Mapping[str, Any]], None] | None = None,
-    on_record: Callable[[Mapping[str, Any]], None] | None = None,
-    live: bool = True,
-    sampler: Policy | None = None,
-    push_weights: PushWeights | None = None,
-    sources: Mapping[str, str] | None = None,
+    options: GrpoOptions | None = None,
 ) -> GrpoResult:
     """Train ``model`` in an environment and write metrics, checkpoints, episodes, ``best`` and ``final`` to ``folder``.
 
     A resumed run gives, bit for bit on a CPU, the weights of an unbroken one. Ctrl-C finishes the step, writes a checkpoint and
     raises KeyboardInterrupt.
 
-    Args:
-        grader: its name in ``spec``, or a grader; None is the environment's default.
-        schedule: changes the grader's weights, the learning rate and the optimizer from step to step. Validation keeps the grader
-            as it is, so that steps compare.
-        monitor: is given all records of steps and validations after each step and returns alerts; ``config.on_alert`` says what
-            they do.
-        on_step: is given every step's record.
-        on_record: is given all that goes to the metrics, in the process that writes.
-        sampler: samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs.
-            Validation stays in this process.
-        push_weights: is called with the weights and the step, before the first step and after each ``sync_every``-th one.
-        sources: setting -> where it came from, for ``resolved.json``.
-
     Raises:
         ConfigError: something cannot be used as given.
         StorageError: a file cannot be written. TrainingError: training cannot go on. The run folder then still holds its last
             checkpoint.
     """
-    if sampler is None:
+    options = options or GrpoOptions()
+    if options.sampler is None:
         config.check_own_sampler()
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-    run_folder = RunFolder(folder, writing=world().main, observer=on_record)
-    chosen_grader = grader if isinstance(grader, Grader) else spec.grader(grader)
-    resolved = resolve(config, chosen_grader, sources)
+    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
+    grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
+    resolved = resolve(config, grader, options.sources)
     if config.validation_condition is not None:
         spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
     if resume:
         check_can_resume(model)
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
-    context = {"model": str(loaded.path), "environment": spec.name, "grader": chosen_grader.name}
+    context = {"model": str(loaded.path), "environment": spec.name, "grader": grader.name}
     run_folder.open(config, resume=resume, context=context, resolved=resolved.table())
     try:
-        loop = GrpoLoop(
-            loaded,
-            spec,
-            resolved,
-            run_folder,
-            chosen_grader,
-            monitor=monitor,
-            sampler=sampler,
-            push_weights=push_weights,
-            schedule=schedule,
-        )
+        loop = GrpoLoop(loaded, spec, resolved, run_folder, grader, options)
         if resume:
             loop.restore()
         elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
@@ -126,9 +95,11 @@ def train_grpo(
         started = time.perf_counter()
         watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
         steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
-        screen = Screen(f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=live and world().main)
+        screen = Screen(
+            f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=options.live and world().main
+        )
         screen.note(resolved.text())
-        loop.run(screen, on_step)
+        loop.run(screen, options.on_step)
     except Exception:
         run_folder.forget_beginning()
         raise
@@ -148,15 +119,12 @@ class GrpoLoop:
         resolved: ResolvedConfig,
         folder: RunFolder,
         grader: Grader,
-        *,
-        monitor: Monitor | None = None,
-        sampler: Policy | None = None,
-        push_weights: PushWeights | None = None,
-        schedule: RewardSchedule | None = None,
+        options: GrpoOptions,
     ) -> None:
         self.config = config = resolved.config
         self.loaded, self.spec, self.folder, self.credit_rule = loaded, spec, folder, resolved.credit_rule
-        self.grader, self.schedule, self.push_weights = grader, schedule, push_weights
+        self.grader, self.schedule, self.push_weights = grader, options.schedule, options.push_weights
+        sampler = options.sampler
         self.step_grader = grader  # the grader under the weights of the step at hand
         self.reference = load_reference(loaded, config)
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
@@ -173,12 +141,12 @@ class GrpoLoop:
         )
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
-        self.alerts = AlertHandler(monitor, config.on_alert, restore_best=self.restore_best)
+        self.alerts = AlertHandler(options.monitor, config.on_alert, restore_best=self.restore_best)
         self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
 
-    def run(self, screen: Screen, on_step: Callable[[Mapping[str, Any]], None] | None) -> None:
+    def run(self, screen: Screen, on_step: Observer | None) -> None:
         """Take the remaining steps, show each one, and write the final model."""
         try:
             with screen, Interrupt() as interrupt:

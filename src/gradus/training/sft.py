@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,11 +27,12 @@ from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.pass_budget import PassBudget
-from gradus.training.run.alerts import AlertNotes, Monitor
+from gradus.training.run.alerts import AlertNotes
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
+from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
 from gradus.training.sft_config import SftConfig
 
@@ -75,18 +76,15 @@ def train_sft(
     folder: Path | str,
     *,
     resume: bool = False,
-    monitor: Monitor | None = None,
-    on_step: Callable[[Mapping[str, Any]], None] | None = None,
-    on_record: Callable[[Mapping[str, Any]], None] | None = None,
-    live: bool = True,
+    options: RunOptions | None = None,
 ) -> SftResult:
     """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
     ``best`` is the model with the lowest validation loss, the final one if nothing is held out. Resuming gives, bit for
-    bit, what an unbroken run gives. ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the
-    process that writes. What ``monitor`` says is shown. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    bit, what an unbroken run gives. What the monitor says is shown. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
-    run_folder = RunFolder(folder, writing=world().main, observer=on_record)
+    options = options or RunOptions()
+    run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     if resume:
         check_can_resume(model)
     loaded = prepare_model(model, config)
@@ -105,15 +103,17 @@ def train_sft(
         if resume:
             trainer.restore()
         started = time.perf_counter()
-        screen = Screen("sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=live and world().main)
-        notes = AlertNotes(monitor)
+        screen = Screen(
+            "sft", steps=trainer.steps, figures=FIGURES, done=trainer.run.step, live=options.live and world().main
+        )
+        notes = AlertNotes(options.monitor)
         with screen, Interrupt() as interrupt:
             for record in trainer.train(interrupt):
                 screen.step(record)
                 for line in notes.of(record):
                     screen.note(line)
-                if on_step is not None:
-                    on_step(record)
+                if options.on_step is not None:
+                    options.on_step(record)
     except Exception:
         run_folder.forget_beginning()
         raise

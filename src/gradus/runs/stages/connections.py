@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,9 +18,8 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.loss_step import prepare_model
+from gradus.training.run.options import PushWeights
 from gradus.training.run.trackers import Trackers, open_trackers
-
-PushWeights = Callable[[LoadedModel, int], None]
 
 _SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
 

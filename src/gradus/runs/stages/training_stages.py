@@ -21,6 +21,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import SftResult, train_sft
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import TrainerConfig
@@ -46,7 +47,9 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
         loaded = _model_to_train(recipe, recipe.spec(), model, config)
-        return train_sft(loaded, episodes, config, folder, resume=resume, monitor=Monitor(), on_record=trackers)
+        return train_sft(
+            loaded, episodes, config, folder, resume=resume, options=RunOptions(monitor=Monitor(), on_record=trackers)
+        )
 
 
 def make_nano_model(recipe: Recipe, folder: Path) -> None:
@@ -70,14 +73,16 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
             spec,
             config,
             folder,
-            grader=grader,
-            schedule=recipe.schedule(grader),
             resume=resume,
-            monitor=Monitor(),
-            on_record=trackers,
-            sampler=sampler,
-            push_weights=push_weights,
-            sources=recipe.grpo_sources(),
+            options=GrpoOptions(
+                grader=grader,
+                schedule=recipe.schedule(grader),
+                monitor=Monitor(),
+                on_record=trackers,
+                sampler=sampler,
+                push_weights=push_weights,
+                sources=recipe.grpo_sources(),
+            ),
         )
 
 

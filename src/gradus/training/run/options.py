@@ -1,0 +1,48 @@
+"""Who watches a training run, and what GRPO is given besides its config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.core import Grader, Policy
+from gradus.policies.local.loading import LoadedModel
+from gradus.rewards import RewardSchedule
+from gradus.training.run.alerts import Monitor
+
+Observer = Callable[[Mapping[str, Any]], None]
+PushWeights = Callable[[LoadedModel, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Who watches a run.
+
+    ``monitor`` is given the records of steps and validations and returns alerts. ``on_step`` is given every step's record, ``on_record``
+    all that goes to the metrics, in the process that writes. ``live``: show the run on the screen.
+    """
+
+    monitor: Monitor | None = None
+    on_step: Observer | None = None
+    on_record: Observer | None = None
+    live: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrpoOptions(RunOptions):
+    """Who watches a GRPO run, who samples for it and how it is graded.
+
+    ``grader``: its name in the environment, or a grader; None is the environment's default. ``schedule`` changes the grader's weights, the
+    learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare.
+
+    ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
+    stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each
+    ``sync_every``-th one. ``sources``: setting -> where it came from, for ``resolved.json``.
+    """
+
+    grader: str | Grader | None = None
+    schedule: RewardSchedule | None = None
+    sampler: Policy | None = None
+    push_weights: PushWeights | None = None
+    sources: Mapping[str, str] | None = None
