@@ -143,33 +143,21 @@ def test_new_weights_are_read_again(served: tuple[str, LoadedModel], spec: Envir
     policy.reload()
 
 
-def test_a_server_without_token_ids_or_log_probs_is_refused(folder: Path, serve: Callable[..., Any]) -> None:
-    async def plain(request: Request) -> JSONResponse:
-        return JSONResponse({"choices": [{"index": 0, "text": "red", "finish_reason": "length", "logprobs": None}]})
+@pytest.mark.parametrize(
+    ("choice", "told"),
+    [
+        ('{"index": 0, "text": "red", "logprobs": null}', r"no token ids and no log-probs.*remote:MODEL"),
+        ('{"token_ids": [3], "logprobs": {"token_logprobs": [-Infinity]}}', "log-probs that are not finite"),
+    ],
+)
+def test_a_server_that_gives_nothing_to_train_on_is_refused(
+    folder: Path, serve: Callable[..., Any], choice: str, told: str
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(f'{{"choices": [{choice}]}}', media_type="application/json")
 
-    loaded = load_model(folder)
-    app = Starlette(routes=[Route("/v1/completions", plain, methods=["POST"])])
-    with (
-        serve(uvicorn.Config(app, log_level="warning")) as address,
-        pytest.raises(ConfigError, match=r"no token ids and no log-probs.*remote:MODEL"),
-    ):
-        sampler(f"http://{address}/v1", loaded)
-
-
-def test_log_probs_that_are_not_finite_are_refused(folder: Path, serve: Callable[..., Any]) -> None:
-    """They ended the run when its episodes were stored."""
-
-    async def diverged(request: Request) -> Response:
-        return Response(
-            '{"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-Infinity]}}]}',
-            media_type="application/json",
-        )
-
-    app = Starlette(routes=[Route("/v1/completions", diverged, methods=["POST"])])
-    with (
-        serve(uvicorn.Config(app, log_level="warning")) as address,
-        pytest.raises(ConfigError, match="log-probs that are not finite"),
-    ):
+    app = Starlette(routes=[Route("/v1/completions", answer, methods=["POST"])])
+    with serve(uvicorn.Config(app, log_level="warning")) as address, pytest.raises(ConfigError, match=told):
         sampler(f"http://{address}/v1", load_model(folder))
 
 

@@ -109,24 +109,6 @@ def test_choices_may_be_shuffled_and_right_answers_may_not_change(monkeypatch: p
     assert len(set(ids)) == 5
 
 
-def test_a_log_that_was_broken_off_says_how_many_samples_are_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = [f"q{index}" for index in range(9)]
-    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": _asking(texts[:4], "I")})
-    assert _compared(tmp_path)["tasks"] == {"samples": {"shared": 4, "runs": {"a": 9, "b": 4}}}
-    assert capsys.readouterr().err == ""
-    moved, apart = _asking(texts, "I"), _asking([f"other {text}" for text in texts], "I")
-    for sample in (*moved, *apart):
-        sample.id += 100
-    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": moved})
-    assert "tasks" not in _compared(tmp_path)  # all nine are asked in both, under other ids
-    assert "9 tasks are paired by what they ask" in capsys.readouterr().err
-    _stub(monkeypatch, {"a": _asking(texts, "C"), "b": apart})
-    with pytest.raises(ConfigError, match="no task of one"):
-        _compared(tmp_path)
-
-
 def test_a_sample_is_an_episode_with_its_epoch_its_end_and_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [("C", 1.0), ("I", 0.0), ("P", 0.5), ("N", 0.0), ("yes", 1.0), ("no", 0.0), (True, 1.0), ("3.5", 3.5)]
     samples = [_sample(index, {"s": word, "t": 0.25}) for index, (word, _) in enumerate(words)]

@@ -116,23 +116,6 @@ def test_a_server_is_sent_lines_of_json_and_nothing_that_cannot_be_read(
         environment.close()
 
 
-def test_a_constant_policy_plays(address: str) -> None:
-    spec = load(f"ws://{address}/?turns=2")
-    (episode,) = roll_out(spec, spec.policy("constant:4"), spec.tasks("main", 1)).episodes
-    assert episode.stop is StopReason.TURN_LIMIT
-    assert [turn.action for turn in episode.turns] == ["4", "4"]
-
-
-def test_typed_actions_go_through_the_client_too(address: str) -> None:
-    environment = load(f"ws://{address}").make()
-    environment.reset(seed=4, episode_id="mine")
-    observation = environment.step_typed({"number": 2.5})  # type: ignore[attr-defined]
-    assert observation.data["total"] == 2.5
-    assert environment.state == {"episode_id": "mine", "step_count": 1, "reset": {"seed": 4}}
-    environment.close()
-    environment.close()
-
-
 def test_a_server_that_wants_fields_gets_them_from_a_json_answer(address: str) -> None:
     environment = load(f"ws://{address}?field=number").make()
     environment.reset(seed=4)

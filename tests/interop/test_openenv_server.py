@@ -247,14 +247,6 @@ def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> N
         assert ask(socket, "reset", seed=1)["type"] == "observation"
 
 
-def test_a_reset_with_options_it_does_not_know_says_so(address: str) -> None:
-    with dial(address) as socket:
-        answer = ask(socket, "reset", seed=1, color="red")
-        assert code(answer) == "VALIDATION_ERROR"
-        assert "color" in answer["data"]["message"]
-        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
-
-
 def test_over_capacity_is_told_and_a_place_that_is_left_can_be_taken(fresh_address: str) -> None:
     with ExitStack() as stack:
         sockets = [stack.enter_context(dial(fresh_address)) for _ in range(SESSIONS)]

@@ -88,13 +88,6 @@ class LittleHub:
         return JSONResponse({"success": True, "commitOid": "0" * 40, "commitUrl": f"{request.base_url}me/it/commit/0"})
 
 
-def test_a_model_is_pushed_whatever_its_chat_template_is(run: Path) -> None:
-    """A template that gradus cannot train over kept the model from being uploaded."""
-    template = "{{ raise_exception('no') }}"
-    (run / "grpo" / "best" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    assert '"role": "user"' in (plan_push(run, "me/it").files[0].text or "")
-
-
 def test_a_model_that_was_pushed_before_has_each_file_once(run: Path) -> None:
     """Its figures and results are in the model's own folder, and were planned twice."""
     model = run / "grpo" / "best"

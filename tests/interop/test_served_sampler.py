@@ -158,35 +158,23 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path, monkeypatc
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize(("longest", "seconds"), [(5, 300), (16_384, 4_096)])
-def test_a_long_answer_has_time_to_come(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, seconds: float
+@pytest.mark.parametrize(
+    ("changes", "option", "expected"),
+    [
+        ({"sampling": SamplingConfig(max_new_tokens=5)}, "timeout", 300),
+        ({"sampling": SamplingConfig(max_new_tokens=16_384)}, "timeout", 4_096),  # time for the longest answer to come
+        ({}, "concurrency", 256),  # all rows at once: vLLM computes as many as it is given
+        ({"batch_size": 8}, "concurrency", 8),
+    ],
+)
+def test_a_server_is_given_time_and_rows(
+    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any, option: str, expected: float
 ) -> None:
-    """All answers had five minutes: the longest ones of a busy server failed, and training saw the short ones alone."""
     given: dict[str, Any] = {}
     monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
-    config = GrpoConfig(
-        sampler="vllm",
-        sampler_url="http://127.0.0.1:1/v1",
-        sampler_model="m",
-        correction="truncate",
-        sampling=SamplingConfig(max_new_tokens=longest),
-    )
-    served_sampler(str(taught / "best"), config, tmp_path)
-    assert given["timeout"] == seconds
-
-
-@pytest.mark.parametrize(("batch_size", "asked"), [(None, 256), (8, 8)])
-def test_a_server_is_asked_for_all_rows_at_once_or_for_batch_size(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int | None, asked: int
-) -> None:
-    """64 requests were under way, whatever batch_size said, and vLLM computes as many rows as it is given."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
-    served = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
-    config = GrpoConfig.model_validate({**served, "batch_size": batch_size})
-    served_sampler(str(taught / "best"), config, tmp_path)
-    assert given["concurrency"] == asked
+    server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
+    served_sampler(str(taught / "best"), GrpoConfig(**{**server, **changes}), tmp_path)
+    assert given[option] == expected
 
 
 def test_a_server_that_sleeps_on_this_card_wakes_when_torch_has_let_its_memory_go(

@@ -2,16 +2,13 @@
 
 import asyncio
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gradus import FunctionPolicy
-from gradus.auditing.plans.determinism import not_deterministic
 from gradus.core import ConfigError, ToolCall
 from gradus.core.calls import write_calls
-from gradus.environments.tools import ToolEnvironment
 from gradus.interop.trl_tools import trl_environment
 from gradus.rollouts import grade_episodes, roll_out
 
@@ -227,48 +224,3 @@ def test_rows_that_are_all_the_same_leave_the_question_to_the_seed():
     trained = {spec.identify(spec.train_task(index)).id for index in range(40)}
     assert len(trained) == 40
     assert trained.isdisjoint(spec.identify(task).id for task in spec.tasks("main"))
-
-
-class Guess:
-    """Nothing that a blind answer sees tells the tasks apart: the number is found by calls of the tool alone."""
-
-    def reset(self, **row: Any) -> str:
-        self.target = random.randrange(3)
-        self.right = False
-        return "Guess a number from 0 to 2."
-
-    def guess(self, n: int) -> str:
-        """Guess.
-
-        Args:
-            n: The number.
-        """
-        self.right = n == self.target
-        return "right" if self.right else "wrong"
-
-
-def test_tasks_that_differ_by_what_is_hidden_are_different_tasks() -> None:
-    """The audit refused such a game: "4 different seeds are one and the same episode"."""
-
-    def won(prompts: list, completions: list, environments: list, **columns: Any) -> list[float]:
-        return [float(each.right) for each in environments]
-
-    spec = trl_environment("guess", environment_factory=Guess, reward_funcs=[won])
-    tasks = spec.tasks("main", 8)
-    assert not [
-        each
-        for each in not_deterministic(spec, tasks, lambda _: "I do not know.", 0, None)
-        if "different seeds" in each
-    ]
-    alike = replace(spec, make=lambda: ToolEnvironment(Same(), check=False))
-    assert [
-        each
-        for each in not_deterministic(alike, tasks, lambda _: "I do not know.", 0, None)
-        if "different seeds" in each
-    ]
-
-
-class Same(Guess):
-    def reset(self, **row: Any) -> str:
-        self.target, self.right = 1, False
-        return "Guess a number from 0 to 2."

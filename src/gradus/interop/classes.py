@@ -73,7 +73,7 @@ def _check_methods(kind: type) -> None:
     reset: Callable[..., Any] | None = getattr(kind, "reset", None)
     if not callable(reset) or not callable(getattr(kind, "step", None)):
         raise ConfigError(
-            f"{kind.__name__} is no environment; expected a class with reset(self, seed) and step(self, action)"
+            f"{kind.__name__} cannot be an environment; expected a class with reset(self, seed) and step(self, action)"
         )
     if any(each.default is each.empty and each.kind < each.VAR_POSITIONAL for each in _parameters(kind)):
         raise ConfigError(f"{kind.__name__} needs arguments to be made; give a subclass whose __init__ needs none")

@@ -31,7 +31,7 @@ FORMS: Mapping[str, str] = {
     "a password in an address": r"://[^\s/:@\"'\\<>{}$]{1,64}:[^\s/:@\"'\\<>{}$]{4,64}@",
 }
 _FORMS = {kind: re.compile(form.encode()) for kind, form in FORMS.items()}
-_INSIDE = re.compile(rb"(?<!\\)[A-Za-z0-9]\Z")  # the middle of a word; the n of JSON's \n is none
+_INSIDE = re.compile(rb"(?<!\\)[A-Za-z0-9]\Z")  # the middle of a word; the n of JSON's \n does not count
 _SECRET_NAME = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|ACCESS_KEY)$", re.IGNORECASE)
 _SHORTEST = 8  # characters of a value; a server without a key is often given "EMPTY"
 

@@ -171,13 +171,10 @@ class _Rollout:
         """The row's columns for reward functions, and the instance's attributes as far as JSON holds them."""
         own = getattr(self._environment, "get_reward", None)
         columns = {key: value for key, value in self._row.items() if key != "prompt"}
-        state = {key: value for key, value in vars(self._environment or _Nothing()).items() if _is_json(value)}
+        attributes = {} if self._environment is None else vars(self._environment)
+        state = {key: value for key, value in attributes.items() if _is_json(value)}
         value = settled(own()) if own else None
         return {"columns": {**columns, "environment_state": state, "environment_reward": value}}
-
-
-class _Nothing:
-    """An instance without attributes."""
 
 
 def _row(seed: int, options: Mapping[str, Any], trained: int) -> int:

@@ -85,7 +85,7 @@ class OpenEnvClient:
         if isinstance(action, Message):
             if any(call.fault == "malformed" for call in action.calls):
                 return _unreadable(action)
-            seen = self.step(_written(action))
+            seen = self.step("\n".join(filter(None, (action.content, write_calls(action.calls)))))
             calls = _placed(seen.action_calls, action.calls)
             return replace(seen, action_calls=calls, action_spans=call_spans(calls))
         data = self._action(action)
@@ -95,11 +95,7 @@ class OpenEnvClient:
                 action_valid=False,
                 action_error="not a JSON object",
             )
-        return self._observe({"type": "step", "data": data}, refusable=True)[0]
-
-    def step_typed(self, action: Mapping[str, Any]) -> Observation:
-        """Send action fields as they are."""
-        return self._observe({"type": "step", "data": dict(action)})[0]
+        return self._observe({"type": "step", "data": data})[0]
 
     def outcome(self) -> Mapping[str, Any]:
         """Nothing: a server does not tell its hidden truth."""
@@ -129,12 +125,12 @@ class OpenEnvClient:
         except WireError:
             return None
 
-    def _observe(self, message: Mapping[str, Any], *, refusable: bool = False) -> tuple[Observation, Mapping[str, Any]]:
+    def _observe(self, message: Mapping[str, Any]) -> tuple[Observation, Mapping[str, Any]]:
         try:
             data = self._ask(message, "observation")
             fields, reward, done = read_observation(data)
         except WireError as error:
-            if refusable and error.code == "VALIDATION_ERROR":
+            if message["type"] == "step" and error.code == "VALIDATION_ERROR":
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
             raise EnvironmentFault(f"{self._server.socket}: {error}") from error
@@ -199,11 +195,6 @@ def _schemas(given: Any) -> tuple[Mapping[str, Any], ...]:
     listed = given if isinstance(given, list) else []
     known = [each for each in listed if isinstance(each, Mapping) and isinstance(each.get("function"), Mapping)]
     return tuple(known) if len(known) == len(listed) else ()
-
-
-def _written(answer: Message) -> str:
-    """The answer as one text, with its calls behind it as lines of JSON."""
-    return "\n".join(filter(None, (answer.content, write_calls(answer.calls))))
 
 
 def _placed(told: Sequence[ToolCall], own: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

@@ -205,7 +205,7 @@ class Session:
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """Public state, and the ``reset`` that begins this episode again; before the first one there is no episode and no step."""
+        """Public state, and the ``reset`` that begins this episode again; both are empty before the first one."""
         if self._environment is None:
             return {"episode_id": None, "step_count": 0}
         return plain({**self._environment.state, "reset": self._began}, "state")

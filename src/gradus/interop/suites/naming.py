@@ -38,6 +38,14 @@ def read_options(name: str, query: str) -> dict[str, Any]:
     return {key: option_value(text) for key, text in given}
 
 
+def read_turns(name: str, query: str, default: int) -> int:
+    """The one option ``turns=N`` behind a name; ``default`` without it."""
+    turns = query.removeprefix("turns=") if query else str(default)
+    if not turns.isdecimal() or int(turns) < 1:
+        raise ConfigError(f"{name} takes the option turns=NUMBER, got {query!r}")
+    return int(turns)
+
+
 def option_value(text: str) -> Any:
     """The value of an option as JSON, or as the text that it is."""
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
 from gradus.interop.suites.games import game_spec
-from gradus.interop.suites.naming import SuiteNames, started
+from gradus.interop.suites.naming import SuiteNames, read_turns, started
 from gradus.policies.scripted import Script
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -43,9 +43,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     name, _, query = argument.partition("?")
     if name not in suite_names():
         raise ConfigError(f"textarena has no game {name!r}; gradus envs textarena: lists them")
-    turns = query.removeprefix("turns=") if query else str(_TURNS)
-    if not turns.isdecimal() or int(turns) < 1:
-        raise ConfigError(f"textarena:NAME takes the option turns=NUMBER, got {query!r}")
+    turns = read_turns(f"textarena:{name}", query, _TURNS)
     players, legal = _tried(name)
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
@@ -54,7 +52,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         make=lambda: TextArenaGame(name, players),
         random_move=_random_move,
         moves=lambda seed: f"[{seed % 21}]",
-        max_turns=int(turns),
+        max_turns=turns,
         limits=(-1.0, 1.0),
     )
     if legal:

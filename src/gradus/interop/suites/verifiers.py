@@ -22,7 +22,7 @@ from gradus.core.naming import file_sources
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items
-from gradus.interop.suites.naming import SuiteNames, started
+from gradus.interop.suites.naming import SuiteNames, read_turns, started
 from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -56,9 +56,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     if not argument:
         raise ConfigError("verifiers takes a module or a file, as in verifiers:my_taskset.py")
     place, _, query = argument.partition("?")
-    turns = query.removeprefix("turns=") if query else str(_TURNS)
-    if not turns.isdecimal() or int(turns) < 1:
-        raise ConfigError(f"verifiers:{place} takes the option turns=NUMBER, got {query!r}")
+    turns = read_turns(f"verifiers:{place}", query, _TURNS)
     if place.endswith(".py") and not Path(place).is_file():
         raise ConfigError(f"no file {place} for verifiers:{argument}")
     path = str(Path(place).resolve()) if place.endswith(".py") else place
@@ -77,7 +75,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         return replace(_one_reply(worker, tasks, module, rows), sources=sources)
     sources[f"rows of {Path(path).name}"] = sha256(json.dumps(rows).encode()).hexdigest()
     summary = f"{len(rows)} tasks of the verifiers taskset with tools {argument}"
-    return replace(episode_spec(worker, tasks, module, summary=summary, max_turns=int(turns)), sources=sources)
+    return replace(episode_spec(worker, tasks, module, summary=summary, max_turns=turns), sources=sources)
 
 
 def _one_reply(
