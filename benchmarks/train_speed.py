@@ -26,8 +26,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.forward import score_tokens, tree_attention
-from gradus.training.engine.throughput import training_flops
+from gradus.training.engine.forward import score_tokens
+from gradus.training.engine.passes import training_flops
+from gradus.training.engine.tree_support import tree_attention
 
 WORDS = tuple(f"w{number}" for number in range(249))
 SHAPES = {

@@ -28,8 +28,9 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
-from gradus.training.engine.forward import score_tokens, tree_attention
+from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainingError
+from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.validation import validate

@@ -44,11 +44,11 @@ def test_general_decoding_draws_the_same_tokens_as_our_own_cache(tmp_path: Path,
 def test_a_trainer_that_computes_another_function_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Windows without layer types were trained as if there were none: 4 to 11 nats, and SFT said nothing."""
     from gradus.runs.planning import model_probe
-    from gradus.training.engine import forward
+    from gradus.training.engine import tree_support
 
     loaded = load("mistral-window", tmp_path)
     assert check_model(loaded).trainer < 1e-4
-    for module in (forward, model_probe):
+    for module in (tree_support, model_probe):
         monkeypatch.setattr(module, "supports_tree", lambda model: True)  # what the first edition took it for
     assert probe_model(loaded).trainer > 0.1
     with pytest.raises(ConfigError, match="differ from the plain forward"):

@@ -20,9 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from gradus.training.engine import gated_mlp
-from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.gated_mlp import gated_mlps
+from gradus.training.engine import bfloat16_backward as products
+from gradus.training.engine.bfloat16_backward import bfloat16_backward, gated_mlps
 
 SIZES = {
     "vocab_size": 50,
@@ -55,8 +54,8 @@ def gradients(mlp: nn.Module, inputs: Tensor) -> tuple[Tensor, Sequence[Tensor]]
 def test_parts_make_what_the_whole_makes(
     kind: type[PretrainedConfig], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gated_mlp, "_VALUES", 40 * 6)
-    monkeypatch.setattr(gated_mlp, "_MIN_ROWS", 1)
+    monkeypatch.setattr(products, "_VALUES", 40 * 6)
+    monkeypatch.setattr(products, "_MIN_ROWS", 1)
     model = made(kind)
     mlp = model.model.layers[1].mlp
     inputs = torch.randn(2, rows, 16, requires_grad=True)

@@ -36,7 +36,7 @@ from gradus.runs.recipe.load import load_recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
-from gradus.training.engine.throughput import training_flops
+from gradus.training.engine.passes import training_flops
 
 GPU = Hardware(
     name="gpu", kind="cuda", memory=22 * GIB, peak=1e14, share=0.35, bandwidth=3e11, overhead=4e-5, price=1.0

@@ -29,11 +29,11 @@ from gradus.training.distributed import processes
 from gradus.training.distributed.processes import World
 from gradus.training.engine import loss_step
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.logp_diff import logp_diff_limits, uses_trainer_logprobs
 from gradus.training.engine.loss_step import TrainingError, checkpoint_activations, precision, prepare_model, run_update
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
+from gradus.training.engine.update_figures import logp_diff_limits, uses_trainer_logprobs
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions

@@ -35,10 +35,17 @@ from gradus.core import (
 from gradus.core.files import replaceable, write_folder, write_text
 from gradus.core.printing import STRICT_VARIABLE
 from gradus.interop.openenv.package import write_package
-from gradus.training.engine.logp_diff import LogpDiff, check_logp_diff, logp_diff_figures, measure_logp_diff
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
-from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
+from gradus.training.engine.update_figures import (
+    LogpDiff,
+    UpdateSums,
+    check_logp_diff,
+    logp_diff_figures,
+    measure_logp_diff,
+    part_of_mean,
+    pass_figures,
+)
 from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,

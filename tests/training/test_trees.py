@@ -19,8 +19,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import Tree, microbatches
 from gradus.training.engine import forward, vocabulary_loss
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.forward import disable_dropout, score_tokens, supports_tree, tree_attention
+from gradus.training.engine.forward import disable_dropout, score_tokens
 from gradus.training.engine.loss_step import checkpoint_activations
+from gradus.training.engine.tree_support import supports_tree, tree_attention
 
 PLAIN = SamplingConfig()
 

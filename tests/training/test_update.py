@@ -29,7 +29,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
 from gradus.training.engine.loss_step import TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.pass_budget import PassBudget
+from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.grpo import train_grpo

@@ -15,7 +15,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.engine import forward, vocabulary_loss
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.forward import score_tokens, supports_tree, tree_attention
+from gradus.training.engine.forward import score_tokens
+from gradus.training.engine.tree_support import supports_tree, tree_attention
 
 
 def scores(model, sampling: SamplingConfig, *, legal: bool = False, differentiate: bool = False) -> list[Tensor]:

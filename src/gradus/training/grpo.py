@@ -22,7 +22,7 @@ from gradus.training.distributed.processes import any_of, barrier, from_main, wo
 from gradus.training.engine.fsdp import shard, sync_inference_model
 from gradus.training.engine.loss_step import check_can_resume, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
-from gradus.training.engine.pass_budget import PassBudget
+from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import check_begins_as_stored, load_reference
 from gradus.training.engine.update import policy_update
 from gradus.training.run.alerts import AlertHandler, alert_line

@@ -22,11 +22,12 @@ from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
-from gradus.training.engine.forward import score_tokens, supports_tree
+from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.fsdp import is_sharded, shard
 from gradus.training.engine.loss_step import check_can_resume, precision, prepare_model, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
-from gradus.training.engine.pass_budget import PassBudget
+from gradus.training.engine.passes import PassBudget
+from gradus.training.engine.tree_support import supports_tree
 from gradus.training.run.alerts import AlertNotes
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder

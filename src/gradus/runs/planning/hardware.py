@@ -103,7 +103,7 @@ def this_machine() -> Hardware:
     """This machine, measured in about a second: free memory, matrix products, copying, and what a small operation costs."""
     import torch
 
-    from gradus.training.engine.throughput import matmul_peak
+    from gradus.training.engine.passes import matmul_peak
 
     if torch.cuda.is_available():
         free, _ = torch.cuda.mem_get_info()

@@ -21,7 +21,8 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.forward import disable_dropout, score_tokens, supports_tree, tree_attention
+from gradus.training.engine.forward import disable_dropout, score_tokens
+from gradus.training.engine.tree_support import supports_tree, tree_attention
 
 _SYSTEM = "You answer in one line."
 _SHOWN = (

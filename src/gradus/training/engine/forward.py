@@ -1,6 +1,6 @@
 """From a microbatch to the log-probs of its sampled tokens, with any causal transformer of Hugging Face's.
 
-The tree of shared prefixes is computed by an attention function that is registered with transformers; everything else of the
+The tree of shared prefixes is computed by a registered attention function (``tree_support``); everything else of the
 model sees one long row with position ids. Models that bring their own attention take plain padded rows instead.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,19 +15,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
 from gradus.policies.local.float32_linear import FastLinear
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree
-from gradus.training.engine.attention_options import hands_options_on
 from gradus.training.engine.tree_attention import attend
+from gradus.training.engine.tree_support import TREE, TREE_BF16
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores
-
-TREE = "gradus_tree"
-TREE_BF16 = "gradus_tree_bfloat16"  # its backward pass in bfloat16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,38 +238,6 @@ def vocabulary_size(model: nn.Module) -> int:
     return int(causal_model(model).config.get_text_config().vocab_size)
 
 
-def supports_tree(model: nn.Module) -> bool:
-    """Whether the model takes registered attention functions and looks at its whole past in every layer."""
-    causal = causal_model(model)
-    config = causal.config.get_text_config()
-    layers = getattr(config, "layer_types", None) or ["full_attention"]
-    # Mistral and others name no layer types: a window, if there is one, is that of every layer.
-    windowed = not getattr(config, "layer_types", None) and getattr(config, "sliding_window", None)
-    softcap = getattr(config, "attn_logit_softcapping", None)
-    whole_past = set(layers) == {"full_attention"} and not windowed
-    attends = bool(causal._supports_attention_backend) and not causal._is_stateful  # states run along the row
-    return attends and whole_past and softcap is None and (has_lean_decoder(causal) or hands_options_on(causal))
-
-
-@contextmanager
-def tree_attention(model: nn.Module, *, bf16_backward: bool = False) -> Iterator[None]:
-    """Let the model attend by tree; ``bf16_backward``: with a backward pass in bfloat16. Holds the backward pass too, where checkpointed
-    layers run again.
-
-    Does nothing for a model that does not support it.
-    """
-    causal = causal_model(model)
-    if not supports_tree(model):
-        yield
-        return
-    before = causal.config._attn_implementation
-    causal.config._attn_implementation = TREE_BF16 if bf16_backward else TREE
-    try:
-        yield
-    finally:
-        causal.config._attn_implementation = before
-
-
 def disable_dropout(model: nn.Module) -> None:
     """Make train mode and eval mode the same function, so that a ratio before the first update is 1.
 
@@ -285,24 +249,6 @@ def disable_dropout(model: nn.Module) -> None:
         for name in ("attention_dropout", "dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
-
-
-def _attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    tree: Tree | None = None,
-    bf16_backward: bool,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
-    if tree is None:
-        raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
-    return attend(query[0], key[0], value[0], scaling, tree=tree, bf16_backward=bf16_backward).unsqueeze(0), None
 
 
 def _lean_attend(
@@ -317,7 +263,3 @@ def _lean_attend(
 ) -> Tensor:
     """Attention as the lean decoder asks for it; a tree is the same in all layers."""
     return attend(query, key, value, scaling, tree=tree, source=source, bf16_backward=bf16_backward)
-
-
-AttentionInterface.register(TREE, partial(_attend, bf16_backward=False))
-AttentionInterface.register(TREE_BF16, partial(_attend, bf16_backward=True))

@@ -27,8 +27,9 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, largest, launched_with, world
-from gradus.training.engine.forward import score_tokens, supports_tree
+from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.optimizers import trainable
+from gradus.training.engine.tree_support import supports_tree
 
 LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 

@@ -27,10 +27,11 @@ from gradus.policies.local.one_thread import torch_seeded
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
-from gradus.training.engine.forward import disable_dropout, tree_attention
+from gradus.training.engine.forward import disable_dropout
 from gradus.training.engine.fsdp import idle_passes, is_sharded
 from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
+from gradus.training.engine.tree_support import tree_attention
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
 
 _TRAINED: WeakSet[nn.Module] = WeakSet()  # models whose weights have moved in this process

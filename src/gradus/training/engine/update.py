@@ -20,20 +20,23 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import gather, share
-from gradus.training.engine.forward import score_tokens, supports_tree, tree_attention, vocabulary_size
+from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
-from gradus.training.engine.logp_diff import (
+from gradus.training.engine.loss_step import precision, run_update
+from gradus.training.engine.passes import PassBudget
+from gradus.training.engine.reference import Reference
+from gradus.training.engine.tree_support import supports_tree, tree_attention
+from gradus.training.engine.update_figures import (
     LogpDiff,
+    UpdateSums,
     check_logp_diff,
     logp_diff_figures,
     logp_diff_limits,
     measure_logp_diff,
+    part_of_mean,
+    pass_figures,
     uses_trainer_logprobs,
 )
-from gradus.training.engine.loss_step import precision, run_update
-from gradus.training.engine.pass_budget import PassBudget
-from gradus.training.engine.reference import Reference
-from gradus.training.engine.update_figures import UpdateSums, part_of_mean, pass_figures
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
-from gradus.training.engine.throughput import matmul_peak, training_flops
+from gradus.training.engine.passes import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
 
 _ERROR = 300  # characters
