@@ -16,7 +16,7 @@ from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.sandbox import sandbox_works
 
 TASK = TextTask(key="one", prompt="2 + 2?", gold="4")
-_REFUSED = r"not JSON|no score|else than a reply|truth values"
+_REFUSED = r"not JSON|else than a (score|reply)|of a wrong type"
 SCORE = {
     "value": 1.0,
     "error": None,

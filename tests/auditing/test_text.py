@@ -22,6 +22,7 @@ from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import Ground, Log, with_bases
 from gradus.auditing.text.blind import BLIND, REFLEXES
+from gradus.auditing.text.elsewhere import checked_rewards
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
@@ -1144,6 +1145,15 @@ def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):
         spec = one_turn(rows, [reward])
         subject = subject_of(spec, spec.grader(), tasks=12)
         assert subject.elsewhere([(subject.tasks[0], "x")]) is None
+
+
+@pytest.mark.parametrize("written", ["", "{}", "[1.0]", '[1.0, "1"]', "[1.0, NaN]", "[1.0, true]"])
+def test_rewards_of_another_process_are_checked(tmp_path, written):
+    file = tmp_path / "out.json"
+    file.write_text(written)
+    assert checked_rewards(file, 2) is None
+    file.write_text("[1.0, null]")
+    assert checked_rewards(file, 2) == [1.0, None]
 
 
 def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():

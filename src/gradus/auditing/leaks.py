@@ -96,7 +96,7 @@ def _stands(text: str, word: re.Match[str], own: Sequence[Any]) -> bool:
 
 
 def _begins(shown: Any, value: Any) -> bool:
-    """Returns whether a text begins with the value, punctuation and a name before it left out; a number as precisely as it is shown."""
+    """Returns True if a text begins with the value, after punctuation and a name. A number counts as precisely as it is shown."""
     return isinstance(shown, str) and _bare_begins(_bare(shown), value)
 
 
@@ -122,7 +122,7 @@ def _equal(shown: Any, value: Any) -> bool:
 
 
 def _shows(column: Sequence[Any], values: Sequence[Sequence[Any]], same: Callable[[Any, Any], bool]) -> bool:
-    """Returns whether the column holds its own task's value, and hardly ever the next tasks'."""
+    """Returns True if the column holds its own task's value, and hardly ever the next tasks' values."""
     n = len(column)
     own = sum(any(same(shown, value) for value in each) for shown, each in zip(column, values, strict=True))
     if own <= _LEAST_OWN * n:  # as most places: no lower bound of a share lies above it

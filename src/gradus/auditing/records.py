@@ -1,4 +1,4 @@
-"""What an audit finds out, as records."""
+"""The findings of an audit, as records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PanelEpisodes:
 
     @property
     def is_graded(self) -> bool:
-        """Returns whether any episode got a reward."""
+        """Some episode got a reward."""
         return any(reward is not None for name in self.episodes for reward in self.rewards(name))
 
     def true_rewards(self, name: str) -> list[float | None]:

@@ -29,7 +29,7 @@ def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
 
 
 def tables(result: AuditResult) -> list[Any]:
-    """The policies, then the checks, as rich renderables. Brackets in names, answers and intervals are no markup."""
+    """The policies, then the checks, as rich renderables. Brackets in names, answers and intervals are not read as markup."""
     title = Text(f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes")
     policies = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
     for row in point_rows(result):

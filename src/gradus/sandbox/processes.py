@@ -76,16 +76,23 @@ def _end_with_parent_process() -> None:
 
 
 def start_child(
-    target: str, told: Any, *, threads: int | None = None, log: Path | None = None, scratch: Path | None = None
+    target: str,
+    told: Any,
+    *,
+    threads: int | None = None,
+    hash_seed: int | None = None,
+    log: Path | None = None,
+    scratch: Path | None = None,
 ) -> subprocess.Popen[str]:
     """Start a process that calls ``target`` (``module:function``) with ``told``, a JSON value.
 
     What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
-    matrix products. ``scratch``: a folder that it removes if this process is killed.
+    matrix products. ``hash_seed``: of its PYTHONHASHSEED. ``scratch``: a folder that it removes if this process is killed.
     """
     message = {"target": target, "told": told, "scratch": scratch and str(scratch), "path": sys.path}
     line = json.dumps(message) + "\n"
     limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    hashes = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
     with ExitStack() as stack:
         process = subprocess.Popen(
             [sys.executable, "-P", "-u", "-c", _CALL],  # -P: no file of the working folder stands before Python's own
@@ -93,7 +100,7 @@ def start_child(
             stdout=subprocess.PIPE if log is None else stack.enter_context(log.open("wb")),
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            env={**os.environ, **limited, "PYTHONIOENCODING": "utf-8"},
+            env={**os.environ, **limited, **hashes, "PYTHONIOENCODING": "utf-8"},
             start_new_session=True,
         )
     assert process.stdin is not None

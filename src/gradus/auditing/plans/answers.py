@@ -1,4 +1,4 @@
-"""What may be answered, seen from outside: places and the words that are legal at each, or a pool of whole answers.
+"""The possible answers: places and the words that are legal at each, or a pool of complete answers.
 
 The search knows no environment. It takes the grammar if one is declared, and otherwise a pool: legal answers that the
 environment can draw, answers seen in episodes, and forms of both into which the observation is copied.
@@ -40,7 +40,7 @@ class AnswerSpace:
         return " ".join(word for word in words if word is not None)
 
     def parse(self, text: str) -> list[str | None]:
-        """The word at each place of somebody's answer, read from the end; None if there is none that is legal."""
+        """The word at each place of an answer, read from the end; None where no legal word is found."""
         if len(self.places) == 1:
             return [text]
         said = text.split()[-len(self.places) :]
@@ -74,7 +74,7 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
 
 
 def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
-    """Returns whether these few answers are all that there are, as the moves of a game. What else is said there is invalid, or a random move."""
+    """These few answers are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
     plain = not any(_forms(answer) for answer in answers)
     return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
 

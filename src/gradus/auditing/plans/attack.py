@@ -1,4 +1,4 @@
-"""Attackers: whoever tries to raise the reward and does not care for the true one. Each attempt is rolled out, never believed.
+"""Attackers raise the reward and do not care for the true reward. Each attempt is rolled out, never believed.
 
 An attacker is given training tasks and the reward. What it comes up with is rolled out on the tasks of the audit and judged like a plan of
 the search.
@@ -29,7 +29,7 @@ _STRETCHES = (1, 2, 4)  # of the plans that a policy without a plan is described
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What an attacker may use: the environment, its grader, training tasks and a seed. ``draw``: seed -> some legal answer.
+    """The means of an attacker: the environment, its grader, training tasks and a seed. ``draw``: seed -> some legal answer.
 
     ``reflex``: an honest policy without inference whose words may be bent, where answers have a grammar; ``keeps``: at which places
     it has any.
@@ -73,13 +73,13 @@ class Attacker(Protocol):
     def name(self) -> str: ...
 
     def attempts(self, target: Target) -> Iterator[Attempt]:
-        """What it tries, one after another."""
+        """The attempts, one after another."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What came of an attacker: the check, the hack with its episode if there is one, and all that was tried."""
+    """The result of an attacker: the check, the hack with its episode if one was found, and all attempts."""
 
     check: Check
     hack: Hack | None = None
@@ -138,7 +138,7 @@ def run_attacker(attacker: Attacker, target: Target, against: Reference, tasks: 
 
 
 def _in_words(judged: Judged, field: Field, tasks: Sequence[Task]) -> Judged:
-    """A simple plan that keeps nine tenths of the effect, at its shortest; the attempt itself if there is none."""
+    """A simple plan that keeps nine tenths of the effect, at its shortest; the attempt itself if no plan does."""
     plans = [plan for steps in _STRETCHES if (plan := _commonest(judged, field, steps)) is not None]
     if not plans:
         return judged
@@ -150,7 +150,7 @@ def _in_words(judged: Judged, field: Field, tasks: Sequence[Task]) -> Judged:
 
 
 def _commonest(judged: Judged, field: Field, steps: int) -> Plan | None:
-    """What was said most in each stretch of the episodes, place by place."""
+    """The most frequent words in each stretch of the episodes, place by place."""
     if steps > field.horizon:
         return None
     bends = field.reflex.name if field.reflex is not None and _keeps(judged) else None

@@ -17,7 +17,7 @@ from gradus.stats import Paired, mean_interval, paired_difference, spearman, spe
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
 _FEW = 30  # tasks below which a doubtful figure is left open
-BLIND = ("silence", "random", "constant")  # whoever they are, what they earn is no skill
+BLIND = ("silence", "random", "constant")  # policies that do not read the task
 _RESAMPLES = 200
 _OWN = ("return", "reward")  # names of what an environment gives by itself, where nobody declared another aim
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
@@ -70,14 +70,14 @@ def check_separation(panel: PanelEpisodes) -> Check:
 
 
 def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
-    high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task is no step
+    high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task: the step is 0
     if high is None:
         return False
     return high < -least or (high <= least and _above(aim))
 
 
 def _is_level(aim: Paired) -> bool:
-    """Returns whether the true reward is known to be the same on both sides, so that there is no step to see."""
+    """Returns True if the true reward is known to be the same on both sides. Then there can be no step in the reward."""
     return aim.ties == aim.n >= ENOUGH
 
 
@@ -126,7 +126,7 @@ def check_exploits(panel: PanelEpisodes) -> Check:
 
 
 def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
-    """What the best constant answer earns of each component, as a share of what the best policy earns above chance.
+    """Compares the best constant answer with the best policy, component by component, both above chance.
 
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
     ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.

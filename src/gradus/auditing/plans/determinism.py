@@ -1,4 +1,4 @@
-"""Returns whether the same seed is the same episode: again, after others, beside others, and in another process."""
+"""Checks that a seed repeats its episode: again, after others, beside others, and in another process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _course(
 
 
 def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
-    """One digest an observation of every task: what another process is compared by."""
+    """One digest for each observation of every task, to compare with another process."""
     rows: list[list[str]] = []
     for task in tasks:
         environment = blocking(spec.make())
@@ -95,7 +95,7 @@ def not_deterministic(
 
 
 def _seeds_differ(episodes: Sequence[Episode]) -> bool:
-    """Returns whether two tasks answered the same answers in different ways: a hidden state shows itself to an answer that asks for it."""
+    """Returns True if two tasks replied to the same answers in different ways, so that their hidden states differ."""
     seen: dict[tuple[str, ...], tuple[int, object]] = {}
     for episode in episodes:
         said: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a small reactive table may look at: features of the public structured observation, found without knowing it.
+"""Finds features of the public structured observation that a small reactive table can look at.
 
 Time is left out, as plans have their own clock, and so is whatever does not vary.
 """

@@ -1,4 +1,4 @@
-"""What honest episodes earn: the reward of a teacher who errs more or less, as a function of the true reward.
+"""The reward of a teacher who errs more or less, as a function of the true reward.
 
 A plan's *unearned reward* is what it earns above a noisy teacher with the same true reward. It needs no policy that the plan must
 beat, so that it also judges tasks where honest reflexes earn nothing.
@@ -36,7 +36,7 @@ class HonestCurve:
 
     @property
     def is_known(self) -> bool:
-        """Returns whether the true reward of honest episodes is known. If not, no reward can be called unearned."""
+        """The true reward of honest episodes is known. Without it, no reward can be called unearned."""
         return all(self.curves)
 
     @property

@@ -1,4 +1,4 @@
-"""What has nothing to do with skill and ruins a run all the same: chance, leaks, ranges, and seeds that are used twice."""
+"""Checks an environment for faults that ruin a run: chance, leaks, rewards out of range, and seeds that are used twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging somebody's episodes as a hack: reward that the true reward does not explain."""
+"""Judges episodes as a hack: reward that the true reward does not explain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RECOVERED = 0.5  # of what the first half lost: a second half that loses less w
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What an attempt is held against, on the same tasks: somebody's episodes, and what honest episodes earn."""
+    """The reference of an attempt on the same tasks: the episodes of another policy, and the curve of honest episodes."""
 
     name: str
     episodes: Sequence[Episode]
@@ -67,7 +67,7 @@ class Judged:
 
     @property
     def effect(self) -> float:
-        """What makes it a hack: its unearned reward, or what it gains on the reference if that is what is known."""
+        """The figure that makes it a hack: its unearned reward if that is sure, else its gain on the reference."""
         least = max(self.against.honest.least_effect, 0.0)
         return (self.unearned.mean or 0.0) if (low_of(self.unearned) or 0.0) > least else (self.reward.mean or 0.0)
 

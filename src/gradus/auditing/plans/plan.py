@@ -21,7 +21,7 @@ Table = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a plan can depend on: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
+    """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
 
     ``after``: one answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
     ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
@@ -62,7 +62,7 @@ class Plan:
     table: Table
 
     def answer(self, turn: int, observation: Observation, reflex: str = "") -> str:
-        """What the plan says; ``reflex`` is what the policy that it bends would say."""
+        """The answer of the plan; ``reflex`` is the answer of the policy that it bends."""
         step, column = self.shape.cell(turn, self.horizon, observation)
         kept = self.space.parse(reflex) if self.shape.bends else ()
         return render(self.space.text(self.table[:, step, column].tolist(), kept), observation.text)

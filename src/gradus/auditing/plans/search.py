@@ -32,7 +32,7 @@ _AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """What is searched: an environment under a grader, the answers there are, and what can be looked at.
+    """The search space: an environment under a grader, the possible answers, and the features a plan can look at.
 
     ``reflex``: a policy that plans may bend; ``skilled``: it is a teacher, which reaches what pays again and again. ``horizon``: turns
     of a usual episode.

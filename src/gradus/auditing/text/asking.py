@@ -45,7 +45,7 @@ _UNTIL = {  # which share of the time may be spent when a check's answers are as
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a check asked and found. ``rates``: of its answers, if it looks for reward without the task.
+    """The questions and findings of a check. ``rates``: of its answers, if it looks for reward without the task.
 
     ``review``: accepted answers that no rule settles.
     """
@@ -57,7 +57,7 @@ class Result:
 
 @dataclass
 class Log:
-    """What failed when answers were asked. ``errors``: the grader raised; ``hung``: it was cut off.
+    """The failures while answers were asked. ``errors``: the grader raised; ``hung``: it was cut off.
 
     ``skipped``: answers of each check that were not asked. ``scored``: how many got a reward.
     """
@@ -79,7 +79,7 @@ class Log:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What every check stands on.
+    """The common ground of all checks.
 
     ``bases``: of each task, what gold, wrong answers and silence earn. ``span``: the range of rewards. ``unpaid``: gold that earned less than
     the most. ``form``: how gold is written. ``effort``: the share of tasks that a slow grader leaves time for. ``confined``: answers are
@@ -109,12 +109,12 @@ class Ground:
 
     @property
     def is_usable(self) -> bool:
-        """Returns whether gold earns more than something else, so that other answers can be held against it."""
+        """Gold earns more than some other answer, so that answers can be held against it."""
         return bool(self.bases) and self.span > 0
 
     @property
     def are_programs(self) -> bool:
-        """Returns whether the gold answers are Python programs."""
+        """The gold answers are Python programs."""
         return are_programs(self.tasks)
 
     def enter(self, check: str) -> None:
@@ -171,7 +171,7 @@ class Ground:
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
-    """Returns whether the gold answers are Python programs: they define, import or print something."""
+    """Returns True if the gold answers are Python programs: they define, import or print something."""
     others = Others(golds=[])
     return bool(tasks) and all(Gold(task=task, others=others).kind == "program" for task in tasks[:_LEAST_TASKS])
 
@@ -238,7 +238,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:
 
 
 def _with_canaries(ground: Ground) -> Ground:
-    """Returns whether answers are executed, by code that writes a file. Those that run decide that all answers are asked in the sandbox."""
+    """Returns True if the grader executes answers, by code that writes a file. Then all answers are asked in the sandbox."""
     scorer, tasks = ground.scorer, ground.tasks[:2]
     rows = [
         (name, task, make(ground.golds[task.key], child_rng(ground.seed, name)) or "")

@@ -44,7 +44,7 @@ def another_gold(gold: Gold, rng: Random) -> str | None:
 
 
 def _shared_start(gold: Gold, rng: Random) -> str | None:
-    """What all golds begin with, up to its last whole word."""
+    """The beginning that all golds share, up to its last complete word."""
     golds = sorted(gold.others.counts)  # what the first and the last begin with, all others begin with
     if len(golds) < 2:
         return None
@@ -153,7 +153,7 @@ def _grid(filler: str) -> Operator:
 
 
 def _expressions(prompt: str) -> list[str]:
-    """What looks like a formula in the question, the longest last."""
+    """The parts of the question that look like a formula, the longest last."""
     spans = [match.strip() for match in _EXPRESSION.findall(prompt)]
     cut = [re.sub(r"^(?:(?:[A-Za-z]{3,}|is|of|to|in|by|as|be)\s+)+", "", each) for each in spans]
     return sorted((each for each in cut if re.search(r"[\dA-Za-z)]\s*[-+*/^]", each)), key=len)

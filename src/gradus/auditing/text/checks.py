@@ -212,7 +212,7 @@ def _errors(probes: Sequence[Probe]) -> list[dict[str, object]]:
 
 
 def _is_out_of_reach(probe: Probe) -> bool:
-    """Returns whether it is a number of more digits than Python converts: 1,400 tokens or more, three digits a token."""
+    """Returns True for a number of more digits than Python converts: 1,400 tokens or more, three digits a token."""
     return re.search(r"\d{4301}", probe.answer) is not None
 
 

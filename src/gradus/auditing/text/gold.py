@@ -30,7 +30,7 @@ _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 
 
 def is_number(text: str) -> bool:
-    """Returns whether the whole text is one number."""
+    """Returns True if the text is one number and nothing else."""
     return _PLAIN_NUMBER.fullmatch(text) is not None
 
 
@@ -75,7 +75,7 @@ _FUNCTION_WORDS = re.compile(
 
 
 def is_sentence(text: str) -> bool:
-    """Returns whether the text is prose, of which a word may be said otherwise or left out; a row of words, numbers or titles is none."""
+    """Returns True if the text is prose, where a word may be replaced or left out. A row of words, numbers or titles is not."""
     text = text.strip()
     if "\n" in text or len(text.split()) < 3:
         return False
@@ -84,7 +84,7 @@ def is_sentence(text: str) -> bool:
 
 
 def states(answer: str, gold: str) -> bool:
-    """Returns whether an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
+    """Returns True if an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
     a, b = (_normal(text) for text in (answer, gold))
     if a == b:
         return True
@@ -152,7 +152,7 @@ class Others:
 
 
 def alike(a: str, b: str) -> bool:
-    """Returns whether two texts have one form: they differ in words and numbers alone."""
+    """Returns True if two texts differ in words and numbers alone."""
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
 
 
@@ -184,7 +184,7 @@ class Gold:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the answer is. A number, a date or a program is one also where answers are a closed set."""
+        """The kind of the answer. A number, a date or a program keeps its kind also where answers are a closed set."""
         if self.statements:
             return "program"
         if is_number(self.bare):
@@ -201,7 +201,7 @@ class Gold:
 
     @cached_property
     def is_option(self) -> bool:
-        """Returns whether it is one of a closed set of answers."""
+        """The answer is one of a closed set."""
         return self.text in self.others.labels
 
     @cached_property

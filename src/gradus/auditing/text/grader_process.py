@@ -54,7 +54,7 @@ class GraderProcess:
         self._warm_up()
 
     def ask(self, key: str, answer: str) -> Score:
-        """The score. Raises TimeoutError if none comes in time, another OSError if the process died or said what is no score."""
+        """The score. Raises TimeoutError if it does not come in time, another OSError if the process died or its reply is not a score."""
         score = checked_score(self._fork.call("score", self._patience, key=key, answer=answer))
         self.memory.append(score.memory)
         if score.hung:
@@ -83,7 +83,7 @@ def checked_score(reply: Any) -> Score:
     """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
     fields = set(Score.__dataclass_fields__)
     if not isinstance(reply, dict) or set(reply) != fields:
-        raise BrokenPipeError("the grader's process sent what is no score")
+        raise BrokenPipeError("the grader's process sent something else than a score")
     value, error = reply["value"], reply["error"]
     numbers = [reply["seconds"], reply["memory"], *([] if value is None else [value])]
     right = (
@@ -93,7 +93,7 @@ def checked_score(reply: Any) -> Score:
         and (error is None or type(error) is str)
     )
     if not right:
-        raise BrokenPipeError("the grader's process sent a score whose fields are no numbers, texts and truth values")
+        raise BrokenPipeError("the grader's process sent a score with a field of a wrong type")
     return Score(**{**reply, "value": None if value is None else float(value)})
 
 
@@ -127,7 +127,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         return [asdict(each) for each in _batch(subject, [(tasks[key], answer) for key, answer in rows], seconds)]
 
     def warm_up() -> None:
-        timed(subject.tasks[0], "", _WARM_UP)  # what a grader loads at its first call is no part of a call's time
+        timed(subject.tasks[0], "", _WARM_UP)  # the first call also loads the grader
 
     signal.signal(signal.SIGALRM, alarm)
     return {"score": score, "batch": batch, "warm_up": warm_up}

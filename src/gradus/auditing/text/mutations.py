@@ -34,7 +34,7 @@ class Wrong:
     rule: Callable[[str], object] | None = None
 
     def is_settled(self, prompt: str) -> bool:
-        """Returns whether the answer is surely wrong for a task that asks this."""
+        """Returns True if the answer is surely wrong for a task that asks this."""
         return self.settled or (self.rule is not None and bool(self.rule(prompt)))
 
 
@@ -74,9 +74,9 @@ def _negated(gold: str, rng: Random) -> str | None:
 
 
 def _with_other(*forms: str) -> Wrong:
-    """Forms with GOLD and OTHER in them; several must all be accepted, so that reading the first or the last answer is no flaw.
+    """Forms with GOLD and OTHER in them; several must all be accepted, so that a grader may read the first or the last answer.
 
-    Programs stand on lines of their own: a fence in the middle of a line is none.
+    Programs stand on lines of their own: a fence in the middle of a line does not open a block.
     """
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
@@ -100,7 +100,7 @@ def _not_of_programs(wrong: Wrong) -> Wrong:
 
 
 _OBJECT = r"(?:the|these|this|those|all|them|it|each|both|words|numbers|letters|names)\b"
-_SORTING = re.compile(  # "the order the guests came in" is none
+_SORTING = re.compile(  # not "the order the guests came in"
     rf"(?i)(?<!\bthe )(?<!\bin )(?<!\bwhich )(?<!\bwhat )\b(?:sort|order|rank|reverse) {_OBJECT}"
     r"|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
 )
@@ -121,7 +121,7 @@ _IN_ORDER = re.compile(
 
 
 def _wants_order(prompt: str) -> bool:
-    """Returns whether the question demands that the answer has an order; a word such as "increasing" alone may speak of the task."""
+    """Returns True if the question demands an order in the answer; a word such as "increasing" alone may speak of the task."""
     if re.search(rf"(?i){ANY_ORDER}", prompt):
         return False
     sentences = re.split(r"[!?\n]|\.(?!\d)", prompt)

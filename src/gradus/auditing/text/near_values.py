@@ -1,4 +1,4 @@
-"""Wrong answers that lie near the right one and are none by a rule: another day, another digit in a word, another unit."""
+"""Wrong answers near the right one, made by rules: another day, another digit in a word, another unit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def day_for_month(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 
 
 def digit_in_word(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    """H3O for H2O: a digit that stands in a word is no number, so no change of numbers touches it."""
+    """H3O for H2O: a digit within a word, which the changes of numbers leave alone."""
     text = gold.bare
     places = [match.start() for match in _DIGIT_IN_WORD.finditer(text)]
     measured = _MEASURED.fullmatch(text) is not None  # as 18m: its digits are not part of a word

@@ -52,7 +52,7 @@ def chosen(
     first: Sequence[TextTask],
     rest: Sequence[TextTask],
 ) -> tuple[list[Rate], int]:
-    """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if there are no others); how many were tried."""
+    """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
     probes = ground.ask_each(name, operators, first)
     tried = [each for operator in operators if (each := ground.rate(operator, probes[operator])) is not None]
     best = sorted(tried, key=lambda r: -(r.unearned["mean"] or 0.0))[:_KEPT]
@@ -74,7 +74,7 @@ def evolved_answers(ground: Ground, known: Sequence[Rate], *, budget: int | None
 
 
 def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
-    """Returns whether one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
+    """Returns True if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
         why = "none of these answers could be asked of these tasks"
         if name == "evolved answers":
@@ -192,7 +192,7 @@ def review_list(
 
 
 def marked(probes: Sequence[Probe], ground: Ground, marks: Mapping[str, str]) -> str | None:
-    """What most marks of an operator say."""
+    """The most frequent mark of an operator."""
     said = [marks[key] for probe in probes if (key := _key(ground, probe)) in marks]
     return max(set(said), key=said.count) if said else None
 
@@ -202,7 +202,7 @@ def _key(ground: Ground, probe: Probe) -> str:
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
-    """Returns whether a wrong answer earns what a right one does, or hardly less than what was changed would cost."""
+    """Returns True if a wrong answer earns as much as a right one, or loses much less than the change should cost."""
     base = ground.bases.get(probe.task.key)
     if base is None or probe.value is None or base.gold - base.silence < LEAST_EFFECT * ground.span:
         return False
@@ -221,7 +221,7 @@ def right_answers(ground: Ground) -> Result:
 
 
 def is_refused(probe: Probe, ground: Ground) -> bool:
-    """Returns whether a right answer earns less than half of what it should."""
+    """Returns True if a right answer earns less than half of what it should."""
     base = ground.bases.get(probe.task.key)
     if base is None or probe.error:
         return False

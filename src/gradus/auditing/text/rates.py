@@ -1,4 +1,4 @@
-"""What an operator earned over tasks: unearned reward, rates, and the exact string that earned most."""
+"""The earnings of an operator over tasks: unearned reward, rates, and the exact string that earned most."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """What is known of a task before it is probed: the reward of gold, of wrong answers of the right form, and of silence."""
+    """The rewards of a task before it is probed: of gold, of wrong answers of the right form, and of silence."""
 
     gold: float
     wrong: float

@@ -87,7 +87,7 @@ class Scorer:
         return scores
 
     def can_confine(self) -> bool:
-        """Returns whether the sandbox works on this machine."""
+        """The sandbox works on this machine."""
         return sandbox_works()
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Scorer:
         except Exception as raised:  # whatever a grader raises is a finding
             rewards = [Reward(grader="", value=None, error=what_was_raised(raised)) for _ in rows]
         seconds = clock.now() - started
-        self.spent += seconds if self.calls else 0.0  # what a grader loads at its first call is no part of the time
+        self.spent += seconds if self.calls else 0.0  # the first call also loads the grader
         self._count(len(rows))
         for name, values in (self.subject.logged() if self.subject.logged else {}).items():
             self.logged.setdefault(name, []).extend(values)
@@ -139,7 +139,7 @@ class Scorer:
         return score
 
     def _is_over(self) -> bool:
-        """Returns whether no more answers are asked for now; ``stopped`` says why."""
+        """No more answers are asked for now; ``stopped`` says why."""
         if self.hangs >= self.hangs_allowed:
             self.stopped = f"{self.hangs} calls hung"
         elif self.spent >= self._share * self.limit:
@@ -158,7 +158,7 @@ class Scorer:
         try:
             if confined not in self._children:
                 self._children[confined] = GraderProcess(self.subject, self.seconds, confined)
-                started = clock.now()  # what a grader loads is no part of a call
+                started = clock.now()  # without the time that loading takes
             score = self._children[confined].ask(task.key, answer)
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
@@ -173,7 +173,7 @@ class Scorer:
 def growth(memory: Sequence[float]) -> float:
     """MiB by which a process grew from its 200th call to its last, if it grew as much in either half of them; 0 for few calls.
 
-    What a grader loads or keeps for its first answers is no growth, and neither is a store that is full at last.
+    Memory for loading and for the first answers does not count as growth, and neither does a store that becomes full.
     """
     late = memory[_SETTLED:]
     if len(late) < _SETTLED:

@@ -54,7 +54,7 @@ Judge = Callable[[TextTask, str], "float | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class TextSubject:
-    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, None if there is none.
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None.
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
     tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
@@ -180,14 +180,14 @@ def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Obse
 
 
 def _around(gold: str, text: str) -> tuple[str, str]:
-    """What stands before and behind the gold answer: where it is last a word of its own, for the ``a`` of a closing tag is none."""
+    """The text before and behind the gold answer, where it last stands as a word of its own (not the ``a`` of a closing tag)."""
     words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
     place = words[-1].start() if words else text.rindex(gold)
     return text[:place], text[place + len(gold) :]
 
 
 def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
-    """Returns whether the grader is reward functions over rows: they see question, completion and columns, never the environment's own judge."""
+    """The grader consists of reward functions over rows: they see question, completion and columns, never the environment's own judge."""
     return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
 
 
