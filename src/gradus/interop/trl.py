@@ -82,7 +82,8 @@ class Rollout:
         training = trainer.model.training
         size = trainer.num_generations if training else trainer.num_generations_eval
         tasks = [self._task(group) for group in _groups(prompts, size)]
-        key = ("trl", "train" if training else "eval", trainer.state.global_step, self._calls, _rank(trainer))
+        rank = int(trainer.accelerator.process_index)
+        key = ("trl", "train" if training else "eval", trainer.state.global_step, self._calls, rank)
         self._calls += 1
         with _evaluating(trainer.model):
             rolled_out = roll_out(
@@ -174,10 +175,6 @@ def _groups(prompts: Sequence[str], size: int) -> list[str]:
             "per_device_train_batch_size x gradient_accumulation_steps to a multiple of num_generations"
         )
     return firsts
-
-
-def _rank(trainer: Any) -> int:
-    return int(trainer.accelerator.process_index)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient,
 from gradus.interop.openenv.wire import WireError
 from gradus.policies.scripted import constant_policy
 
-_SCHEMES = {"ws": ("ws", "http"), "http": ("ws", "http"), "wss": ("wss", "https"), "https": ("wss", "https")}
+_SCHEMES = ("ws", "http", "wss", "https")
 _OPTIONS = ("turns", "field", "sessions")
 _EPISODES = 100
 _TRAINING = 1_000_000  # training seeds begin here and never meet those of the condition
@@ -77,14 +77,14 @@ def describe(argument: str) -> tuple[Server, int | None]:
         raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}: {error}") from error
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}")
-    socket_scheme, page_scheme = _SCHEMES[parts.scheme]
+    secure = "s" if parts.scheme in ("wss", "https") else ""
     options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     unknown = options.keys() - set(_OPTIONS)
     if unknown:
         raise ConfigError(f"unknown option {sorted(unknown)} in {argument!r}; expected {', '.join(_OPTIONS)}")
     turns, sessions = _positive(options, "turns") or TURNS, _positive(options, "sessions")
     path = parts.path.rstrip("/").removesuffix("/ws")
-    page = urlunsplit((page_scheme, parts.netloc, path, "", ""))
+    page = urlunsplit((f"http{secure}", parts.netloc, path, "", ""))
     try:
         with httpx.Client(timeout=TIMEOUT, trust_env=not is_loopback(page)) as client:
             described = client.get(f"{page}/schema").raise_for_status().json()
@@ -96,7 +96,7 @@ def describe(argument: str) -> tuple[Server, int | None]:
             "`gradus serve-env rhythm` starts one"
         ) from error
     server = Server(
-        socket=urlunsplit((socket_scheme, parts.netloc, f"{path}/ws", "", "")),
+        socket=urlunsplit((f"ws{secure}", parts.netloc, f"{path}/ws", "", "")),
         name=str(about.get("name", "environment")),
         description=str(about.get("description", "")),
         action=action,

@@ -176,21 +176,17 @@ async def _http_step(server: _Server, request: Request, body: Mapping[str, Any])
     action = body.get("action")
     if not isinstance(action, dict):
         raise WireError("VALIDATION_ERROR", f'expected {{"action": {{...}}}}, got {sorted(body)}')
-    session = _find(server, str(body.get("episode_id") or ""))
-    return observation_data(await server.run(session.step, action))
+    name = str(body.get("episode_id") or "")
+    if name not in server.http:
+        raise WireError("SESSION_ERROR", f"no episode {name!r} is running; POST /reset first, with the same episode_id")
+    server.http.move_to_end(name)
+    return observation_data(await server.run(server.http[name].step, action))
 
 
 async def _http_state(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
     name = request.query_params.get("episode_id", "")
     session = server.http.get(name)
     return dict(session.state) if session else {"episode_id": None, "step_count": 0}
-
-
-def _find(server: _Server, name: str) -> Session:
-    if name not in server.http:
-        raise WireError("SESSION_ERROR", f"no episode {name!r} is running; POST /reset first, with the same episode_id")
-    server.http.move_to_end(name)
-    return server.http[name]
 
 
 def _constant(value: Mapping[str, Any]) -> Callable[[Request], Awaitable[Response]]:

@@ -35,7 +35,7 @@ def read_options(name: str, query: str) -> dict[str, Any]:
         given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:
         raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
-    return {key: option_value(text) for key, text in given}
+    return {key: _value(text) for key, text in given}
 
 
 def read_turns(name: str, query: str, default: int) -> int:
@@ -46,7 +46,7 @@ def read_turns(name: str, query: str, default: int) -> int:
     return int(turns)
 
 
-def option_value(text: str) -> Any:
+def _value(text: str) -> Any:
     """The value of an option as JSON, or as the text that it is."""
     try:
         return json.loads(text)
