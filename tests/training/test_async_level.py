@@ -86,14 +86,6 @@ def test_groups_are_of_the_weights_one_step_before(ahead: Path, lamps_model: Pat
     assert answers(ahead, 3) != answers(tmp_path / "run", 3)
 
 
-def test_the_second_step_is_sampled_by_the_first_weights(ahead: Path, lamps_model: Path, tmp_path: Path) -> None:
-    """Without a learning rate the weights never move: its episodes are those of a run that moves them in step 1."""
-    train_grpo(
-        lamps_model, lamps(), settings(max_steps=2, lr=1e-12), tmp_path / "still", options=GrpoOptions(live=False)
-    )
-    assert answers(tmp_path / "still", 2) == answers(ahead, 2)
-
-
 def test_older_samples_are_weighted_by_the_sampler_that_drew_them(
     ahead: Path, lamps_model: Path, tmp_path: Path
 ) -> None:

@@ -47,12 +47,6 @@ def test_noise_at_a_place_is_what_was_said_at_that_place():
     assert {place: ids.tolist() for place, ids in pools.items()} == {0: [0, 1, 2, 3, 4], 1: [20, 21, 22], 2: [99]}
 
 
-def test_no_noise_changes_nothing():
-    clean = sequence()
-    noisy = with_history_noise(clean, 0.0, answer_pools([clean]), np.random.default_rng(0))
-    assert torch.equal(noisy.ids, clean.ids)
-
-
 def test_first_turns_keep_the_first_turns():
     short = short_turns(sequence(), 2)
     assert short.turns.tolist() == [0, 0, 0, 1, 1, 1]

@@ -79,11 +79,6 @@ def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: Loaded
     assert short > long
 
 
-def test_a_penalty_is_refused_if_rewards_must_not_be_negative() -> None:
-    with pytest.raises(ValueError, match="overlong_buffer takes from the reward"):
-        GrpoConfig(algorithm="maxrl", overlong_buffer=1)
-
-
 def test_rewards_that_an_algorithm_cannot_take_are_an_error_of_the_run(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, -1.0)]], [[(None, 1.0)]], [[(None, 0.0)]]])
     with pytest.raises(ConfigError, match="must not be negative"):

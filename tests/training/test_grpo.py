@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
 import shutil
 import signal
@@ -17,7 +16,6 @@ from typing import Any, NotRequired, get_origin, get_type_hints
 import pytest
 import torch
 from fakes import echo, lamps
-from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import GenerationConfig
 
@@ -350,11 +348,6 @@ def test_what_has_no_effect_is_refused() -> None:
         GrpoConfig(algorithm="grpo", discount=0.9)
 
 
-def test_validation_can_be_switched_off_in_any_recipe() -> None:
-    config = settings(validation_every=0, best_by="sampled", validation_tasks=8)
-    assert config.held_out == 0
-
-
 def test_overlong_answers_lose_reward_before_credit(lamps_model: Path, tmp_path: Path) -> None:
     """Every answer of the fake is as long as it can be, so all lose the same and no advantage changes; the reward does not."""
     for name, changes in (("plain", {}), ("penalized", {"overlong_buffer": 9})):
@@ -406,14 +399,3 @@ def test_the_overlong_penalty_is_shown_beside_the_reward(lamps_model: Path, tmp_
     (record,) = steps(tmp_path / "run")
     assert -1.0 <= record["components"]["overlong"] < 0.0
     assert record["reward_mean"] >= 0.0, "the reward is that of the grader alone"
-
-
-@pytest.mark.parametrize("wrong", [{"betas": (1.5, 0.9)}, {"lr": math.inf}, {"entropy_coef": math.nan}])
-def test_settings_that_no_optimizer_takes_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        settings(**wrong)
-
-
-def test_a_device_that_is_none_is_named(lamps_model: Path) -> None:
-    with pytest.raises(ConfigError, match="device is auto, cpu, cuda or cuda:NUMBER, got 'quux'"):
-        load_model(lamps_model, device="quux")

@@ -101,14 +101,6 @@ def test_other_adapters_than_those_there_are_refused(
         train_grpo(warm_started, SPEC, config, tmp_path / "run", options=GrpoOptions(live=False))
 
 
-def test_a_model_in_memory_that_got_adapters_is_refused_in_words(base: Path, tmp_path: Path) -> None:
-    """peft changes the model in place: training it a second time ended in an AttributeError."""
-    loaded = load_model(base, device="cpu")
-    prepare_model(loaded, GrpoConfig(lora=LORA))
-    with pytest.raises(ConfigError, match="an earlier training put adapters into this model in memory"):
-        prepare_model(loaded, GrpoConfig(lora=LORA))
-
-
 @pytest.mark.parametrize("kind", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}])
 def test_adapters_that_a_server_would_get_wrong_are_refused(
     base: Path, tmp_path: Path, kind: dict[str, object]

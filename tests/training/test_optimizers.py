@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradus.core import ConfigError
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.trainer_config import OptimizerConfig
 
@@ -54,18 +53,6 @@ def test_matrices_inside_blocks_move_orthogonally_and_the_rest_by_adamw() -> Non
     assert (sizes < 1.3).all()
     for name in ("embed_tokens.weight", "norm.weight"):  # AdamW's first step is the rate times the sign
         assert torch.allclose(moves[name].abs(), torch.full_like(moves[name], 0.01), rtol=1e-4)
-
-
-def test_without_momentum_only_the_last_gradient_counts() -> None:
-    name = "up_proj.weight"
-    assert torch.allclose(moved(PLAIN, [1, 2])[name], moved(PLAIN, [2])[name], atol=1e-6)
-    lasting = PLAIN.model_copy(update={"muon_momentum": 0.95})
-    assert not torch.allclose(moved(lasting, [1, 2])[name], moved(lasting, [2])[name], atol=1e-2)
-
-
-def test_one_schedule_moves_both() -> None:
-    full, halved = moved(PLAIN, [1]), moved(PLAIN, [1], rate=0.5)
-    assert all(torch.allclose(halved[name], full[name] / 2, atol=1e-6) for name in full)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.95])
@@ -134,8 +121,3 @@ def test_a_checkpoint_of_one_cpu_goes_on_on_another(bfloat16_instructions: Calla
     assert adamw["state"].keys() == other_adamw["state"].keys()
     gradients(model, 2)
     restored.step()
-
-
-def test_muon_needs_a_matrix_inside_a_block() -> None:
-    with pytest.raises(ConfigError, match="muon needs matrices"):
-        make_optimizer(nn.ModuleDict({"embed": nn.Embedding(3, 2)}), OptimizerConfig(optimizer="muon"))

@@ -134,14 +134,6 @@ def test_the_first_ratio_is_exactly_one_in_bfloat16(lamps_model: Path, updates: 
     assert policy_update(loaded, still, samples, wrong, 0.0).figures["ratio_max"] > 1.0
 
 
-def test_old_logprobs_stay_those_of_the_weights_before_the_step(lamps_model: Path) -> None:
-    loaded = load_model(lamps_model, device="cpu")
-    config = lamps_config(old_logprobs="trainer", epochs=2, lr=1e-2)
-    samples = sampled(loaded, config)
-    moved = policy_update(loaded, make_optimizer(loaded.model, config), samples, config, 1e-2)
-    assert moved.figures["ratio_max"] > 1.01
-
-
 @pytest.mark.parametrize("updates", [{}, {"epochs": 2}, {"minibatches": 2, "epochs": 2}])
 def test_a_correction_is_a_factor_of_its_own(lamps_model: Path, updates: dict[str, int]) -> None:
     """Sampler log-probs that are too high by log 2 halve each token's weight in every update, and move no ratio."""

@@ -67,12 +67,6 @@ def test_settings_of_another_optimizer_or_schedule_are_refused(
         config(**settings)
 
 
-def test_a_share_of_short_steps_needs_short_steps() -> None:
-    with pytest.raises(ValueError, match="short_turns_share has no effect without short_turns"):
-        SftConfig(short_turns_share=0.5)
-    assert SftConfig(short_turns=4, short_turns_share=0.5).short_turns_share == 0.5
-
-
 def test_a_name_brings_its_paper_and_settings_override_it() -> None:
     paper = resolve(GrpoConfig(algorithm="gspo"), BY_TURN)
     assert (paper.config.scale, paper.config.clip_low, paper.config.clip_high) == ("group", 3e-4, 4e-4)
@@ -141,8 +135,3 @@ def test_every_key_of_a_recipe_says_what_it_does():
     assert len(described) > 120
     sections = {"model", "audit", "teach", "sft", "grpo", "eval", "stepping"}
     assert [key for key, text in described.items() if not text and key not in sections] == []
-
-
-def test_an_unknown_schedule_of_sft_is_refused():
-    with pytest.raises(ConfigError, match=r"sft\.schedule: .*'constant', 'linear' or 'cosine', got 'cosin'"):
-        load_recipe("arithmetic", changes=["sft.schedule=cosin"])

@@ -17,7 +17,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from safetensors import SafetensorError
 
 from gradus.core import (
     ConfigError,
@@ -50,14 +49,12 @@ from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,
     load_checkpoint,
-    load_weights,
     save_checkpoint,
-    save_weights,
 )
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
-from gradus.training.run.live_screen import Screen, spark
-from gradus.training.run.step_metrics import answer_information, episode_metrics, has_zero_variance
+from gradus.training.run.live_screen import Screen
+from gradus.training.run.step_metrics import episode_metrics, has_zero_variance
 from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
@@ -116,35 +113,11 @@ def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
-    """What was written aside was shared under any umask, and what safetensors wrote was private."""
-    model = torch.nn.Linear(3, 2)
-    before = os.umask(umask)
-    try:
-        write_text(tmp_path / "doctor.json", "{}")
-        save_weights(tmp_path / "best.safetensors", model)
-        save_checkpoint(tmp_path, Checkpoint(step=1, offset=0), model, torch.optim.AdamW(model.parameters()))
-    finally:
-        os.umask(before)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files} == {path.name: oct(mode) for path in files}
-
-
 def test_a_folder_that_was_private_stays_so(tmp_path: Path) -> None:
     target = tmp_path / "model"
     target.mkdir(mode=0o700)
     write_folder(target, lambda path: write_text(path / "a", "new"))
     assert [oct(path.stat().st_mode & 0o777) for path in (target, target / "a")] == ["0o700", "0o600"]
-
-
-def test_a_run_whose_working_folder_is_gone_still_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking for the folder raised, and a checkpoint was lost."""
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    write_folder(tmp_path / "model", lambda path: write_text(path / "a", "new"))
-    assert (tmp_path / "model" / "a").read_text() == "new"
 
 
 def test_a_checkpoint_that_a_run_went_on_below_keeps_no_good_one_out(tmp_path: Path) -> None:
@@ -189,45 +162,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(
         load_checkpoint(newest, model, optimizer)
 
 
-def test_best_weights_that_cannot_be_written_or_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ended in a traceback of safetensors."""
-    model = torch.nn.Linear(3, 2)
-    path = tmp_path / "best-000002.safetensors"
-    with pytest.raises(StorageError, match=r"could not read the weights in .*best-000002"):
-        load_weights(path, model)
-    save_weights(path, model)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StorageError, match=r"could not read the weights in .*best-000002"):
-        load_weights(path, model)
-
-    def full(*_: object) -> None:
-        raise SafetensorError("I/O error: No space left on device")
-
-    monkeypatch.setattr("gradus.training.run.checkpoints.save_file", full)
-    with pytest.raises(StorageError, match=r"could not write .*No space left"):
-        save_weights(path, model)
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_ctrl_c_in_the_last_step_is_not_lost() -> None:
     """A run went on with its evaluation as if nobody had pressed it."""
     with pytest.raises(KeyboardInterrupt), Interrupt():
         signal.raise_signal(signal.SIGINT)
-
-
-def test_the_newest_checkpoint_is_that_of_the_latest_step(tmp_path: Path) -> None:
-    """By name alone, step 1,000,000 was the oldest, and was removed as soon as it was written."""
-    model = torch.nn.Linear(3, 2)
-    for step in (999_999, 1_000_000):
-        save_checkpoint(tmp_path, Checkpoint(step=step, offset=0), model, torch.optim.AdamW(model.parameters()), keep=1)
-    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step-1000000"
-
-
-def test_settings_that_are_none_are_said(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(StorageError, match="should hold a run's settings"):
-        RunFolder(tmp_path).open(SftConfig(), resume=True)
 
 
 def test_a_run_whose_settings_are_gone_is_not_begun_on_top_of_itself(tmp_path: Path) -> None:
@@ -258,40 +196,6 @@ def test_a_folder_of_a_model_is_no_runs(tmp_path: Path, resume: bool, file: str)
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_a_run_whose_first_files_did_not_fit_can_be_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, text: str) -> None:
-        if path.name == "resolved.json":
-            raise StorageError(f"could not write {path}: No space left on device")
-        write_text(path, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("gradus.training.run.folder.write_text", full)
-        with pytest.raises(StorageError, match="No space left"):
-            RunFolder(tmp_path).open(SftConfig(), resume=False, resolved={"lr": 1})
-    RunFolder(tmp_path).open(SftConfig(), resume=False, resolved={"lr": 1})
-    assert json.loads((tmp_path / "resolved.json").read_text()) == {"lr": 1}
-
-
-def test_a_folder_can_be_used_again_if_no_step_was_taken(tmp_path: Path) -> None:
-    """The best weights from before the first step were left there, and looked like a run without settings."""
-    folder = RunFolder(tmp_path)
-    folder.open(SftConfig(), resume=False)
-    folder.append({"kind": "validation", "step": 0})
-    save_weights(tmp_path / "checkpoints" / "best-000000.safetensors", torch.nn.Linear(3, 2))
-    folder.forget_beginning()
-    RunFolder(tmp_path).open(SftConfig(), resume=False)
-
-
-def test_a_run_that_lost_its_metrics_keeps_its_settings(tmp_path: Path) -> None:
-    folder, model = RunFolder(tmp_path), torch.nn.Linear(3, 2)
-    folder.open(SftConfig(), resume=False)
-    save_checkpoint(tmp_path, Checkpoint(step=1, offset=17), model, torch.optim.AdamW(model.parameters()))
-    folder.forget_beginning()
-    assert (tmp_path / "config.json").is_file()
-
-
 def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "other").mkdir()
@@ -303,12 +207,6 @@ def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch
     RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": "moved/model"})
     with pytest.raises(ConfigError, match="model was"):
         RunFolder("moved/sft").open(SftConfig(), resume=True, context=elsewhere)
-    before = {
-        **json.loads(SftConfig().model_dump_json()),
-        "model": "moved/model",
-    }  # as it was typed, which is how earlier versions kept it
-    (tmp_path / "moved" / "sft" / "config.json").write_text(json.dumps(before))
-    RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": str(tmp_path / "moved" / "model")})
     RunFolder("hub").open(SftConfig(), resume=False, context={"model": "owner/name"})
     RunFolder("hub").open(SftConfig(), resume=True, context={"model": "owner/name"})
 
@@ -381,18 +279,6 @@ def test_a_terminal_shows_curves() -> None:
     assert "grpo lamps" in out.getvalue()
     assert "▁█" in out.getvalue()
     assert "never" not in out.getvalue()
-
-
-def test_a_flat_curve_is_flat() -> None:
-    assert spark([2.0, 2.0]) == "▁▁"
-    assert spark([None, None]) == ""
-    assert spark([0.0, math.inf, math.nan, 1.0]) == "▁··█"
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=1), st.integers(1, 4))
-def test_answers_that_ignore_the_task_carry_no_information(answers: list[str], tasks: int) -> None:
-    pairs = [(task, answer) for task in range(tasks) for answer in answers]
-    assert answer_information(pairs) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_rewards_that_differ_by_float_noise_have_no_variance() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -84,21 +82,6 @@ def test_a_sample_says_where_each_token_stands_and_what_was_shown_between() -> N
     assert (first.key, second.key, second.legal, second.episode) == ((5, 0), (5, 1), None, 8)
     with pytest.raises(ConfigError, match="must read something before it acts"):
         episode_samples(episode([turn((), (4,), restart=True)]))
-
-
-def test_the_stop_token_behind_a_cut_answer_was_not_shown_by_the_environment() -> None:
-    spoken = [replace(turn((1, 2), (3,), restart=True), cut=True), turn((9, 5, 6), (7,)), turn((5, 6), (7,))]
-    (first,) = episode_samples(episode(spoken))
-    assert first.ids.tolist() == [1, 2, 3, 9, 5, 6, 7, 5, 6, 7]
-    assert first.read is not None
-    assert first.read.tolist() == [4, 5, 7, 8]
-
-
-def test_a_sample_is_live_if_any_advantage_is_not_zero() -> None:
-    (sample,) = episode_samples(episode([turn((1,), (2, 3), restart=True)]))
-    assert not sample.live
-    lives = [replace(sample, advantages=torch.tensor(values)).live for values in ((0.0, 0.0), (0.0, -1.0), (1.0, 0.0))]
-    assert lives == [False, True, True]
 
 
 def sample(ids: list[int], positions: list[int], *, group: int = 0, **more: object) -> TrainingSample:

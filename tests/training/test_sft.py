@@ -108,12 +108,6 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
     assert both.loss < 2 * plain.loss  # the figure is that of answers alone
 
 
-def test_observations_of_one_turn_are_refused(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
-    short = [replace(episode, turns=episode.turns[:1]) for episode in taught]
-    with pytest.raises(ConfigError, match="have nothing after one"):
-        train_sft(lamps_model, short, settings(observations=0.5), tmp_path / "run", options=RunOptions(live=False))
-
-
 def test_text_becomes_the_tokens_that_the_policy_would_read(loaded: LoadedModel) -> None:
     """SFT's ids and the local policy's ids of one conversation are the same ids."""
     policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4, grammar=True), grammar=SPEC.language.grammar)
@@ -228,18 +222,6 @@ def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Ep
     assert not (result.best / "model.safetensors").exists()
     tuned = load_model(lamps_model, device="cpu", adapter=result.best)
     assert len(text_sequences(tuned, taught[:1])) == 1
-
-
-def test_a_correction_as_long_as_the_answer_stands_alone(loaded: LoadedModel, taught: list[Episode]) -> None:
-    """Over the answer it would be learned behind what it corrects."""
-    said = taught[0].turns[0].action
-    other = next(turn.action for each in taught for turn in each.turns if turn.action != said)
-    encode = loaded.renderer.encode_answer
-    assert len(encode(said)) == len(encode(other))
-    turns = (replace(taught[0].turns[0], expert_action=other), *taught[0].turns[1:])
-    parts = text_sequences(loaded, [replace(taught[0], turns=turns)])
-    corrected = next(each for each in parts if each.turns.tolist() == [0] * len(encode(other)))
-    assert corrected.ids[corrected.positions].tolist() == list(encode(other))
 
 
 def test_a_start_that_failed_leaves_a_folder_that_can_be_used(

@@ -119,12 +119,6 @@ def test_at_most_half_of_a_small_set_is_held_out(data: EnvironmentSpec, tmp_path
     assert 120 < len(validation_tasks(data, GrpoConfig(validation_tasks=400))) < 180
 
 
-def test_nothing_left_is_an_error(data: EnvironmentSpec) -> None:
-    everything = frozenset(data.identify(data.train_task(index)).id for index in range(1000))
-    with pytest.raises(ConfigError, match="no task left to train on"):
-        training_tasks(data, GrpoConfig(), 0, 4, everything)
-
-
 def test_a_run_stores_its_splits(lamps_model: Path, tmp_path: Path) -> None:
     config = GrpoConfig(
         max_steps=3, groups=2, group_size=2, validation_tasks=4, validation_every=3, store_every=1, threads=1,

@@ -125,18 +125,6 @@ def test_the_norm_of_a_step_is_the_largest_of_its_updates(loaded: LoadedModel, m
     assert (result.grad_norm, result.skipped_updates) == (9.0, 1)
 
 
-@pytest.mark.parametrize("several", [{"minibatches": 2}, {"epochs": 2}])
-def test_with_a_correction_the_ratio_is_to_the_weights_before_the_step(
-    loaded: LoadedModel, several: dict[str, int]
-) -> None:
-    """Here sampler and trainer agree, so what the correction measures is 1, also after an update; the ratio is not."""
-    settings = config(lr=1e-2, scale="none", correction="truncate", **several)
-    credited = played(loaded, settings)
-    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-2)
-    assert result.figures["ratio_max"] > 1.01
-    assert result.figures["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
-
-
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -178,30 +166,6 @@ def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: 
     assert (both - without).abs().max() > 0.01 * expected.abs().max()
 
 
-def test_a_minibatch_whose_episodes_ended_at_once_was_shown_nothing(loaded: LoadedModel) -> None:
-    settings = config(minibatches=4, observations=0.1)
-    nothing = torch.empty(0, dtype=torch.int64)
-    credited = [replace(one, read=nothing) if one.key[0] == 0 else one for one in played(loaded, settings)]
-    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 0.0)
-    assert result.figures["observation_loss"] > 0
-    unseen = [replace(one, read=nothing) for one in credited]
-    assert (
-        "observation_loss"
-        not in policy_update(loaded, make_optimizer(loaded.model, settings), unseen, settings, 0.0).figures
-    )
-
-
-def test_an_episode_without_a_sampled_token_is_passed_over(loaded: LoadedModel) -> None:
-    """A sampler of one's own may answer with nothing at all; with an entropy bonus the update ended in an IndexError."""
-    settings = config(entropy_coef=0.01)
-    credited = played(loaded, settings)
-    none = {
-        name: getattr(credited[-1], name)[:0] for name in ("positions", "logprobs", "turns", "offsets", "advantages")
-    }
-    silent = [*credited, replace(credited[-1], **none, legal=None)]
-    assert torch.equal(gradient(loaded, silent, settings), gradient(loaded, credited, settings))
-
-
 def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
     settings = config()
     credited = played(loaded, settings)
@@ -219,15 +183,6 @@ def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) 
     result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, key=(1,))
     live = [one for one in credited if one.live]
     assert result.trained_tokens == sum(one.actions for one in live)
-
-
-def test_figures_are_of_the_last_epoch_if_a_minibatch_has_nothing_to_learn(loaded: LoadedModel) -> None:
-    settings = config(minibatches=2, epochs=3)
-    credited = played(loaded, settings)
-    group = next(one.key[0] for one in credited if one.live)
-    quiet = [replace(one, advantages=torch.zeros(one.actions)) if one.key[0] != group else one for one in credited]
-    result = policy_update(loaded, make_optimizer(loaded.model, settings), quiet, settings, 1e-3, key=(1,))
-    assert result.trained_tokens == sum(one.actions for one in quiet if one.live)
 
 
 @pytest.mark.parametrize("other", ["words", "window"])
@@ -437,20 +392,6 @@ def test_with_adapters_the_reference_is_the_model_as_the_run_began(
         results.append(policy_update(loaded, optimizer, again, settings, 0.0, reference=each).figures["kl"])
     assert results[0] > 1e-4
     assert results[0] == pytest.approx(results[1], rel=1e-3)
-
-
-def test_entropy_bonus_keeps_the_policy_open(lamps_model: Path) -> None:
-    def after_training(coefficient: float) -> float:
-        loaded = load_model(lamps_model, device="cpu")
-        settings = config(entropy_coef=coefficient)
-        optimizer = make_optimizer(loaded.model, settings)
-        for _ in range(6):
-            result = policy_update(loaded, optimizer, played(loaded, settings), settings, 3e-3)
-        entropy = result.figures["entropy"]
-        assert entropy is not None
-        return entropy
-
-    assert after_training(0.3) > after_training(0.0) > after_training(-0.3)
 
 
 def test_the_entropy_bonus_moves_a_token_by_its_share(loaded: LoadedModel) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import transformers
@@ -14,7 +12,6 @@ from torch import Tensor
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.engine import forward, vocabulary_loss
-from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
@@ -83,35 +80,6 @@ def test_other_architectures_in_chunks(kind: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(forward, "_logits", None)  # all logits at once
     for one, other in zip(scores(model, SamplingConfig()), whole, strict=True):
         assert (one - other).abs().max() < 2e-5 * max(1.0, float(other.abs().max()))
-
-
-def test_a_pass_in_which_nothing_is_shown_has_nothing_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = transformers.GraniteConfig(
-        vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=64, logits_scaling=3.0, pad_token_id=0, eos_token_id=1,
-    )  # fmt: skip
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    nothing = torch.zeros(0, dtype=torch.int64)
-    samples = [replace(each, read=nothing) for each in random_sequences(1)]
-    chunked(monkeypatch)
-    (batch,) = microbatches(samples, budget=10_000, share=supports_tree(model))
-    with tree_attention(model):
-        read = score_tokens(model, batch, SamplingConfig(), read=True).read
-    assert read is not None
-    assert len(read) == 0
-
-
-def test_low_precision_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_qwen2(3, initializer_range=0.3)
-    exact = scores(model, SamplingConfig())
-    chunked(monkeypatch)
-    with bfloat16_backward(model):
-        rough = scores(model, SamplingConfig())
-    assert (rough[0] - exact[0]).abs().max() < 1e-5
-    assert 0 < (rough[3] - exact[3]).norm() < 0.02 * exact[3].norm()
-    half = scores(model.bfloat16(), SamplingConfig())
-    assert (half[0] - exact[0]).abs().max() < 0.3
-    assert torch.nn.functional.cosine_similarity(half[3], exact[3], dim=0) > 0.97
 
 
 def test_no_logits_are_kept_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:

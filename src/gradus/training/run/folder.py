@@ -85,8 +85,6 @@ class RunFolder:
             )
         if stored.exists():
             before = _settings(stored)
-            if before.get("model") != now.get("model"):
-                before = {**before, **_placed({"model": before.get("model")}, self.path)}
             others = _compare(before, now, self.path, free=getattr(config, "resources", frozenset()))
             if not others:
                 return
