@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gradus.auditing import forecast, roll_out_panel
 from gradus.auditing.plans.answers import COPY, AnswerSpace, answer_space, render
-from gradus.auditing.plans.distribution import Distribution
 from gradus.auditing.plans.features import Feature, find_features
 from gradus.auditing.plans.honest import HonestCurve, _above
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.search import Distribution
 from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
 

@@ -26,9 +26,9 @@ from gradus.auditing.text.elsewhere import checked_rewards
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
 from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_by
-from gradus.auditing.text.rewritings import EQUIVALENT
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer, growth
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
@@ -194,7 +194,7 @@ def test_a_grader_is_asked_by_a_process_with_many_open_files():
 
 def test_an_executed_answer_cannot_write_outside_the_sandbox(tmp_path):
     scorer = Scorer(TextSubject(name="s", grader="g", tasks=_sums(2), judge=lambda task, answer: eval(answer) and 1.0))
-    if not scorer.can_confine():
+    if not sandbox_works():
         pytest.skip("no sandbox on this machine")
     target = tmp_path / "written"
     task = scorer.subject.tasks[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from math import isfinite
 from typing import Any
 
@@ -93,18 +93,9 @@ class AuditResult:
         """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
         hack = None
         if self.hack is not None:
-            hack = {
-                "plan": self.hack.plan,
-                "shape": self.hack.shape,
-                "kind": self.hack.kind,
-                "reflex": self.hack.reflex,
-                "reward": asdict(self.hack.reward),
-                "true_reward": asdict(self.hack.true_reward),
-                "unearned": asdict(self.hack.unearned),
-                "components": dict(self.hack.components),
-                "seed": self.hack.episode.task.seed,
-                "condition": self.hack.episode.task.condition,
-            }
+            task = self.hack.episode.task
+            figures = {name: value for name, value in vars(self.hack).items() if name != "episode"}
+            hack = {**figures, "seed": task.seed, "condition": task.condition}
         return plain(
             {
                 "schema": SCHEMA,
@@ -117,10 +108,10 @@ class AuditResult:
                 "condition": self.condition,
                 "episodes": self.episodes,
                 "seed": self.seed,
-                "points": [asdict(point) for point in self.points],
+                "points": self.points,
                 "hack": hack,
                 "exploit": self.exploit,
-                "review": list(self.review),
+                "review": self.review,
             }
         )
 
@@ -142,7 +133,9 @@ def verdict_of(checks: Sequence[Check]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """JSON values only: numbers rounded to six decimals, what is not finite as null."""
+    """JSON values only: records as objects, numbers rounded to six decimals, what is not finite as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -39,15 +39,13 @@ def check_separation(panel: PanelEpisodes) -> Check:
     flat = {n: s for n, s in steps.items() if not _above(s) and _is_flat(s, least, aims[n])}
     unsure = {n: s for n, s in steps.items() if not _above(s) and n not in flat and not _is_level(aims[n])}
     if flat:
-        told = ", ".join(f"{name} {signed(step)}" for name, step in flat.items())
-        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {told}"
+        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_told(flat)}"
     elif unsure:
-        told = ", ".join(f"{name} {signed(step)}" for name, step in unsure.items())
         settle = [  # of a step that is known to be small, what is open is the true reward
             tasks_to_settle(aims[name] if (high_of(step) or 0.0) < 0 else step, against=0.0)
             for name, step in unsure.items()
         ]
-        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {told}{_settled_by(settle)}"
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{_settled_by(settle)}"
     else:
         level = [name for name in steps if not _above(steps[name])]
         lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
@@ -67,6 +65,10 @@ def check_separation(panel: PanelEpisodes) -> Check:
         )
     measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
+
+
+def _told(figures: Mapping[str, Paired]) -> str:
+    return ", ".join(f"{name} {signed(figure)}" for name, figure in figures.items())
 
 
 def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
@@ -108,12 +110,10 @@ def check_exploits(panel: PanelEpisodes) -> Check:
     unsure = {n: gain for n, gain in suspects.items() if few and n not in winners and _mean(aims[n]) <= 0}
     best = max(tried, key=lambda name: _mean(tried[name]))
     if winners:
-        told = ", ".join(f"{name} {signed(gain)}" for name, gain in winners.items())
-        evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {told}"
+        evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {_told(winners)}"
     elif unsure:
-        told = ", ".join(f"{name} {signed(gain)}" for name, gain in unsure.items())
         settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
-        evidence = f"it is not known whether degenerate policies beat {reflex}: {told}{_settled_by(settle)}"
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}{_settled_by(settle)}"
     else:
         excused = any(_mean(gain) >= least for name, gain in tried.items() if name not in suspects)
         how = " without raising the true reward too" if excused else ""

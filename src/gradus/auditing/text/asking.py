@@ -12,11 +12,12 @@ from gradus.auditing.records import LEAST_EFFECT, Check
 from gradus.auditing.text.blind import Operator, another_gold
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import Score
-from gradus.auditing.text.hostile import CANARIES
+from gradus.auditing.text.operators import CANARIES
 from gradus.auditing.text.rates import Base, Probe, Rate, rate
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TASKS, TextSubject, TextTask, share_in_time
 from gradus.core import child_rng
+from gradus.sandbox import sandbox_works
 
 CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
@@ -198,7 +199,7 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
         seed=seed,
         form=form,
         effort=share,
-        confined=scorer.can_confine() and not subject.remote,
+        confined=sandbox_works() and not subject.remote,
     )
     if ground.confined or (unsafe and not subject.remote):
         ground = _with_canaries(ground)
@@ -238,7 +239,7 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:
 
 
 def _with_canaries(ground: Ground) -> Ground:
-    """Returns True if the grader executes answers, by code that writes a file. Then all answers are asked in the sandbox."""
+    """Finds out by code that writes a file whether answers are executed. If so, all answers are asked in the sandbox."""
     scorer, tasks = ground.scorer, ground.tasks[:2]
     rows = [
         (name, task, make(ground.golds[task.key], child_rng(ground.seed, name)) or "")

@@ -10,7 +10,7 @@ from math import ceil, fsum
 from gradus.auditing.leaks import told_at
 from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_of, low_of
 from gradus.auditing.text.asking import DECLARED, Ground, Result
-from gradus.auditing.text.hostile import HOSTILE
+from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Probe, between, quoted, settled_by, shown
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson

@@ -1,4 +1,4 @@
-"""Evolution of answers: pieces that blind answers are made of, joined, cut and doubled, as long as they earn more."""
+"""Search for answers that pay: pieces of blind answers are joined, cut and doubled; the best one is shortened."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
+from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.gold import Gold, states
 from gradus.auditing.text.rates import Probe, Rate
+from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
 
@@ -21,6 +24,9 @@ _PARENTS = 8
 _JUDGED = 3
 _PIECES = 6  # at most, in one answer
 _LONG = 2000  # characters: longer pieces are probed elsewhere
+_SHORTENED_ON = 12
+_ROUNDS = 12
+_KEPT = 0.9  # of the effect that the shorter answer must keep
 _JOINERS = ("", " ", ", ", "\n", " or ", "\n\n")
 _FRAMES = (
     ("", ""),
@@ -146,3 +152,46 @@ def _changed(parent: Recipe, others: Sequence[Recipe], names: Sequence[str], rng
     if move == 6:
         return replace(parent, times=rng.choice((1, 2, 3)))
     return replace(parent, frame=rng.choice(_FRAMES))
+
+
+def minimized(ground: Ground, rates: Sequence[Rate]) -> Mapping[str, Any] | None:
+    """The best blind answer as one string for all tasks, shortened while it keeps nine tenths of what it earns.
+
+    None if no single string earns more than the least effect.
+    """
+    scorer = ground.scorer
+    rates = [each for each in rates if (each.above_silence["mean"] or 0.0) > LEAST_EFFECT]
+    if not rates:
+        return None
+    tasks = [task for task in ground.tasks if task.key in ground.bases][:_SHORTENED_ON]
+    candidates = list(dict.fromkeys(str(each.example["answer"]) for each in rates if not each.example["cut"]))
+    earned = {answer: _mean_reward(scorer, tasks, answer) for answer in candidates}
+    silence = _mean_reward(scorer, tasks, "")
+    if not earned or max(earned.values()) - silence <= 0.5 * ground.span:
+        return None
+    start = max(earned, key=lambda answer: earned[answer])
+    best, need = start, silence + _KEPT * (earned[start] - silence)
+    for _ in range(_ROUNDS):
+        shorter = list(dict.fromkeys(_cut(best)))
+        scores = {answer: _mean_reward(scorer, tasks, answer) for answer in shorter}
+        good = [answer for answer in shorter if scores[answer] >= need]
+        if not good:
+            break
+        best = min(good, key=len)
+    final = _mean_reward(scorer, tasks, best)
+    return {"answer": best, "reward": final, "silence": silence, "tasks": len(tasks), "first": start}
+
+
+def _cut(answer: str) -> list[str]:
+    """The answer without one of its halves, quarters or eighths, or, if it is short, without one character."""
+    size = len(answer)
+    pieces = [answer[:i] + answer[i + 1 :] for i in range(size)] if size <= 24 else []
+    for parts in (2, 4, 8):
+        step = max(1, size // parts)
+        pieces += [answer[:start] + answer[start + step :] for start in range(0, size, step)]
+    return [piece for piece in pieces if piece and piece != answer]
+
+
+def _mean_reward(scorer: Scorer, tasks: Sequence[TextTask], answer: str) -> float:
+    scores = scorer.score([(task, task.whole(answer)) for task in tasks])
+    return sum(score.value or 0.0 for score in scores) / max(1, len(scores))

@@ -13,9 +13,9 @@ from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.evolve import evolve
 from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
 from gradus.auditing.text.rates import Probe, Rate, between, settled_by, shown
-from gradus.auditing.text.rewritings import EQUIVALENT
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, Proportion, holm, wilson
 
@@ -74,7 +74,7 @@ def evolved_answers(ground: Ground, known: Sequence[Rate], *, budget: int | None
 
 
 def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
-    """Returns True if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
+    """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
         why = "none of these answers could be asked of these tasks"
         if name == "evolved answers":

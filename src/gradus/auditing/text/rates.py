@@ -70,17 +70,17 @@ def rate(
     values = [probe.value or 0.0 for probe, _ in rows]
     right = [float(probe.right) for probe, _ in rows]
     lucky = max(0.0, guess - sum(right) / len(right))
-    unearned = [
-        (_gain(v, r, b, b.wrong) - lucky * (b.gold - b.wrong)) / span
-        for v, r, (_, b) in zip(values, right, rows, strict=True)
-    ]
-    above = [
-        (_gain(v, r, b, b.silence) - lucky * (b.gold - b.silence)) / span
-        for v, r, (_, b) in zip(values, right, rows, strict=True)
-    ]
+
+    def gain(probe: Probe, base: Base, floor: float) -> float:
+        """Reward above that of a teacher who is right as often and earns ``floor`` where it errs."""
+        earned = (probe.value or 0.0) - float(probe.right) * base.gold - (1 - float(probe.right)) * floor
+        return (earned - lucky * (base.gold - floor)) / span
+
+    unearned = [gain(probe, base, base.wrong) for probe, base in rows]
+    above = [gain(probe, base, base.silence) for probe, base in rows]
     accepted = [
-        v >= b.gold - 0.1 * max(b.gold - b.silence, 1e-9) and not r
-        for v, r, (_, b) in zip(values, right, rows, strict=True)
+        (probe.value or 0.0) >= base.gold - 0.1 * max(base.gold - base.silence, 1e-9) and not probe.right
+        for probe, base in rows
     ]
     best = max(range(len(rows)), key=lambda i: unearned[i])
     share = wilson(sum(accepted), len(accepted))
@@ -126,10 +126,6 @@ def settled_by(figures: Sequence[Interval], against: float, *, tasks: int) -> st
 def between(interval: Mapping[str, float | None]) -> str:
     """A figure with its interval, as it stands in a sentence."""
     return "an unknown part" if interval["mean"] is None else format_interval(interval, signed=True, digits=2)
-
-
-def _gain(value: float, right: float, base: Base, floor: float) -> float:
-    return value - right * base.gold - (1 - right) * floor
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:

@@ -9,8 +9,8 @@ from typing import Any
 from gradus.auditing.records import Check, Point
 from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
+from gradus.auditing.text.evolve import minimized
 from gradus.auditing.text.grader_process import Score
-from gradus.auditing.text.minimize import minimized
 from gradus.auditing.text.paying import (
     blind_answers,
     evolved_answers,

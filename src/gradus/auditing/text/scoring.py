@@ -10,7 +10,6 @@ from gradus.auditing.text.tasks import CALLS_SECONDS, TextSubject, TextTask
 from gradus.core import Reward
 from gradus.rewards.judge import BROKE
 from gradus.sandbox import clock
-from gradus.sandbox.command import sandbox_works
 
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
 _SETTLED = 200  # calls until a process has loaded what it needs
@@ -85,10 +84,6 @@ class Scorer:
             child.end()
         self.spent += max(0.0, clock.now() - started)
         return scores
-
-    def can_confine(self) -> bool:
-        """The sandbox works on this machine."""
-        return sandbox_works()
 
     def close(self) -> None:
         """End the processes; the next answer starts another."""
