@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gradus.policies.local.bfloat16_support import has_fast_bfloat16
+from gradus.policies.local.cpu.support import has_fast_bfloat16
 from gradus.training.engine.optimizers import Float32Muon
 
 ROWS, LENGTH = 16, 200

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from gradus.core import Vocabulary
-from gradus.policies.local.decoding import Answer, Decoder, Prompt, evaluating
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.decoding import Answer, Decoder, Prompt
+from gradus.policies.local.loading import LoadedModel, evaluating, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano

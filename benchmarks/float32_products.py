@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from gradus.policies.local.float32_linear import prefers_onednn, product
+from gradus.policies.local.cpu.float32_linear import prefers_onednn, product
 
 SHAPES = (
     (4096, 192, 768),

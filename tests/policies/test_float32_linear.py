@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gradus.core import Vocabulary
-from gradus.policies.local import float32_linear
-from gradus.policies.local.float32_linear import FastLinear, linear, products, use_faster_products
+from gradus.policies.local.cpu import float32_linear
+from gradus.policies.local.cpu.float32_linear import FastLinear, linear, products, use_faster_products
 from gradus.policies.local.loading import load_model
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.engine.bfloat16_backward import bfloat16_backward

@@ -89,12 +89,12 @@ def test_architectures_that_cannot_be_driven_are_named():
 
 
 def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch: pytest.MonkeyPatch):
-    from gradus.policies.local import cache_check, masks
+    from gradus.policies.local import masks
 
-    monkeypatch.setattr(cache_check, "_CHECKED", set())
+    monkeypatch.setattr(masks, "_CHECKED", set())
     monkeypatch.setattr(masks, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype))  # sees the future
     with pytest.raises(ConfigError, match="other logits with a key-value cache"):
-        cache_check.check_cache(loaded("llama"), masks.plan_masks(loaded("llama").model))
+        masks.check_cache(loaded("llama"), masks.plan_masks(loaded("llama").model))
     assert LocalPolicy(loaded("llama"), SamplingConfig()).plan is None, "transformers' own cache samples instead"
 
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.policies.local import tiled_attention
-from gradus.policies.local.tiled_attention import attend_tiles, takes_tiles, tiles
+from gradus.policies.local.cpu import tiled_attention
+from gradus.policies.local.cpu.tiled_attention import attend_tiles, takes_tiles, tiles
 
 
 @settings(max_examples=30, deadline=None)

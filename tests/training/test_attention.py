@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradus.policies.local.tiled_attention import Tile
+from gradus.policies.local.cpu.tiled_attention import Tile
 from gradus.training.data.microbatches import Tree
 from gradus.training.engine import tree_attention as attention
 from gradus.training.engine.tree_attention import _causal, _masked, _Seen, attend

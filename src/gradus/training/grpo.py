@@ -10,7 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Task
 from gradus.core.metrics import StepRecord, ValidationRecord
-from gradus.policies.local.bfloat16_support import autocasts
+from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import tell_steps_taken

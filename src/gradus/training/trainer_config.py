@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradus.policies.local.bfloat16_support import Autocast
+from gradus.policies.local.cpu.support import Autocast
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 

@@ -11,8 +11,8 @@ from typing import Any
 from gradus.core import Message, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
+from gradus.policies.local.answer_text import RunningText, text_behind
 from gradus.policies.local.renderers import ChatRenderer
-from gradus.policies.local.running_text import RunningText, text_behind
 
 _LEAST = -9999.0  # JSON knows no infinity
 

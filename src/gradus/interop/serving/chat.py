@@ -9,8 +9,8 @@ from typing import Any
 from gradus.core import child_seed
 from gradus.interop.serving.conversation import conversation_ids, following_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
+from gradus.policies.local.answer_text import text_behind
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.running_text import text_behind
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 

@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from gradus.core import ConfigError, ContextLengthError, PolicyError, child_seed
-from gradus.policies.local.cache_check import cache_plan
-from gradus.policies.local.decoding import evaluating
 from gradus.policies.local.general_decoding import stream_tokens
 from gradus.policies.local.kv_cache import RaggedCache
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, evaluating
+from gradus.policies.local.masks import cache_plan
 from gradus.policies.local.sampling import NEVER, SamplingConfig, draw, sampling_logprobs
 
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up

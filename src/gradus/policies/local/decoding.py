@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.masks import MaskPlan
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
@@ -52,23 +51,6 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     legal: list[tuple[int, ...]] | None = None
     stopped: bool = False
-
-
-@contextmanager
-def evaluating(loaded: LoadedModel) -> Iterator[None]:
-    """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards."""
-    training = [module for module in loaded.model.modules() if module.training] if loaded.model.training else []
-    if training:
-        loaded.model.eval()
-    try:
-        with (
-            torch.inference_mode(),
-            torch.autocast(loaded.device.type, dtype=torch.bfloat16) if loaded.autocast else nullcontext(),
-        ):
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:

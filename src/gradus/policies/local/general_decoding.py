@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from gradus.policies.local.decoding import Answer, Prompt, evaluating
+from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.grammar import Grammar
 from gradus.policies.local.llama_forward import causal_model
-from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
 _READ, _STEPS = 8, 16  # tokens with which a cache is tried

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import Cache
 
-from gradus.policies.local.tiled_attention import attend_once, attend_tiles, takes_tiles
+from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
 
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
 

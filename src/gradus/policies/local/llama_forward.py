@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen2ForCausalLM
 
-from gradus.policies.local.float32_linear import gated_product
+from gradus.policies.local.cpu.float32_linear import gated_product
 
 Attend = Callable[[int, Tensor, Tensor, Tensor, float, Tensor | None], Tensor]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from logging import ERROR, getLogger
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -18,12 +18,15 @@ import torch
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
 from gradus.core.files import check_checksums
-from gradus.policies.local.bfloat16_support import Autocast, autocasts
-from gradus.policies.local.float32_linear import use_faster_products
+from gradus.policies.local.cpu.float32_linear import use_faster_products
+from gradus.policies.local.cpu.support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
-from gradus.policies.local.one_thread import ONE_AT_A_TIME
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
+
+# One thread at a time makes or loads a model. Two would draw from each other's seed, and two that load would leave transformers
+# without the method that ties a model's head to its embeddings.
+_ONE_AT_A_TIME = RLock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +46,12 @@ class LoadedModel:
     autocast: bool = False
 
     def with_settings(self, **changes: Any) -> LoadedModel:
-        """The same model, which is saved with other settings."""
+        """Returns the same model, to be saved with other settings."""
         return replace(self, settings=self.settings.model_copy(update=changes))
 
     @property
     def context(self) -> int | None:
-        """The longest sequence the model takes, in tokens; None if its config names none."""
+        """Returns the longest sequence that the model takes, in tokens; None if its config names none."""
         return context_length(self.model.config)
 
 
@@ -97,8 +100,6 @@ def load_model(
     }
     settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
     place = _device(device)
-    if place.type == "cpu":
-        _keep_freed_memory()
     number = _dtype(dtype, place)
     loading = _four_bits(number, place) if settings.quantize == "4bit" else {}
     tokenizer, model = _load_parts(base, tokenizer_source(base, adapter), number, settings.attention, loading)
@@ -126,19 +127,6 @@ def load_model(
     return LoadedModel(**parts, path=name, settings=settings, autocast=autocasts(autocast, place))
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
-_LARGEST_KEPT, _MOST_KEPT = 2**25, 2**30  # bytes; a block beyond the first cannot be kept
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep what tensors free, up to 1 GiB: it would give it back after every pass and ask for it again, page by page, which
-    takes a tenth of a training step. What has been set by MALLOC_TRIM_THRESHOLD_ stays."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None and "MALLOC_TRIM_THRESHOLD_" not in os.environ:
-        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
-        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
-
-
 def check_source(path_or_name: str | os.PathLike[str]) -> None:
     """Raise ConfigError for what cannot be a model, without loading one."""
     name = os.fspath(path_or_name)
@@ -162,13 +150,10 @@ def context_length(config: Any) -> int | None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without transformers' progress bars, which would break the screen of whoever calls, and what bitsandbytes recommends.
-
-    One thread at a time: transformers changes what all of them share.
-    """
+    """Silences transformers' progress bars and what bitsandbytes recommends. One thread at a time: both are global."""
     from transformers.utils import logging
 
-    with ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME:
         getLogger("bitsandbytes").setLevel(ERROR)
         shown = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
@@ -177,6 +162,31 @@ def quiet_transformers() -> Iterator[None]:
         finally:
             if shown:
                 logging.enable_progress_bar()
+
+
+@contextmanager
+def torch_seeded(seed: int) -> Iterator[None]:
+    """Seeds torch's draws inside, and puts its random state back afterwards."""
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        yield
+
+
+@contextmanager
+def evaluating(loaded: LoadedModel) -> Iterator[None]:
+    """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards."""
+    training = [module for module in loaded.model.modules() if module.training] if loaded.model.training else []
+    if training:
+        loaded.model.eval()
+    try:
+        with (
+            torch.inference_mode(),
+            torch.autocast(loaded.device.type, dtype=torch.bfloat16) if loaded.autocast else nullcontext(),
+        ):
+            yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -214,7 +224,7 @@ def check_quantize(quantize: str | None) -> None:
 
 
 def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """What transformers is told to load linear layers as NF4 (arXiv 2305.14314)."""
+    """Returns the arguments by which transformers loads linear layers as NF4 (arXiv 2305.14314)."""
     from transformers import BitsAndBytesConfig
 
     check_quantize("4bit")

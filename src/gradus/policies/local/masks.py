@@ -1,15 +1,21 @@
-"""Attention masks and positions for rows that stand at different places in their own sequences."""
+"""Attention masks for rows at different places in their sequences, and a check that a model gives the same answer with our cache."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from gradus.core import ConfigError
+from gradus.policies.local.kv_cache import RaggedCache
+from gradus.policies.local.loading import LoadedModel, evaluating
 
+_CHECKED: WeakSet[torch.nn.Module] = WeakSet()
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
 _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
 
@@ -23,11 +29,11 @@ class MaskPlan:
         self.window, self.by_layer, self.keeps_last, self.cache_name = window, by_layer, keeps_last, cache_name
 
     def cached(self, cache: Any) -> dict[str, Any]:
-        """What a forward pass over a key-value cache takes besides ids, mask and positions."""
+        """Returns what a forward pass over a key-value cache takes besides ids, mask and positions."""
         return {self.cache_name: cache, "use_cache": True, **({"logits_to_keep": 1} if self.keeps_last else {})}
 
     def masks(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-        """Additive masks (n, 1, S, width) for queries at ``positions`` (n, S): a token sees its row up to itself."""
+        """Returns additive masks (n, 1, S, width) for queries at ``positions`` (n, S): a token sees its row up to itself."""
         keys = torch.arange(width, device=positions.device)
         own = positions[:, None, :, None]
         full = keys <= own
@@ -43,7 +49,7 @@ def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def plan_masks(model: Any) -> MaskPlan:
-    """Read from a model's config and signature how it wants masks.
+    """Reads from a model's config and signature how it wants masks.
 
     Raises:
         ConfigError: the architecture cannot be driven with explicit positions, masks and a key-value cache.
@@ -71,3 +77,44 @@ def plan_masks(model: Any) -> MaskPlan:
     if kinds and "sliding_attention" not in kinds:
         window = None
     return MaskPlan(window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in taken, cache_name=cache_name)
+
+
+def cache_plan(loaded: LoadedModel) -> MaskPlan | None:
+    """Returns the masks for sampling over our own cache; None if the architecture gives other logits with it, or cannot take it."""
+    try:
+        plan = plan_masks(loaded.model)
+        check_cache(loaded, plan)
+    except ConfigError:
+        return None
+    return plan
+
+
+def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:
+    """Compares the logits of eight tokens read at once, without a cache, with the same read in two pieces with one.
+
+    Raises:
+        ConfigError: they differ, so this architecture keeps its past in a way that the local sampler does not know.
+    """
+    if loaded.model in _CHECKED:
+        return
+    count = loaded.model.get_input_embeddings().weight.shape[0]
+    ids = torch.tensor([[(7 * i + 3) % count for i in range(8)]], device=loaded.device)
+    with evaluating(replace(loaded, autocast=False)):
+        plain = loaded.model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        cache = RaggedCache(1, 8)
+        for start, stop in ((0, 5), (5, 8)):
+            positions = torch.arange(start, stop, device=loaded.device)[None]
+            cache.aim(positions, None, stop)
+            cached = loaded.model(
+                input_ids=ids[:, start:stop],
+                attention_mask=plan.masks(positions, stop, loaded.dtype),
+                position_ids=positions,
+                **plan.cached(cache),
+            ).logits[0, -1].float()  # fmt: skip
+    gap = float((plain - cached).abs().max() / plain.abs().max().clamp(min=1.0))
+    if not gap <= _TOLERANCE.get(loaded.dtype, 0.1):
+        raise ConfigError(
+            f"{type(loaded.model).__name__} gives other logits with a key-value cache than without (relative gap {gap:.2g}), "
+            "so the local sampler cannot drive it; serve the model and use it as remote:NAME, or load it in float32"
+        )
+    _CHECKED.add(loaded.model)

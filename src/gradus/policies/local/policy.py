@@ -22,11 +22,11 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.policies.local.cache_check import cache_plan
 from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.masks import cache_plan
 from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 

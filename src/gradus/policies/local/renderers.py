@@ -18,9 +18,9 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
-from gradus.policies.local.running_text import RunningText, SettledText
-from gradus.policies.local.text_ids import TextIds
-from gradus.policies.local.thinking import (
+from gradus.policies.local.answer_text import (
+    RunningText,
+    SettledText,
     channels_from_text,
     close_thought,
     is_spoken,
@@ -28,6 +28,7 @@ from gradus.policies.local.thinking import (
     settled_from_channels,
     text_from_channels,
 )
+from gradus.policies.local.text_ids import TextIds
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
 

@@ -19,7 +19,7 @@ from jinja2.exceptions import TemplateError
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.call_forms import FORMS
 from gradus.core.calls import checked_call, read_message, write_calls
-from gradus.policies.local.thinking import close_thought
+from gradus.policies.local.answer_text import close_thought
 
 if TYPE_CHECKING:
     from gradus.policies.local.renderers import ChatRenderer

@@ -224,7 +224,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from gradus.policies.local.one_thread import torch_seeded
+    from gradus.policies.local.loading import torch_seeded
 
     shape = LlamaConfig(
         vocab_size=len(tokenizer),

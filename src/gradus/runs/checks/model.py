@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from gradus.policies.local.thinking import close_thought
+from gradus.policies.local.answer_text import close_thought
 from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
 from gradus.runs.checks.subject import Subject
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from gradus.policies.local.bfloat16_support import autocasts
+from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.runs.planning.hardware import Hardware

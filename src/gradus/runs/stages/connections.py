@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from gradus.core import Policy
 from gradus.core.files import write_folder
+from gradus.policies.local.export import write_merged
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.merged import write_merged
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import MAX_CONCURRENT
 from gradus.training.config import GrpoConfig

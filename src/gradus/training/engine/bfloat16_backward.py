@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradus.policies.local.float32_linear import FastLinear, LinearFunction, linear, product
+from gradus.policies.local.cpu.float32_linear import FastLinear, LinearFunction, linear, product
 
 
 @contextmanager

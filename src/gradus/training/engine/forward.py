@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
-from gradus.policies.local.float32_linear import FastLinear
+from gradus.policies.local.cpu.float32_linear import FastLinear
 from gradus.policies.local.llama_forward import causal_model, decode_hidden, decode_positions, has_lean_decoder
 from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, sampling_logprobs
 from gradus.training.data.microbatches import MicroBatch, Tree

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradus.core import ConfigError
-from gradus.policies.local.bfloat16_support import lacks_bfloat16
+from gradus.policies.local.cpu.support import lacks_bfloat16
 from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig

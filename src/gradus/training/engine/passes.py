@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gradus.core.errors import first_line
-from gradus.policies.local.float32_linear import product
+from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.llama_forward import causal_model
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import world

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from gradus.policies.local.bfloat16_support import has_fast_bfloat16
-from gradus.policies.local.tiled_attention import Tile, gather, has_enough_queries, tile_weights, tiles
+from gradus.policies.local.cpu.support import has_fast_bfloat16
+from gradus.policies.local.cpu.tiled_attention import Tile, gather, has_enough_queries, tile_weights, tiles
 from gradus.training.data.microbatches import Tree
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gradus.algorithms import combine_metrics
-from gradus.policies.local.bfloat16_support import autocasts
+from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError

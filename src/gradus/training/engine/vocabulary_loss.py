@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gradus.policies.local.float32_linear import product
+from gradus.policies.local.cpu.float32_linear import product
 from gradus.policies.local.sampling import SamplingConfig
 
 MAX_LOGITS = 2**24  # tokens x vocabulary that are computed at once: 64 MiB in float32

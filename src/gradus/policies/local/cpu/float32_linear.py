@@ -16,19 +16,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradus.policies.local.cpu import support
+
 _LITTLE = 2**20  # multiplications below which starting oneDNN takes longer than MKL needs
 _LARGE = 2**22  # multiplications of one product of a batch from which oneDNN is faster one by one than MKL for all
 
 
-@cache
 def prefers_onednn() -> bool:
-    """Whether this CPU multiplies float32 matrices faster with oneDNN than with MKL."""
+    """Says if float32 matrices are multiplied by oneDNN here, because that is faster than MKL."""
+    return support.FAST and _onednn_is_faster()
+
+
+@cache
+def _onednn_is_faster() -> bool:
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
     return wide and torch.backends.mkl.is_available() and _made_by_amd() and _is_there()
 
 
 def _is_there() -> bool:
-    """Whether this torch has the operators that its compiler emits, in the form in which they are called here."""
+    """Says if this torch has the operators that its compiler emits, in the form in which they are called here."""
     ones = torch.ones(16, 16)
     try:
         opened = _onednn(ones, ones, None, "swish")
@@ -44,7 +50,7 @@ def _made_by_amd() -> bool:
 
 
 def use_faster_products(model: nn.Module) -> None:
-    """Let the float32 linear layers of a model multiply with what is faster here. Layers that compute in their own way stay as they are."""
+    """Lets the plain float32 linear layers of a model multiply by the faster library."""
     if not prefers_onednn():
         return
     for layer in model.modules():
@@ -93,7 +99,7 @@ def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, then: str = "no
 
 
 def _multiplies_here(inputs: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is to take a product: of plain float32 tensors on such a CPU, of enough work to pay."""
+    """Says if oneDNN takes a product: of plain float32 tensors on such a CPU, of enough work to pay."""
     return (
         prefers_onednn()
         and inputs.dtype == weight.dtype == torch.float32

@@ -1,28 +1,35 @@
-"""What a device can do in bfloat16: most CPUs have no instructions for it, and compute it many times slower than float32."""
+"""The switch of this package, and the instructions that a CPU has for bfloat16.
+
+Most CPUs have none, and compute bfloat16 many times slower than float32.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import torch
 
 Autocast = bool | Literal["auto"]
 
+FAST = os.environ.get("GRADUS_PLAIN_TORCH", "0") == "0"
+"""False: plain torch multiplies and attends everywhere. Both ways agree to rounding."""
+
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""
-    if device.type != "cpu":
+    """Says if a CPU has instructions for bfloat16 products; false for other devices, which have autocast."""
+    if device.type != "cpu" or not FAST:
         return False
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def lacks_bfloat16(device: torch.device) -> bool:
-    """Whether a device is a CPU without such instructions."""
+    """Says if a device is a CPU without such instructions."""
     return device.type == "cpu" and not has_fast_bfloat16(device)
 
 
 def autocasts(setting: Autocast, device: torch.device | str) -> bool:
-    """Whether a pass on ``device`` is computed in bfloat16 around float32 weights; ``auto`` is where that is faster."""
+    """Says if a pass on ``device`` is computed in bfloat16 around float32 weights; ``auto`` does so where that is faster."""
     if setting != "auto":
         return setting
     device = torch.device(device)
@@ -32,7 +39,7 @@ def autocasts(setting: Autocast, device: torch.device | str) -> bool:
 
 
 def slow_setting(device: torch.device, dtype: torch.dtype, setting: Autocast, backward: str) -> str | None:
-    """What to say before a CPU computes in 16 bits without instructions for it; None if it does not."""
+    """Returns a warning for a CPU that computes in 16 bits without instructions for it; None for all others."""
     if not lacks_bfloat16(device):
         return None
     if autocasts(setting, device):

@@ -13,20 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradus.policies.local.bfloat16_support import has_fast_bfloat16
-from gradus.policies.local.float32_linear import products
+from gradus.policies.local.cpu import support
+from gradus.policies.local.cpu.float32_linear import products
+from gradus.policies.local.cpu.support import has_fast_bfloat16
 
 _SCORES = 2**20  # of a tile: 4 MiB in float32
 _MIN_QUERIES = 64  # of the heads that share keys, together; below, torch's kernel is as fast
 
 
 def has_enough_queries(query: Tensor, shared: int) -> bool:
-    """Whether (B, H, S, D) queries to ``shared`` heads of keys are so many that tiles are faster than torch's kernel."""
-    return query.shape[1] // shared * query.shape[2] >= _MIN_QUERIES
+    """Says if (B, H, S, D) queries to ``shared`` heads of keys are so many that tiles are faster than torch's kernel."""
+    return support.FAST and query.shape[1] // shared * query.shape[2] >= _MIN_QUERIES
 
 
 def takes_tiles(query: Tensor, shared: int) -> bool:
-    """Whether tiles are the faster way here: on a CPU, in a dtype whose products are fast there, for enough queries."""
+    """Says if tiles are faster: on a CPU, in a dtype whose products are fast there, for enough queries."""
     fast = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and has_fast_bfloat16(query.device))
     return query.device.type == "cpu" and fast and has_enough_queries(query, shared)
 
@@ -74,7 +75,7 @@ def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scalin
 
 
 def gather(weights: Tensor, values: Tensor) -> Tensor:
-    """What the queries of a tile gather from values (N, T, D) by their weights: (b, H, s, D)."""
+    """Sums values (N, T, D) by the weights of a tile's queries; returns (b, H, s, D)."""
     mixed = products(weights.view(len(values), -1, values.shape[1]), values.mT)
     return mixed.view(*weights.shape[:3], -1)
 
@@ -96,6 +97,8 @@ def attend_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling
     ``mask`` (B, 1, 1, T) is additive. On a CPU in float32 two products take 0.5 to 0.8 of what torch's kernel takes. In bfloat16 that
     kernel takes twice as long for one query as for two.
     """
+    if not support.FAST:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     if query.device.type != "cpu" or query.dtype != torch.float32:
         asked = query.repeat(1, 1, 2, 1) if query.device.type == "cpu" and query.shape[2] == 1 else query
         mixed = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask, scale=scaling)
