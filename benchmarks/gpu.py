@@ -44,7 +44,7 @@ from gradus.training.engine.loss_step import precision, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.passes import matmul_peak, training_flops
 from gradus.training.engine.tree_support import supports_tree
-from gradus.training.engine.update import policy_update
+from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.trainer_config import TrainerConfig
 
 # Qwen2.5's shapes: hidden size, layers, heads, key heads, width of the MLP.
@@ -262,7 +262,7 @@ def our_step(name: str, size: Size, *, toy: bool, out: Path) -> dict[str, Any]:
             sequences = sample(loaded, size, prompts, seed=run)
         samples = [replace(one, advantages=torch.full((one.actions,), rng.standard_normal())) for one in sequences]
         with measured(size.device, seconds, memory, "train"):
-            result = policy_update(loaded, optimizer, samples, settings, 1e-6, key=(run,))
+            result = policy_update(loaded, optimizer, samples, settings, 1e-6, options=UpdateOptions(key=(run,)))
         tokens = sum(one.actions for one in sequences)
         peak = matmul_peak(size.device, size.dtype)
         row: dict[str, Any] = {

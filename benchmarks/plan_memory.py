@@ -27,7 +27,7 @@ from gradus.runs.planning.shapes import Lengths, read_shape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.update import policy_update
+from gradus.training.engine.update import UpdateOptions, policy_update
 
 CPU = Hardware(name="cpu", kind="cpu", memory=2**36, peak=1e11, share=0.35, bandwidth=1e10, overhead=1e-5)
 
@@ -128,7 +128,7 @@ def take_steps(shape: Shape) -> None:
     for step in range(2):
         sampled = sample(loaded, size, prompts_of(size, shape.model.vocab_size), seed=step)
         rolled = [replace(one, advantages=torch.randn(1, generator=chance).expand(one.actions)) for one in sampled]
-        policy_update(loaded, optimizer, rolled, config, 1e-6, key=(step,))
+        policy_update(loaded, optimizer, rolled, config, 1e-6, options=UpdateOptions(key=(step,)))
 
 
 def measured(shape: Shape) -> float:

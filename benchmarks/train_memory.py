@@ -23,7 +23,7 @@ from gpu import Size, build, prompts_of, sample, trl_step
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.update import policy_update
+from gradus.training.engine.update import UpdateOptions, policy_update
 
 CONFIG = transformers.Qwen2Config(
     hidden_size=176,
@@ -52,7 +52,7 @@ def our_seconds(runs: int) -> float:
         sampled = sample(loaded, SIZE, prompts, seed=run)
         rolled = [replace(one, advantages=torch.randn(1, generator=chance).expand(one.actions)) for one in sampled]
         between = time.process_time()
-        policy_update(loaded, optimizer, rolled, config, 1e-6, key=(run,))
+        policy_update(loaded, optimizer, rolled, config, 1e-6, options=UpdateOptions(key=(run,)))
         seconds.append(time.process_time() - started)
         print(f"sample {between - started:.1f} s, train {time.process_time() - between:.1f} s", file=sys.stderr)
     return statistics.median(seconds[1:])

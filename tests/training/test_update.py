@@ -31,7 +31,7 @@ from gradus.training.engine.loss_step import TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
-from gradus.training.engine.update import policy_update
+from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.resolved import resolve
@@ -56,7 +56,14 @@ def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[Trainin
 def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig, **options: Any) -> torch.Tensor:
     """Plain descent with lr 1 moves the weights by the gradient."""
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
-    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0, **options)
+    policy_update(
+        loaded,
+        torch.optim.SGD(loaded.model.parameters(), lr=1.0),
+        credited,
+        settings,
+        1.0,
+        options=UpdateOptions(**options),
+    )
     moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
     with torch.no_grad():
         for parameter, old in zip(loaded.model.parameters(), before, strict=True):
@@ -111,7 +118,14 @@ def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     for shuffle in range(4):  # each puts another minibatch first
         with pytest.raises(TrainingError, match=r"up to 1\.5 nats"):
-            policy_update(loaded, make_optimizer(loaded.model, settings), wrong, settings, 1e-2, key=(shuffle,))
+            policy_update(
+                loaded,
+                make_optimizer(loaded.model, settings),
+                wrong,
+                settings,
+                1e-2,
+                options=UpdateOptions(key=(shuffle,)),
+            )
     assert all(map(torch.equal, before, loaded.model.parameters()))
 
 
@@ -121,7 +135,9 @@ def test_the_norm_of_a_step_is_the_largest_of_its_updates(loaded: LoadedModel, m
     monkeypatch.setattr(update._Update, "run", lambda self, *_, **__: (self.begin(4096), (next(norms), 0.0))[1])
     settings = config(minibatches=2)
     credited = played(loaded, settings)
-    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, skip_above=5.0)
+    result = policy_update(
+        loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, options=UpdateOptions(skip_above=5.0)
+    )
     assert (result.grad_norm, result.skipped_updates) == (9.0, 1)
 
 
@@ -180,7 +196,9 @@ def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
 def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) -> None:
     settings = config(minibatches=2, epochs=2)
     credited = played(loaded, settings)
-    result = policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, key=(1,))
+    result = policy_update(
+        loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, options=UpdateOptions(key=(1,))
+    )
     live = [one for one in credited if one.live]
     assert result.trained_tokens == sum(one.actions for one in live)
 
@@ -228,7 +246,7 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
         credited,
         config(kl_coef=0.1),
         3e-3,
-        reference=partial(nullcontext, reference),
+        options=UpdateOptions(reference=partial(nullcontext, reference)),
     )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
     again = played(loaded, free)
@@ -238,7 +256,7 @@ def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) 
         again,
         config(kl_coef=0.1),
         3e-3,
-        reference=partial(nullcontext, reference),
+        options=UpdateOptions(reference=partial(nullcontext, reference)),
     )
     assert far.figures["kl"] > 1e-4
 
@@ -344,7 +362,9 @@ def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
     assert (gradient(loaded, credited, settings) - whole).abs().max() < 1e-5 * whole.abs().max()
     assert "going on with token_budget = 125" in capsys.readouterr().err
     budget = PassBudget(settings)
-    policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 0.0, budget=budget)
+    policy_update(
+        loaded, make_optimizer(loaded.model, settings), credited, settings, 0.0, options=UpdateOptions(budget=budget)
+    )
     assert budget.tokens == 125  # later steps begin with what fits
 
 
@@ -381,7 +401,9 @@ def test_with_adapters_the_reference_is_the_model_as_the_run_began(
     loaded = replace(loaded, path="nowhere")  # a second model could not be loaded
     reference = load_reference(loaded, settings)
     optimizer = make_optimizer(loaded.model, settings)
-    start = policy_update(loaded, optimizer, played(loaded, settings), settings, 0.03, reference=reference)
+    start = policy_update(
+        loaded, optimizer, played(loaded, settings), settings, 0.03, options=UpdateOptions(reference=reference)
+    )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
     again = played(loaded, settings)
     weights = {name: value.clone() for name, value in loaded.model.state_dict().items()}
@@ -389,7 +411,9 @@ def test_with_adapters_the_reference_is_the_model_as_the_run_began(
     second = partial(nullcontext, load_model(lamps_model, device="cpu").model)
     for each in (reference, second):
         loaded.model.load_state_dict(weights)
-        results.append(policy_update(loaded, optimizer, again, settings, 0.0, reference=each).figures["kl"])
+        results.append(
+            policy_update(loaded, optimizer, again, settings, 0.0, options=UpdateOptions(reference=each)).figures["kl"]
+        )
     assert results[0] > 1e-4
     assert results[0] == pytest.approx(results[1], rel=1e-3)
 

@@ -24,7 +24,7 @@ from gradus.training.engine.loss_step import check_can_resume, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import check_begins_as_stored, load_reference
-from gradus.training.engine.update import policy_update
+from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.run.alerts import AlertHandler, alert_line
 from gradus.training.run.bookkeeping import GrpoState, RunBook
 from gradus.training.run.folder import RunFolder
@@ -217,10 +217,12 @@ class GrpoLoop:
             samples,
             config,
             lr,
-            reference=self.reference,
-            key=(step,),
-            skip_above=self.alerts.skip_above(self.records),
-            budget=self.budget,
+            options=UpdateOptions(
+                reference=self.reference,
+                key=(step,),
+                skip_above=self.alerts.skip_above(self.records),
+                budget=self.budget,
+            ),
         )
         self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)

@@ -61,22 +61,30 @@ class UpdateResult:
         return None if self.logp_diff is None else self.logp_diff.max
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """What an update is given besides its samples.
+
+    ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. Updates whose gradient norm is above
+    ``skip_above`` are skipped and counted. ``budget``: what earlier steps have learned about the size of passes.
+    """
+
+    reference: Reference | None = None
+    key: Sequence[int | str] = ()
+    skip_above: float | None = None
+    budget: PassBudget | None = None
+
+
 def policy_update(
     loaded: LoadedModel,
     optimizer: torch.optim.Optimizer,
     credited: Sequence[TrainingSample],
     config: GrpoConfig,
     lr: float,
-    *,
-    reference: Reference | None = None,
-    key: Sequence[int | str] = (),
-    skip_above: float | None = None,
-    budget: PassBudget | None = None,
+    options: UpdateOptions | None = None,
 ) -> UpdateResult:
     """Take ``epochs`` x ``minibatches`` updates. Groups stay whole; losses are divided by figures of a whole update.
 
-    Updates whose gradient norm is above ``skip_above`` are skipped and counted. ``budget``: what earlier steps have learned about
-    the size of passes.
     Raises TrainingError, before any weight changes, if the sampler's log-probs and the trainer's differ by more than
     rounding explains (``max_logp_diff``).
     """
@@ -85,11 +93,13 @@ def policy_update(
     last: list[_Update] = []  # those of the last epoch
     norm = None
     stepping, skipped = 0.0, 0
-    old, budget = _OldLogprobs(loaded, config), budget or PassBudget(config)
+    options = options or UpdateOptions()
+    skip_above = options.skip_above
+    old, budget = _OldLogprobs(loaded, config), options.budget or PassBudget(config)
     for epoch in range(config.epochs):
         parts = [
-            _Update(loaded, config, {index: credited[index] for index in part}, reference, old, budget)
-            for part in _minibatches(credited, config, (*key, epoch))
+            _Update(loaded, config, {index: credited[index] for index in part}, options.reference, old, budget)
+            for part in _minibatches(credited, config, (*options.key, epoch))
         ]
         parts = [
             part for part in parts if part.trained
