@@ -112,7 +112,7 @@ def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("typed", "taken"),
     [
-        ("memory insert m values -- --quiet", "memory insert m values -- --quiet"),
+        ("memory ask m -- --quiet", "memory ask m -- --quiet"),
         ("eval shop -p gold --verbose -n 4", "--verbose eval shop -p gold -n 4"),
         ("check shop --json --strict", "--strict check shop --json"),
     ],

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradus.cli.memory import app
-from gradus.commands.memory import DurableMemory, ask, learn, memory_of
 from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
 from gradus.runs.recipe.load import load_recipe
-from gradus_worlds.memory import Memory, RemoteReader
+from gradus_worlds.memory import DurableMemory, Memory, RemoteReader
+from gradus_worlds.memory.commands import app, memory_of
+from gradus_worlds.memory.commands import ask_memory as ask
+from gradus_worlds.memory.commands import learn_text as learn
 from gradus_worlds.memory.learning import read_chunks
 from gradus_worlds.memory.readers.asking import read_plainly
 from gradus_worlds.memory.readers.reading import READERS
@@ -97,7 +98,7 @@ def test_what_was_read_is_not_read_again_and_a_longer_text_goes_on(text: Path, t
 
 KILLED = """
 import os, signal, sys
-from gradus.commands.memory import learn
+from gradus_worlds.memory.commands import learn_text as learn
 learn("append-only", sys.argv[1], memory=sys.argv[2], tell=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
 """
 
@@ -256,7 +257,7 @@ def test_what_a_context_does_not_hold_is_told_with_the_option_that_helps(
 ) -> None:
     stopped = learn("noop", text, memory=tmp_path / "other")
     stopped = replace(stopped, problem="act: ContextLengthError: the prompt has 9 tokens")
-    monkeypatch.setattr("gradus.commands.memory.learn", lambda *_, **__: stopped)
+    monkeypatch.setattr("gradus_worlds.memory.commands.learn_text", lambda *_, **__: stopped)
     said = CliRunner().invoke(app, ["learn", "noop", str(text), "--memory", str(tmp_path / "notes")])
     assert "--chunk-words below 80" in str(said.exception)
 

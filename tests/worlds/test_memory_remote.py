@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from gradus.commands.memory import ask, learn
 from gradus.core import ConfigError, EnvironmentFault, StopReason
 from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus_worlds.memory import Memory, RemoteReader
+from gradus_worlds.memory.commands import ask_memory as ask
+from gradus_worlds.memory.commands import learn_text as learn
 from gradus_worlds.memory.readers.remote import remote_chat
 from gradus_worlds.memory.tools.writing import NOOP, write_insert
 from gradus_worlds.memory.worlds.records import Question

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -330,44 +329,6 @@ def test_import_takes_whole_memories_and_lines(tmp_path: Path) -> None:
         import_file(memory, tmp_path / "bad")
 
 
-def test_the_command_line_keeps_a_memory(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from gradus.cli.memory import app
-
-    def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, list(arguments))
-        assert result.exit_code == code, result.output
-        return result.output
-
-    folder = str(tmp_path / "m")
-    assert run("insert", folder, "values", "Ann cause rivers").strip() == "1"
-    assert run("insert", folder, "spatiotemporal_context", "Bob city Oslo").strip() == "2"
-    run("update", folder, "values", "1", "Ann cause bees , formerly rivers")
-    hits = json.loads(run("search", folder, "What is Ann's cause?", "--json"))
-    assert [hit["id"] for hit in hits] == [1]
-    assert "formerly rivers" in run("show", folder)
-    run("insert", folder, "values", "wrote [tea] and [/b]")  # rich took it for markup and raised
-    assert "[tea] and [/b]" in run("show", folder)
-    run("delete", folder, "values", "3")
-    run("export", folder, str(tmp_path / "out.json"))
-    run("import", str(tmp_path / "copy"), str(tmp_path / "out.json"))
-    copied, original = run("log", str(tmp_path / "copy"), "--json"), run("log", folder, "--json")
-    assert copied == original
-    assert len(original.splitlines()) == 5
-    refused = CliRunner().invoke(app, ["delete", folder, "values", "9" * 25]).exception
-    assert isinstance(refused, RefusedCall), refused
-    run("delete", folder, "spatiotemporal_context", "2")
-    run("core", folder, "Ann and Bob")
-    assert run("core", folder).strip() == "Ann and Bob"
-    calls = (
-        '{"name":"memory_noop","arguments":{}} {"name":"memory_delete","arguments":{"category":"values","entry_id":9}}'
-    )
-    lines = [json.loads(line) for line in run("call", folder, calls, code=1).splitlines()]
-    assert [line["code"] for line in lines] == ["ok", "unknown-id"]
-    assert re.search(r"values\s+beliefs", run("banks"))
-
-
 @pytest.mark.parametrize("joint", ["_", ",", "__", ".", "/", "'", "—", "\u200b", "-"])
 def test_joined_words_are_counted_as_readers_read_them(joint: str) -> None:
     text = "Toda lives in Lina and has three small dogs"
@@ -406,20 +367,16 @@ def test_an_import_says_that_it_leaves_a_core_out(tmp_path: Path) -> None:
 def test_what_was_learned_does_not_steer_the_terminal(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from gradus.cli.memory import app
+    from gradus_worlds.memory.commands import app
 
-    evil, folder = "x \x1b]0;owned\x07 y", str(tmp_path / "m")
-    for command in (
-        ["insert", folder, "values", "a b"],
-        ["core", folder, evil],
-        ["core", folder],
-        ["show", folder],
-        ["update", folder, "values", "1", evil],
-        ["delete", folder, "values", "1"],
-    ):
-        said = CliRunner().invoke(app, command)
-        assert said.exit_code == 0
-        assert "\x1b" not in said.output
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "x \x1b]0;owned\x07 y")
+        memory.insert("values", "wrote [tea] and [/b]")  # rich took it for markup and raised
+        memory.set_core("x \x1b]0;owned\x07 y")
+    said = CliRunner().invoke(app, ["show", str(tmp_path / "m")])
+    assert said.exit_code == 0
+    assert "\x1b" not in said.output
+    assert "[tea] and [/b]" in said.output
 
 
 def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,261 @@
+"""`gradus memory`: an agent reads one's own text, keeps a memory of it on disk, and answers questions from it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gradus.commands.guests import (
+    Command,
+    Json,
+    Temperature,
+    make_policy,
+    next_command,
+    note,
+    path_text,
+    print_json,
+    printable,
+)
+from gradus.core import ConfigError, EnvironmentFault, Policy, Task
+
+if TYPE_CHECKING:
+    from gradus_worlds.memory.readers.asking import Answered
+    from gradus_worlds.memory.tools.running import CallResult
+
+app = typer.Typer(help="Let an agent keep a memory of your text, and ask it.", no_args_is_help=True)
+
+_AGENT = typer.Argument(
+    ..., help="A run folder, a model folder, remote:MODEL, or a policy of the memory environment, such as append-only."
+)
+_MEMORY = typer.Option(None, "--memory", help="The memory's folder; `memory` in the agent's folder otherwise.")
+_REMOTE = "remote:"
+
+
+@app.command(cls=Command)
+def learn(
+    agent: str = _AGENT,
+    file: Path = typer.Argument(..., help="Your text (.txt, .md), or .jsonl with a chunk {text, timestamp?} a line."),
+    memory: Path | None = _MEMORY,
+    chunk_words: int = typer.Option(80, min=10, help="Words of a chunk at most; a blank line ends one, too."),
+    temperature: Temperature = None,
+    seed: int = typer.Option(0, "--seed", help="Seed of the agent's answers."),
+) -> None:
+    """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
+    learned = learn_text(
+        agent, file, memory=memory, chunk_words=chunk_words, temperature=temperature, seed=seed, tell=_tell
+    )
+    typer.echo(
+        f"{learned.read} of {learned.chunks} chunks read ({learned.before} before), {learned.calls} calls, {learned.refused} refused; "
+        f"{learned.entries} entries in {learned.memory}"
+    )
+    if learned.new_words:
+        some = ", ".join(learned.new_words[:8]) + (", ..." if len(learned.new_words) > 8 else "")
+        note(
+            f"note: {len(learned.new_words)} of {learned.words} different words are new to this model ({some}); it spells them "
+            "letter by letter, and what it writes of them may be wrong. Look with `gradus memory show`"
+        )
+    if learned.problem:
+        way_out = "the same command goes on after what was read"
+        if "ContextLengthError" in learned.problem:
+            way_out = f"give a --chunk-words below {chunk_words}, or cut that chunk if it is a line of a .jsonl file; {way_out}"
+        raise EnvironmentFault(f"the agent stopped: {learned.problem}; {way_out}")
+    next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
+
+
+def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
+    """One line for each chunk: what became of its calls."""
+    for result in results:
+        done = result.content or (f"entry {result.entry_id}" if result.entry_id is not None else "")
+        said = f"{result.name.removeprefix('memory_')} {done}" if result.ok else f"refused: {result.message}"
+        typer.echo(f"chunk {read} of {chunks}: {printable(said.strip())}")
+
+
+@app.command(cls=Command)
+def ask(
+    agent: str = _AGENT,
+    question: str = typer.Argument(..., help="Your question."),
+    memory: Path | None = _MEMORY,
+    reader: str | None = typer.Option(
+        None, "--reader", help="Who reads: rule, or remote:MODEL (the default if the agent is one)."
+    ),
+    json_file: Json = None,
+) -> None:
+    """Answer a question from what an agent kept, and show the entries that the answer was read from."""
+    answered = ask_memory(agent, question, memory=memory, reader=reader)
+    if _on_one_line(answered.to_json(), json_file):
+        return
+    typer.echo(printable(answered.answer))
+    note(answered.why)
+    for each in answered.notes:
+        note(
+            f"  {'core' if each.id is None else each.id}  {each.text}{f'  (since {each.timestamp})' if each.timestamp else ''}"
+        )
+    next_command("memory", "show", memory_of(agent, memory))
+
+
+@app.command(cls=Command)
+def show(folder: Path = typer.Argument(..., help="The memory's folder."), json_file: Json = None) -> None:
+    """Show the core and all entries."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from gradus.core.terminal import Terminal
+    from gradus_worlds.memory.store.durable import DurableMemory
+
+    with DurableMemory(folder, create=False) as memory:
+        state = memory.state()
+    if _on_one_line(state, json_file):
+        return
+    if state["core"]:
+        typer.echo(printable(f"core: {state['core']}") + "\n")
+    table = Table("id", "category", "content", "since", box=None, header_style="bold")
+    for entry in state["entries"]:
+        cells = (entry["id"], entry["bank"], entry["content"], entry["timestamp"] or "")
+        table.add_row(*(Text(str(cell)) for cell in cells))  # brackets in what was kept are not markup
+    Terminal().print(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What became of a text. ``problem``: why the agent stopped before its end; the same call goes on there.
+
+    ``words`` and ``new_words``: different words of the text, and those of them that the agent's tokenizer spells by letters.
+    """
+
+    memory: Path
+    read: int
+    chunks: int
+    before: int
+    calls: int
+    refused: int
+    entries: int
+    words: int
+    new_words: Sequence[str]
+    problem: str | None = None
+
+
+def learn_text(
+    agent: str | Path,
+    file: str | Path,
+    *,
+    memory: str | Path | None = None,
+    chunk_words: int = 80,
+    temperature: float | None = None,
+    seed: int = 0,
+    tell: Callable[[int, int, Sequence[CallResult]], None] | None = None,
+) -> Learned:
+    """Let an agent read a text and keep a memory of it. What it has read already is not read again.
+
+    ``agent``: a run folder, a model folder, ``remote:MODEL``, or a policy that comes with the memory environment. ``memory``: its
+    folder; ``memory`` inside the agent's folder by default. ``tell`` gets (chunks read, all, what became of the last calls).
+    """
+    from gradus.rollouts import roll_out
+    from gradus_worlds.memory.learning import FIRST_ID, OwnText, read_chunks
+    from gradus_worlds.memory.policies import scripted_policies
+    from gradus_worlds.memory.spec import load
+    from gradus_worlds.memory.store.durable import DurableMemory, utc_now
+
+    chunks = read_chunks(Path(file), chunk_words)
+    folder = memory_of(agent, memory)
+    spec = load()
+    # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
+    spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
+    policy = make_policy(spec, path_text("agent", agent), temperature=temperature)
+    texts: list[OwnText] = []
+    counts = [0, 0]
+
+    def heard(read: int, all_chunks: int, results: Sequence[CallResult]) -> None:
+        counts[0] += len(results)
+        counts[1] += sum(not each.ok for each in results)
+        if tell is not None:
+            tell(read, all_chunks, results)
+
+    with DurableMemory(folder, clock=lambda: texts[0].today() or utc_now(), first_id=FIRST_ID) as kept:
+        text = OwnText(kept, chunks, heard, name=Path(file).name)
+        texts.append(text)
+        before, problem = len(chunks) - text.unread, None
+        if text.unread:
+            own = replace(spec, make=lambda: text, max_turns=text.unread, metrics=None)
+            task = Task(environment=spec.name, seed=seed, condition="own")
+            (episode,) = roll_out(own, policy, [task], seed=seed, key=("learn",)).episodes
+            failure = episode.failure
+            problem = f"{failure.stage}: {failure.type}: {failure.message}" if failure else None
+        written = sorted({word for chunk in chunks for word in chunk.text.split()})
+        return Learned(
+            memory=folder,
+            read=len(chunks) - text.unread,
+            chunks=len(chunks),
+            before=before,
+            calls=counts[0],
+            refused=counts[1],
+            entries=len(kept.entries),
+            words=len({plain for word in written for plain in _letters(word)}),
+            new_words=_spelled(policy, written),
+            problem=problem,
+        )
+
+
+def ask_memory(
+    agent: str | Path, question: str, *, memory: str | Path | None = None, reader: str | None = None
+) -> Answered:
+    """Answer a question from a memory alone. ``agent`` and ``memory`` as for :func:`learn_text`.
+
+    ``reader``: ``remote:MODEL`` for a language model (the default if the agent is one), ``rule`` for a rule that looks for an entry
+    with the question's name and one more of its words.
+    """
+    from gradus_worlds.memory.readers.asking import read_plainly
+    from gradus_worlds.memory.readers.remote import remote_chat
+    from gradus_worlds.memory.store.durable import DurableMemory
+
+    chosen = reader or (path_text("agent", agent) if str(agent).startswith(_REMOTE) else "rule")
+    if chosen != "rule" and not (chosen.startswith(_REMOTE) and chosen != _REMOTE):
+        raise ConfigError(f"expected rule or remote:MODEL as the reader, got {chosen!r}")
+    chat = None if chosen == "rule" else remote_chat(chosen.removeprefix(_REMOTE))
+    with DurableMemory(memory_of(agent, memory), create=False) as kept:
+        return read_plainly(kept, question, chat)
+
+
+def _on_one_line(value: object, json_file: str | None) -> bool:
+    """Prints or writes JSON if it was asked for. True if it was printed, on one line, in place of the text."""
+    if json_file == "-":
+        typer.echo(json.dumps(value))
+        return True
+    print_json(value, json_file)
+    return False
+
+
+def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:
+    """The folder of an agent's memory: the one that was given, or ``memory`` inside the agent's own folder."""
+    if memory is not None:
+        return Path(memory)
+    if Path(agent).is_dir():
+        return Path(agent) / "memory"
+    raise ConfigError(f"{agent} is not a folder that can hold a memory; say with --memory FOLDER where it is kept")
+
+
+def _spelled(policy: Policy, words: Sequence[str]) -> list[str]:
+    """The words that a local model's tokenizer has neither as a whole nor in syllables, as they are written; none if the policy is another one.
+
+    A mark may be part of a word that it has, as in ``haha.``, so a word is looked at with its marks and named without.
+    """
+    tokenizer = getattr(getattr(policy, "loaded", None), "tokenizer", None)
+    if tokenizer is None:
+        return []
+    pieces = [[piece.strip("▁Ġ") for piece in tokenizer.tokenize(word)] for word in words]
+    spelled = [
+        word
+        for word, parts in zip(words, pieces, strict=True)
+        if any(len(part) == 1 and part.isalpha() for part in parts)
+    ]
+    return sorted({plain for word in spelled for plain in _letters(word)})
+
+
+def _letters(word: str) -> list[str]:
+    """The stretches of at least two letters in it."""
+    return re.findall(r"[^\W\d_]{2,}", word)
