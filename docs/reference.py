@@ -163,7 +163,7 @@ def _described(name: str, value: Any) -> list[str]:
     else:
         signature = name if inspect.isclass(value) else f"{name}{inspect.signature(value)}"
     signature = re.sub(r"(: |-> )([\"'])(.*?)\2(?=[,)]| =|$)", r"\1\3", signature)  # annotations are stored as texts
-    signature = re.sub(r"<built-in function (\w+)>", r"\1", signature)
+    signature = re.sub(r"<(?:built-in )?function ([\w.]+)(?: at 0x[0-9a-f]+)?>", r"\1", signature)
     signature = re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature)
     doc = re.sub(r"^    (\w+): ", r"- `\1`: ", inspect.getdoc(value) or "", flags=re.MULTILINE).replace(
         "\nArgs:\n", "\n"
