@@ -322,3 +322,10 @@ def test_rows_of_a_sorted_file_are_judged_on_all_of_their_labels(tmp_path: Path)
         orders.append([item.question for item in asked])
     assert orders[0] == orders[1]
     assert "4 different answers" in spec.conditions["held-out"].summary
+
+
+@pytest.mark.parametrize("name", ["gymnasium:planted:X-v0", "verifiers:planted.py", "openenv:ws://localhost:1"])
+def test_an_environment_that_a_stored_file_names_imports_no_code(name: str) -> None:
+    with pytest.raises(ConfigError, match="runs other code"):
+        environments.load_stored(name)
+    assert environments.load_stored("arithmetic").name == "arithmetic"

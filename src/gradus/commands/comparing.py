@@ -265,7 +265,7 @@ def _environment_of_run(folder: Path) -> EnvironmentSpec:
 
     name = str(load_run(folder).results["environment"])
     try:
-        spec = environments.load_registered(name)
+        spec = environments.load_stored(name)
     except ConfigError as error:
         raise ConfigError(f"{error}; if it is your own environment or data, give it as env=") from error
     path = folder / "state.json"

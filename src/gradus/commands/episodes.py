@@ -136,7 +136,7 @@ def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | N
     if given is not None:
         return load_environment(given)
     try:
-        return environments.load_registered(stored.environment)
+        return environments.load_stored(stored.environment)
     except ConfigError as error:
         raise ConfigError(f"{error}; if the episodes are of your own environment, say which with --env") from error
 

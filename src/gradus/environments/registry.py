@@ -114,6 +114,16 @@ def load(name: str) -> EnvironmentSpec:
     return with_random(_as_spec(name, import_object(name, "environment"), None))
 
 
+def load_stored(name: str) -> EnvironmentSpec:
+    """Loads the environment that a stored file names. Raises ConfigError if that would import code or ask a server."""
+    head, _, argument = name.partition(":")
+    if head in ("verifiers", "openenv") or (head == "gymnasium" and ":" in argument):
+        raise ConfigError(
+            f"the file names the environment {name!r}, which runs other code; if you trust it, name it with --env {name}"
+        )
+    return load_registered(name)
+
+
 def load_registered(name: str) -> EnvironmentSpec:
     """Loads a registered environment, and nothing else: no code runs because a data file names it."""
     head, _, argument = name.partition(":")

@@ -101,7 +101,7 @@ def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
     try:
         if recipe.is_file():
             return load_recipe(None, path=recipe, changes=["grpo=", "stage=", "adaptive="]).spec()
-        return environments.load_registered(environment)
+        return environments.load_stored(environment)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\nEnvironments, rows and rewards that were given as Python objects are known to the session that they were given in "

@@ -117,7 +117,7 @@ def one_episode(runs: Mapping[str, Path], number: int) -> dict[str, Any]:
 def _specification(environment: str) -> EnvironmentSpec | str:
     """An environment, for its view of episodes; its name if it is a file of one's own, whose code a page does not run, or not here."""
     try:
-        return environments.load_registered(environment)
+        return environments.load_stored(environment)
     except GradusError:
         return environment
 

@@ -24,7 +24,7 @@ _NANO: dict[str, Any] = {
         "lr": 6e-4, "max_steps": 60, "groups": 16, "group_size": 8, "token_budget": 16384, "validation_every": 20,
         "validation_tasks": 32, "sampling": {"max_new_tokens": 32},
     },
-    "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft", "grpo-greedy-sft-greedy"], "episodes": 200},
+    "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft"], "episodes": 200},
 }  # fmt: skip
 
 # A model that follows instructions needs no teacher; its rates and adapters follow from its size.
