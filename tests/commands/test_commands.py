@@ -203,8 +203,8 @@ def test_the_same_evaluation_twice_gives_the_same_bytes(tmp_path):
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-def test_power_is_said_without_wide_too(tmp_path):
-    """The option showed nothing unless --wide or --json was given."""
+def test_power_is_said_on_one_screen_too(tmp_path):
+    """The option showed nothing unless every table or --json was given."""
     words = ("eval", "rhythm", "-p", "random,heuristic", "-n", 5, "--json", tmp_path / "a.json", "--power", 0.02)
     told = gradus(*words)
     record = json.loads((tmp_path / "a.json").read_text())["conditions"]["in-distribution"]["pairs"]
@@ -284,7 +284,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     words = (
         "--policy gold,silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"
     )
-    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9 --rewrite-history --wide"
+    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9 --rewrite-history"
     said = gradus("eval", "rows.jsonl", *words.split())
     assert f"next: gradus eval rows.jsonl {words} --out" in said
 

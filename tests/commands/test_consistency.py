@@ -293,7 +293,7 @@ def test_commands_end_with_the_next_one(tmp_path):
     assert not gradus("rewards", "try", "-c", "x", "-a", "x", "--json").stderr
 
 
-def test_brackets_in_the_names_of_an_evaluation_are_no_markup(capsys):
+def test_brackets_in_the_names_of_an_evaluation_are_no_markup(capsys, monkeypatch):
     """A closing tag in a name ended the command with a traceback after all episodes; an opening one was left out."""
     arithmetic = load("arithmetic")
     spec = replace(
@@ -302,8 +302,9 @@ def test_brackets_in_the_names_of_an_evaluation_are_no_markup(capsys):
         conditions={"hard[a]": replace(next(iter(arithmetic.conditions.values())), name="hard[a]")},
     )
     result = commands.evaluate(["random", "gold"], env=spec, episodes=4)
-    for wide in (False, True):
-        replace(result, wide=wide).show()
+    for output in ("", "verbose"):
+        monkeypatch.setenv("GRADUS_OUTPUT", output)
+        result.show()
         said = capsys.readouterr().out
         assert "[/aim]" in said
         assert "hard[a]" in said

@@ -88,7 +88,7 @@ def _root(
         False, "--quiet", help="Show only results, alerts and errors. Goes anywhere in the line."
     ),
     verbose: bool = typer.Option(
-        False, "--verbose", help="Without a terminal, show every step with all figures. Goes anywhere in the line."
+        False, "--verbose", help="Show every step and every table, with all figures. Goes anywhere in the line."
     ),
     strict: bool = typer.Option(
         False, "--strict", help="Stop at a damaged file instead of skipping or replacing it. Goes anywhere in the line."

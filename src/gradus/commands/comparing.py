@@ -17,6 +17,7 @@ from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.commands.training import Run, load_run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core.printing import verbose
 
 if TYPE_CHECKING:
     from gradus.evidence.evaluation import Evaluation
@@ -25,7 +26,7 @@ _MOST_RUNS = 6  # whose settings stand on one line
 
 # What makes an evaluation the one that it is.
 _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k",
-         "temperature", "max_new_tokens", "keep_history", "wide")  # fmt: skip
+         "temperature", "max_new_tokens", "keep_history")  # fmt: skip
 _Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
 
 _POLICIES = typer.Option(
@@ -45,22 +46,22 @@ _RUNS = typer.Argument(
 
 @dataclass(frozen=True, repr=False)
 class Scores(Shown):
-    """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes; ``wide`` shows all figures."""
+    """Policies on conditions, with intervals and paired differences. ``result`` holds the episodes."""
 
     spec: EnvironmentSpec
     result: Evaluation
-    wide: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """results.json."""
         return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
-        """The verdict and three figures a policy; if ``wide``, every figure, component, pair and curve."""
+        """The verdict and three figures a policy; with ``--verbose`` every figure, component, pair and curve."""
         from gradus.evidence.reports import all_tables, power_lines, show_results
 
         results = self.result.to_json()
-        return all_tables(results) if self.wide else [show_results(results), "", *power_lines(results)]
+        wide = [*all_tables(results)] if verbose() else []
+        return [show_results(results), "", *power_lines(results), *wide]
 
     @property
     def episodes(self) -> list[Episode]:
@@ -122,7 +123,6 @@ def evaluate(
     power: Annotated[float | None, typer.Option(help="Say how many episodes a difference of this size needs.")] = None,
     samples: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
     pass_k: Annotated[Sequence[int], _PASS_K, Line(kind=list[str], item=int)] = (),
-    wide: Annotated[bool, typer.Option("--wide", help="Show every figure, component, pair and curve.")] = False,
     **sampling: Unpack[Sampling],
 ) -> Scores:
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
@@ -169,7 +169,7 @@ def evaluate(
         samples=samples,
         pass_k=ks,
     )
-    return Scores(spec, result, wide)
+    return Scores(spec, result)
 
 
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
@@ -294,7 +294,11 @@ class Comparison(Shown):
         from gradus.evidence.reports import show_results
 
         lines = [line for key, each in self.settings.items() for line in _setting_lines(key, each)]
-        return [show_results(self.document), "", Text("\n".join(["settings that differ:", *(lines or ["  none"])]))]
+        return [
+            show_results(self.document, every=verbose()),
+            "",
+            Text("\n".join(["settings that differ:", *(lines or ["  none"])])),
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """The document, in the form of results.json, with the settings."""

@@ -82,7 +82,7 @@ class Run(Shown):
         """The table of results."""
         from gradus.evidence.reports import show_results
 
-        return [show_results(self.results, quick=bool(self.results.get("quick")))]
+        return [show_results(self.results)]
 
     def report(self, *, show: bool = True) -> Path:
         """Write the HTML report; with ``show`` it opens in a browser. Returns its path."""

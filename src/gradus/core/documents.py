@@ -103,9 +103,10 @@ class Conditions(TypedDict):
 
 
 class PromiseOutcome(TypedDict):
-    """One promise of a recipe about a figure, and the figure."""
+    """One promise of a recipe about a figure, and the figure. An ``aim`` may be missed."""
 
     text: str
+    aim: bool
     condition: str
     figure: str
     value: float | None

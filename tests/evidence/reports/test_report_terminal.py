@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 
 from gradus.core import ConfigError, Failure, Reward, StopReason
 from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
+from tests.fakes import results_document
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -34,19 +35,32 @@ def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
 
 
 def test_the_end_of_a_run_shows_every_grader_and_the_true_reward(played: Any) -> None:
-    text = printed(show_results(played.results))
+    text = printed(show_results(played.results, every=True))
     for title in ("grader v3", "grader v2", "episode reward"):
         assert title in text
 
 
-def test_a_quick_run_ends_with_one_table_and_then_the_verdict(played: Any) -> None:
-    """The caution stood first, and 300 lines of figures that prove nothing came after it."""
-    text = printed(show_results(played.results, quick=True))
-    assert text.count("grader v") == 1
-    assert "held-out, 8 episodes, grader v3" in text
-    last = text.strip().splitlines()
-    assert "prove nothing" in "".join(last[-3:])
-    assert text.index("the report has all") < text.index("is graded highest")
+def test_the_end_of_a_command_is_a_sentence_and_one_table_on_one_screen(played: Any) -> None:
+    """It was 491 lines, twelve tables, and what they prove among them."""
+    for quick in (False, True):
+        lines = printed(show_results({**played.results, "quick": quick}), width=80).splitlines()
+        text = "\n".join(lines)
+        assert len(lines) <= 18  # promises, costs, the report and the next command follow
+        assert text.count("grader v") == 1
+        assert "held-out, 8 episodes, grader v3" in text
+        assert ("prove nothing" in text) == quick
+
+
+def test_a_table_of_many_policies_keeps_the_students_and_the_best() -> None:
+    results = results_document("rhythm")
+    rewards = {"sft": 0.1, "grpo": 0.2, **{f"other{place}": place for place in range(12)}}
+    results["conditions"]["main"]["policies"] = {name: {"reward": mean} for name, mean in rewards.items()}
+    text = printed(show_results(results), width=80)
+    assert len(text.splitlines()) <= 18
+    assert " grpo " in text
+    assert " sft " in text
+    assert " other11 " in text
+    assert " other0 " not in text
 
 
 @pytest.mark.parametrize("width", [80, 60])

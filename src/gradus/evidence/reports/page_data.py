@@ -153,6 +153,7 @@ def _promises(record: RunRecord) -> list[Json]:
         rows.append(
             {
                 **promise,
+                "text": ("aim: " if promise.get("aim") else "") + promise["text"],
                 "kept": "not measured" if met is None else ("yes" if met else "no"),
                 "state": "" if met is None else ("shown" if met else "refuted"),
                 "wanted": f"{promise.get('direction', '')} {required}",
@@ -162,8 +163,9 @@ def _promises(record: RunRecord) -> list[Json]:
 
 
 def _kept(promises: Sequence[Json]) -> str:
-    """``9 of 12 kept``."""
-    return f"{sum(each.get('met') is True for each in promises)} of {len(promises)} kept"
+    """``9 of 12 kept``; aims are not counted."""
+    firm = [each for each in promises if not each.get("aim")]
+    return f"{sum(each.get('met') is True for each in firm)} of {len(firm)} kept"
 
 
 def _contents(entries: Sequence[Json]) -> dict[str, bool]:

@@ -101,8 +101,12 @@ def main_condition(results: Json) -> str | None:
 
 def headline_condition(results: Json) -> str | None:
     """The condition that a headline speaks of: held-out data if there are some, else the main condition."""
-    names = list(results.get("conditions") or {})
-    return next((name for name in names if "held-out" in name or "unseen" in name), main_condition(results))
+    return next(filter(is_held_out, results.get("conditions") or {}), main_condition(results))
+
+
+def is_held_out(condition: str) -> bool:
+    """True for a condition whose name says that its tasks are held out."""
+    return "held-out" in condition or "unseen" in condition
 
 
 def measures_of(conditions: Json) -> list[str]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
-MOST = 3  # figures of a policy on a terminal; `gradus eval --wide` shows all
+MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
+_MOST_POLICIES, _MOST_CAUTIONS = 8, 2  # the end of a command fits one screen
 
 
 def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
@@ -59,8 +60,13 @@ def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader
     return table
 
 
-def condition_table(results: Mapping[str, Any], condition: str, grader: str | None = None) -> RenderableType:
-    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns."""
+def condition_table(
+    results: Mapping[str, Any], condition: str, grader: str | None = None, *, most: int | None = None
+) -> RenderableType:
+    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns.
+
+    ``most``: so many policies, the run's own checkpoints and the highest of the others.
+    """
     graders = graders_of(results)
     name = grader or next(iter(graders))
     conditions = graders[name]
@@ -69,8 +75,12 @@ def condition_table(results: Mapping[str, Any], condition: str, grader: str | No
     for each in measures_of(conditions):  # the true reward may stand there once more under the environment's own name
         labels.setdefault(_label(results, each), each)
     measures = list(labels.values())[:MOST]
+    order = ranked(conditions, condition)[::-1]
+    if most is not None:
+        others = [policy for policy in order if not is_own(policy)]
+        order = [each for each in order if is_own(each) or each in others[: most - len(order) + len(others)]]
     rows: dict[str, list[str]] = {}
-    for policy in reversed(ranked(conditions, condition)):
+    for policy in order:
         figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
         rows[policy] = [format_interval(each, digits=2) for each in figures]
     return _Figures(
@@ -127,20 +137,23 @@ def _label(results: Mapping[str, Any], measure: str) -> str:
     return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
 
 
-def show_results(results: Mapping[str, Any], *, quick: bool = False) -> RenderableType:
-    """The verdict and the figures of every condition: what `gradus run`, `gradus eval` and `gradus compare` end with.
+def show_results(results: Mapping[str, Any], *, every: bool = False) -> RenderableType:
+    """The verdict in words and one table: what `gradus run`, `gradus eval` and `gradus compare` end with.
 
-    At toy size (``quick``) no figure means anything, so there is one table, and the verdict comes last, where it is read.
+    ``every``: each condition and grader too, with what the intervals carry. At toy size the figures prove nothing, and it is said.
     """
     from rich.console import Group
     from rich.text import Text
 
-    verdict = verdict_on(results, quick=quick)
-    parts: list[RenderableType] = [Text(verdict.headline, style="bold"), *(Text(each) for each in verdict.cautions)]
+    verdict = verdict_on(results, quick=bool(results.get("quick")))
+    head: list[RenderableType] = [Text(verdict.headline, style="bold")]
+    if not every:
+        condition = headline_condition(results)
+        shown = [Text(), condition_table(results, condition, most=_MOST_POLICIES)] if condition else []
+        missing = _missing(results, condition) if condition else []
+        return Group(*head, *shown, *missing, *(Text(each) for each in verdict.cautions[:_MOST_CAUTIONS]))
+    parts: list[RenderableType] = [*head, *(Text(each) for each in verdict.cautions)]
     first, *others = graders_of(results)
-    if quick and (condition := headline_condition(results)) is not None:
-        where = Text("One table of several: the report has all conditions, graders and differences.", style="dim")
-        return Group(condition_table(results, condition, first), *_missing(results, condition), where, Text(), *parts)
     for condition in results.get("conditions") or {}:
         parts += [Text(), condition_table(results, condition, first)]
         parts += [condition_table(results, condition, grader) for grader in others]

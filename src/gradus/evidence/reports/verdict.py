@@ -16,10 +16,11 @@ from gradus.evidence.reports.results import (
     differences,
     figure,
     headline_condition,
+    is_held_out,
     main_condition,
     ranked,
 )
-from gradus.stats import format_interval, format_number, format_p
+from gradus.stats import format_interval, format_number, format_p, format_signed
 
 Json = Mapping[str, Any]
 STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
@@ -67,26 +68,24 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     condition = main_condition(results) if results else None
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
-    if any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS):
+    student = any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS)
+    if student:
         condition = headline_condition(results) or condition
-        cautions.append(_reach(results))
-    elif len(results.get("seeds") or ()) > 1:
-        cautions.append(_reach(results))
+    pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
+    if pairs and max(pairs) < FEWEST:
+        cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
     if starts := results.get("best_is_the_start"):
         seeds = starts if isinstance(starts, list) else []
         where = f" in seed{'s' * (len(seeds) > 1)} {named([*map(str, seeds)])}" if seeds else ""
-        cautions.append(
-            f"grpo is the student that GRPO began with{where}: no later step was better in validation. The last step's weights are in grpo/final."
-        )
+        cautions.append(f"grpo is the student that GRPO began with{where}: no later step was better in validation.")
     if single := results.get("one_checkpoint"):
         cautions.append(_single(single))
     if of_runs := results.get("quick_runs"):
         cautions.append(f"At toy size, so that its figures prove nothing: {named(of_runs)}.")
     if tasks := results.get("tasks"):
         cautions.append(_unlike(tasks))
-    pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
-    if pairs and max(pairs) < FEWEST:
-        cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
+    if student or len(results.get("seeds") or ()) > 1:
+        cautions.append(_reach(results))
     headline = _student_headline(results, condition) or _ranking_headline(results, condition)
     order = dict.fromkeys([condition, *results["conditions"]])
     claims = {name: _claims(results, name) for name in order}
@@ -171,15 +170,20 @@ def _student_headline(results: Json, condition: str) -> str | None:
     if pair is None or reward is None:
         return None
     true, aim = pair.figures.get("true_reward"), _aim(results)
-    grader = f"{_grader(results)} on {condition}"
-    amount = f"{grader} {_change(results, condition, pair, 'reward')}"
+    amount = f"reward {_change(results, condition, pair, 'reward')}"
     if true is not None and not _said_already(results, pair):
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
-    if _is_little(reward) and headline != OPEN:
-        headline += f", as far as {_seen(reward, one_seed=len(results.get('seeds') or ()) < 2)} tell"
-    return f"{headline}: {amount}.{_greedy_sentence(results, condition, before)}"
+    if _is_little(reward):
+        seen = _seen(reward, one_seed=len(results.get("seeds") or ()) < 2)
+        headline += f" ({seen} are too few to tell)" if headline == OPEN else f", as far as {seen} tell,"
+    return f"{headline} on {_where(condition)}: {amount}.{_greedy_sentence(results, condition, before)}"
+
+
+def _where(condition: str) -> str:
+    """The tasks of a condition in words; a condition of held-out tasks is known by its name."""
+    return "tasks that it never saw" if is_held_out(condition) else condition
 
 
 def _greedy_sentence(results: Json, condition: str, before: str | None) -> str:
@@ -188,28 +192,41 @@ def _greedy_sentence(results: Json, condition: str, before: str | None) -> str:
     reward = pair.figures.get("reward") if pair else None
     if pair is None or reward is None:
         return ""
-    proven = {"shown": "", "refuted": ", which is worse", "open": ", not proven"}[state_of(reward)]
-    return f" Likeliest answers (greedy): {_change(results, condition, pair, 'reward')}{proven}."
+    return f" Likeliest answers (greedy): {_change(results, condition, pair, 'reward')}."
 
 
 def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
-    """``0.727 to 0.782 (+0.055 [+0.03, +0.08])``: before, after, and the paired difference."""
+    """``0.727 to 0.782, surely up by more than 0.030``: before, after, and the near end of the 95 % interval of the paired difference."""
     policies = results["conditions"][condition].get("policies") or {}
     before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
     digits = 2 if measure == "true_reward" else 3
-    change = _with_doubt(pair.figures.get(measure), digits)
+    change, state = pair.figures.get(measure), "open"
+    if change is None or change.low is None or change.high is None:
+        told = (
+            "not proven, without an interval" if change is None else f"{format_signed(change.mean, digits)}, not proven"
+        )
+    elif (state := state_of(change)) == "open":
+        low, high = (format_signed(bound, digits) for bound in (change.low, change.high))
+        told = f"not proven (the change is between {low} and {high}{_corrected(change)})"
+    else:
+        way, bound = ("up", change.low) if state == "shown" else ("down", -change.high)
+        told = f"surely {way} by more than {format_number(bound, digits)}"
     if before is None or after is None:
-        return change
-    return f"{format_number(before.mean, digits)} to {format_number(after.mean, digits)} ({change})"
+        return told
+    return f"{format_number(before.mean, digits)} to {format_number(after.mean, digits)}, {told}"
 
 
 def _with_doubt(difference: Figure | None, digits: int = 3) -> str:
     """A difference; if its interval leaves out 0 and p does not follow, because it is corrected over the conditions, p too."""
-    text = format_interval(difference, signed=True, digits=digits)
-    if difference is None or difference.p is None or difference.p < ALPHA or difference.low is None:
-        return text
+    return format_interval(difference, signed=True, digits=digits) + (_corrected(difference) if difference else "")
+
+
+def _corrected(difference: Figure) -> str:
+    """The p over all conditions if the interval of one leaves out 0 and that p does not follow."""
+    if difference.p is None or difference.p < ALPHA or difference.low is None:
+        return ""
     apart = difference.low > 0 or (difference.high or 0.0) < 0
-    return f"{text}, p = {format_p(difference.p)} over all conditions" if apart else text
+    return f", p = {format_p(difference.p)} over all conditions" if apart else ""
 
 
 def _ranking_headline(results: Json, condition: str) -> str:

@@ -16,6 +16,7 @@ class Promise(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: str = Field(description="The promise in words.")
+    aim: bool = Field(default=False, description="It is an aim: it may be missed.")
     condition: str = Field(description="The condition it is about.")
     policy: str | None = Field(default=None, description="The policy it is about.")
     pair: str | None = Field(default=None, description="The pair it is about, as `a - b`.")
@@ -52,6 +53,7 @@ def check_promises(
         judged.append(
             {
                 "text": promise.text,
+                "aim": promise.aim,
                 "condition": promise.condition,
                 "figure": f"{promise.policy or promise.pair}: {promise.grader or main} {promise.figure} {promise.bound}",
                 "value": value,

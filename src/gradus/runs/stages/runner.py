@@ -21,7 +21,7 @@ from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.runs.stages.state import MadeFrom
-from gradus.runs.stages.summary import show_costs, show_promises
+from gradus.runs.stages.summary import show_end
 from gradus.sandbox.locks import FolderLock
 from gradus.training.run.trackers import check_trackers
 
@@ -106,21 +106,12 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
-    """The report, and the tables on screen."""
-    from gradus.evidence.reports import run_figures, show_results, write_report
+    """Write the report, and print the end of the run."""
+    from gradus.evidence.reports import run_figures, write_report
 
     if not run.recipe.quick:  # there is nothing to see in them
         run_figures(run.folder)
-    report = write_report(run.folder)
-    results = read_document(run.folder / "results.json", Results)
-    tables = show_results(results, quick=run.recipe.quick)
-    if not run.recipe.quick:
-        console.print(tables)
-    show_promises(console, results.get("promises", []), run.folder, quick=run.recipe.quick)
-    show_costs(console, costs)
-    console.print(Text.assemble("report: ", (str(report), "bold")))
-    if run.recipe.quick:
-        console.print(Text(), tables, sep="\n")  # it ends with the verdict
+    show_end(console, read_document(run.folder / "results.json", Results), costs, write_report(run.folder))
     return run.folder
 
 

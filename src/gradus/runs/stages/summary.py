@@ -1,83 +1,74 @@
-"""Prints the end of `gradus run`: promises, costs, and advice."""
+"""The end of `gradus run` on one screen: the verdict, one table, promises, costs, and where the rest is."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from gradus.core.printing import verbose
+from gradus.evidence.reports import show_results
 from gradus.stats import format_money, format_number, format_signed
 
-_MET = {True: Text("met", "green"), False: Text("missed", "red"), None: Text("not measured", "dim")}
+_MOST_MISSED, _MOST_COSTS = 3, 3
 
 
-def show_promises(
-    console: Console, promises: Sequence[Mapping[str, Any]], folder: Path, *, quick: bool = False
-) -> None:
-    """Print what the recipe promised, what came, and advice on each promise that was missed."""
-    if not promises:
-        return
-    if quick:
-        console.print("what the recipe promises: not checked at toy size", highlight=False)
-        return
-    table = Table(title="what the recipe promises", box=None, pad_edge=False, title_justify="left")
-    table.add_column("promise")  # with its figure under it: in a column of its own long names would be cut
-    table.add_column("condition", no_wrap=True)
-    table.add_column("measured", justify="right")
-    table.add_column("required", justify="right")
-    table.add_column("")
-    for promise in promises:
-        wanted = f"{promise['direction']} {promise['threshold']:g}"
-        table.add_row(
-            Text.assemble(promise["text"], "\n", (promise["figure"], "dim")),
-            Text(promise["condition"]),
-            format_number(promise["value"]),
-            wanted,
-            _MET[promise["met"]],
-        )
-    console.print(table)
-    missed = [each for each in promises if each["met"] is False]
+def show_end(console: Console, results: Mapping[str, Any], costs: Sequence[Mapping[str, Any]], report: Path) -> None:
+    """Print what a run has shown in at most 24 lines; with ``--verbose`` all conditions, graders, promises and costs."""
+    console.print(show_results(results, every=verbose()))
+    if not results.get("quick"):
+        for line in promise_lines(results.get("promises", []), every=verbose()):
+            console.print(line, highlight=False)
+    console.print(_cost_line(costs, every=verbose()), highlight=False)
+    console.print(Text.assemble("report, with all conditions, graders and differences: ", (str(report), "bold")))
+
+
+def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False) -> Iterator[str]:
+    """What the recipe promised and what came, and advice on what was missed. An aim is no promise: it is told, and needs no advice."""
+    firm = [each for each in promises if not each["aim"]]
+    missed = [each for each in firm if each["met"] is False]
+    kept = sum(each["met"] is True for each in firm)
+    if firm:
+        yield f"promises of the recipe: {kept} of {len(firm)} kept"
+    listed = list(promises) if every else [*missed[:_MOST_MISSED], *(each for each in promises if each["aim"])]
+    for each in listed:
+        kind = "aim" if each["aim"] else "promise"
+        met = {
+            True: "reached" if each["aim"] else "kept",
+            False: "not reached" if each["aim"] else "missed",
+            None: "not measured",
+        }
+        wanted = f"{each['direction']} {each['threshold']:g}"
+        yield f"  {kind} {met[each['met']]}: {each['text']} ({format_number(each['value'])}, wanted {wanted})"
     if missed:
-        console.print(f"{len(missed)} missed. What to do:")
-        for line in dict.fromkeys(line for each in missed for line in _advice(each, folder)):
-            console.print(f"  - {line}", highlight=False)
+        yield f"  try: {_advice(missed[0])}"
 
 
-def _advice(promise: Mapping[str, Any], folder: Path) -> list[str]:
+def _advice(promise: Mapping[str, Any]) -> str:
     """Returns what to try, by the figure that was missed."""
-    value, bound = promise["value"], promise["figure"].rpartition(" ")[2]
+    bound = promise["figure"].rpartition(" ")[2]
     if bound in ("low", "high") and promise["threshold"] == 0:
-        way = (
-            f"the interval reaches past 0 ({format_signed(value)}); more tasks (eval.episodes) make it narrower, more "
-            "seeds (--seeds) say if the gain stays, a longer run (grpo.max_steps) makes it larger"
+        return (
+            f"the interval reaches past 0 ({format_signed(promise['value'])}): more tasks (eval.episodes) make it narrower, "
+            "a longer run (grpo.max_steps) makes the gain larger"
         )
-    elif promise["figure"].startswith("sft"):
-        way = "longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
-    else:
-        way = f"if the curve in {folder / 'report.html'} still rises, train longer (grpo.max_steps); see gradus docs when_not"
-    return [f"gradus doctor {shlex.quote(str(folder))} says what went wrong in training", f"{promise['text']}: {way}"]
+    if promise["figure"].startswith("sft"):
+        return "longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
+    return "if the curve in the report still rises, train longer (grpo.max_steps); see gradus docs when_not"
 
 
-def show_costs(console: Console, costs: Sequence[Mapping[str, Any]]) -> None:
-    """Time, tokens and money of each stage."""
-    table = Table(title="what it cost", box=None, pad_edge=False, title_justify="left")
-    table.add_column("stage")
-    for column in ("time", "episodes", "tokens", "money"):
-        table.add_column(column, justify="right")
-    for row in costs:
-        tokens = row.get("tokens") or (row.get("prompt_tokens") or 0) + (row.get("completion_tokens") or 0)
-        money = row.get("cost")
-        table.add_row(
-            row["stage"],
-            f"{row['seconds']:.0f} s",
-            f"{row['episodes']:,}" if row.get("episodes") else "",
-            f"{tokens:,}" if tokens else "",
-            "" if money is None else format_money(money),
-        )
-    table.add_row("all", f"{sum(row['seconds'] for row in costs):.0f} s", style="bold")
-    console.print(table)
+def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
+    """Time and money of a run, and of the stages that took longest."""
+    stages = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
+    parts = ", ".join(f"{row['stage']} {row['seconds']:.0f} s" for row in stages if row["seconds"] >= 0.5)
+    money = [row["cost"] for row in costs if row.get("cost") is not None]
+    spent = f"; {format_money(sum(money))}" if money else ""
+    return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}{spent}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
