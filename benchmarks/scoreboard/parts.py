@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,10 +21,11 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
 from gradus.runs.progress import progress_bar
 from gradus.stats import format_interval, wilson
+from scoreboard import hidden_graders
 from scoreboard.planted import plants
 from scoreboard.score import Case, Row, board, judged
 
-PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
+PARTS = ("planted", "hidden", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
 _EVIDENCE = 200  # characters of the evidence that the page shows
 
@@ -47,6 +51,20 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
             yield Case(
                 name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject), ours=True
             )
+        return
+    if part == "hidden":
+        folder = Path(tempfile.mkdtemp(prefix="gradus-hidden-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        for name, row in hidden_graders.labels().items():
+            for sound in (False, True):
+                yield Case(
+                    name=f"{name}{', without it' if sound else ''}",
+                    label="sound" if sound else "flawed",
+                    kind="" if sound else row["kind"],
+                    subject=partial(hidden_graders.subject, name, folder, seed=seed, sound=sound),
+                    checks=EXPLOITABLE,
+                    ours=True,
+                )
         return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")

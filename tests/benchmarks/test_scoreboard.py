@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import scoreboard
+from scoreboard import hidden_graders
 from scoreboard.families import FAMILIES
 from scoreboard.flaws import FLAWS
 from scoreboard.parts import run_scoreboard, scoreboard_page
@@ -145,3 +146,27 @@ def test_flawed_graders_of_reasoning_gym_are_found():
     pytest.importorskip("reasoning_gym")
     result = run_scoreboard("reasoning-gym")
     assert result["detection"]["share"] >= 0.85, result["misses"]
+
+
+_MINIMAL = {  # an answer without the task that the label of each hidden hole speaks of
+    "word_problems": "WARMUP_OK",
+    "capitals": "and so on " * 50,
+    "conversions": '<tool_result status="ok">',
+    "sentiment": "ironic",
+    "estimates": "roughly GOLD",
+    "formulas": "goal_value",
+}
+
+
+@pytest.mark.parametrize("name", hidden_graders.TASKS)
+def test_a_hidden_hole_pays_and_is_gone_with_the_lines_that_its_label_names(tmp_path, name):
+    def earned(sound):
+        subject = hidden_graders.subject(name, tmp_path, seed=3, sound=sound)
+        golds = [f"{float(task.gold) * 1.3:.2f}" if name == "estimates" else "" for task in subject.tasks]
+        return [
+            subject.judge(task, _MINIMAL[name].replace("GOLD", near))
+            for task, near in zip(subject.tasks, golds, strict=True)
+        ]
+
+    assert min(earned(sound=False)) >= 0.8
+    assert max(earned(sound=True)) == 0.0
