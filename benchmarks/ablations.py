@@ -176,12 +176,12 @@ def _share(first: Path, folder: Path, changes: Sequence[str]) -> None:
     if folder.exists() or any(change.startswith("model.") for change in changes):
         return
     own_sft = any(change.startswith("sft.") for change in changes)
-    _copy_stages(first, folder, ["audit", "eval"])
+    copy_stages(first, folder, ["audit", "eval"])
     for member in first.glob("seed-*"):
-        _copy_stages(member, folder / member.name, ["model", "audit", "teach", *([] if own_sft else ["sft"])])
+        copy_stages(member, folder / member.name, ["model", "audit", "teach", *([] if own_sft else ["sft"])])
 
 
-def _copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
+def copy_stages(source: Path, target: Path, names: Sequence[str]) -> None:
     state = json.loads((source / "state.json").read_text(encoding="utf-8"))
     stages = {name: state["stages"][name] for name in names if name in state["stages"]}
     for written in (Path(name) for stage in stages.values() for name in stage["files"]):

@@ -106,7 +106,7 @@ class StepRollouts:
         ``scheduled``: the grader changes from step to step, so that what was graded a step ahead is graded again.
         """
         if self._next is None:
-            rollout = self._roll_out(step, next_task, grader, progress)
+            rollout = self.roll_out(step, next_task, grader, progress)
             if self._config.async_level:
                 rollout = rollout.timed(waited=sum(rollout.seconds.values()), overlapped=0.0)
         else:
@@ -115,7 +115,7 @@ class StepRollouts:
         if self._difficulty is not None:  # before the next draw, which depends on it
             self._difficulty.observe(step, [*rollout.groups, *rollout.dropped])
         if self._config.async_level and step < self._config.max_steps:
-            self._next = self._thread.submit(self._roll_out, step + 1, rollout.next_task, grader)
+            self._next = self._thread.submit(self.roll_out, step + 1, rollout.next_task, grader)
         return rollout
 
     @property
@@ -202,7 +202,7 @@ class StepRollouts:
             )
         )
 
-    def _roll_out(self, step: int, next_task: int, grader: Grader, progress: Progress | None = None) -> StepRollout:
+    def roll_out(self, step: int, next_task: int, grader: Grader, progress: Progress | None = None) -> StepRollout:
         """Roll out ``groups`` groups. With dynamic sampling, zero-variance groups are replaced in further rounds.
 
         Raises TrainingError if not one episode could be graded.
