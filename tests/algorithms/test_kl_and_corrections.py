@@ -13,8 +13,6 @@ from gradus.algorithms import (
     average,
     entropy,
     kl_terms,
-    masked_weights,
-    truncated_weights,
 )
 
 V = 6
@@ -110,7 +108,7 @@ def test_corrections():
     trainer = torch.log(torch.tensor([[0.1, 0.9, 0.5, 0.2, 0.3]])).requires_grad_()
     sampler = torch.log(torch.tensor([[0.3, 0.3, 0.4, 0.2, 0.001]]))
     mask = torch.tensor([[True, True, True, True, False]])
-    capped, metrics = truncated_weights(trainer, sampler, mask)
+    capped, metrics = CORRECTIONS["truncate"](trainer, sampler, mask)
     assert capped[0].tolist() == pytest.approx([1 / 3, 2.0, 1.25, 1.0, 1.0])
     assert not capped.requires_grad
     assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
@@ -121,12 +119,31 @@ def test_corrections():
             "mismatch_kl": sum(r - 1 - math.log(r) for r in (1 / 3, 3, 1.25, 1)) / 4,
         }
     )
-    kept, metrics = masked_weights(trainer, sampler, mask)
+    kept, metrics = CORRECTIONS["mask"](trainer, sampler, mask)
     assert kept[0].tolist() == pytest.approx([0.0, 0.0, 1.25, 1.0, 1.0])
     assert float(metrics["mismatch_fraction"]) == 0.5
     for correct in CORRECTIONS.values():
         _, nothing = correct(trainer, sampler, torch.zeros_like(mask))
         assert set(map(float, nothing.values())) == {0.0}
+
+
+@pytest.mark.parametrize(("mode", "capped"), [("sequence_truncate", 3.0), ("sequence_mask", 0.0)])
+def test_a_correction_of_sequences_is_trls_formula(mode: str, capped: float):
+    """TRL 1.16: exp of the sum of differences over a completion, clipped at 3 from above, or 0 beyond it."""
+    rng = torch.Generator().manual_seed(0)
+    trainer, sampler = (torch.randn(6, 5, generator=rng, dtype=torch.float64) for _ in range(2))
+    mask = torch.rand(6, 5, generator=rng) < 0.7
+    mask[:, 0] = True
+    ratio = ((trainer - sampler) * mask).sum(-1, keepdim=True).exp()
+    assert 0 < int((ratio > 3).sum()) < 6
+    expected = torch.where(ratio > 3, capped, ratio).expand_as(mask)
+    rows, _ = CORRECTIONS[mode](trainer, sampler, mask)
+    assert torch.allclose(rows[mask], expected[mask], atol=1e-12)
+    names = torch.arange(6)[:, None].expand_as(mask)
+    packed, _ = CORRECTIONS[mode](
+        *(each.reshape(1, -1) for each in (trainer, sampler, mask)), sequences=names.reshape(1, -1)
+    )
+    assert torch.equal(packed.reshape(6, 5)[mask], rows[mask])
 
 
 def test_entropy_counts_impossible_tokens_as_zero_and_stays_differentiable():

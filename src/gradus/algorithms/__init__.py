@@ -16,7 +16,7 @@ from gradus.algorithms.advantages import (
     rewards_to_go,
     span_advantages,
 )
-from gradus.algorithms.corrections import CORRECTIONS, masked_weights, truncated_weights
+from gradus.algorithms.corrections import CORRECTIONS
 from gradus.algorithms.entropy import entropy
 from gradus.algorithms.kl import KL_ESTIMATORS, kl_terms
 from gradus.algorithms.losses import LOSSES, Average, LossResult, PolicyLoss, average, combine_metrics
@@ -52,12 +52,10 @@ __all__ = [
     "immediate_advantages",
     "is_registered_here",
     "kl_terms",
-    "masked_weights",
     "maxrl_advantages",
     "overlong_penalty",
     "register_algorithm",
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",
-    "truncated_weights",
 ]

@@ -119,9 +119,9 @@ class GrpoConfig(TrainerConfig):
         description="Largest difference of sampler and trainer log-probs that a run goes on with, nats; by default the dtype "
         "sets limits on the mean, the 99th percentile and the largest.",
     )
-    correction: Literal["truncate", "mask"] | None = Field(
+    correction: Literal["truncate", "mask", "sequence_truncate", "sequence_mask"] | None = Field(
         default=None,
-        description="Weigh tokens by trainer over sampler, for a sampler that is not this process, or async_level = 1.",
+        description="Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process, or async_level = 1.",
     )
     sampler: Literal["local", "http", "vllm"] = Field(
         default="local", description="What samples: this process, `gradus serve`, or vLLM."

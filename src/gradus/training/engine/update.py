@@ -316,7 +316,7 @@ class _Update:
         weights, mismatch = None, {}
         if config.correction is not None:
             # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
-            weights, figures = CORRECTIONS[config.correction](old, sampled, mask)
+            weights, figures = CORRECTIONS[config.correction](old, sampled, mask, sequences=batch.labels.row[None])
             mismatch = {
                 name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
             }
