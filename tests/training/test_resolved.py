@@ -42,6 +42,16 @@ def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None
         resolve(GrpoConfig(observations=0.1, max_turns=1), AT_END)
 
 
+def test_dapo_brings_dynamic_sampling_and_overlong_shaping_with_its_name() -> None:
+    resolved = resolve(GrpoConfig(algorithm="dapo", max_turns=2, sampling=SamplingConfig(max_new_tokens=50)), AT_END)
+    assert (resolved.config.dynamic_sampling, resolved.config.overlong_buffer) == (10, 20)
+    assert "dynamic_sampling 10 (algorithm dapo) · overlong_buffer 20 (algorithm dapo)" in resolved.text()
+    own = resolve(GrpoConfig(algorithm="dapo", dynamic_sampling=0, overlong_buffer=None), AT_END).config
+    assert (own.dynamic_sampling, own.overlong_buffer) == (0, None)
+    plain = resolve(GrpoConfig(algorithm="grpo"), AT_END).config
+    assert (plain.dynamic_sampling, plain.overlong_buffer) == (0, None)
+
+
 def test_the_entropy_bonus_falls_by_its_schedule() -> None:
     config = GrpoConfig(max_steps=4, entropy_coef=0.4, entropy_schedule="linear")
     assert [config.at_step(step).entropy_coef for step in (1, 2, 4)] == pytest.approx([0.4, 0.3, 0.1])

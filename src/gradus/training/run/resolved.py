@@ -10,7 +10,7 @@ from gradus.core import ConfigError, Grader
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import CreditRule
 
-_SHOWN = ("algorithm", "credit", "scale", "clip_low", "clip_high")
+_SHOWN = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ResolvedConfig:
     def text(self) -> str:
         """What makes the objective, in one line, and what else was set."""
         values = self.config.model_dump(mode="json")
-        shown = [f"{name} {values[name]} ({self.sources[name]})" for name in _SHOWN if values[name] is not None]
+        shown = [f"{name} {values[name]} ({self.sources[name]})" for name in _SHOWN if values[name]]
         return " · ".join(shown)
 
 
@@ -58,7 +58,11 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
     own: dict[str, Any] = {"credit": named.credit or by_grader, "scale": named.scale}
     if named.clip is not None:
         own |= {"clip_low": named.clip[0], "clip_high": named.clip[1]}
-    filled = {name: value for name, value in own.items() if getattr(config, name) is None}
+    if named.dynamic_sampling and "dynamic_sampling" not in config.model_fields_set:
+        own["dynamic_sampling"] = named.dynamic_sampling
+    if named.overlong_share and "overlong_buffer" not in config.model_fields_set:
+        own["overlong_buffer"] = max(1, int(named.overlong_share * config.longest_episode))
+    filled = {name: value for name, value in own.items() if not getattr(config, name)}
     origin = dict.fromkeys(filled, f"algorithm {config.algorithm}")
     if "credit" in filled and named.credit is None:
         origin["credit"] = f"grader {grader.name}"
