@@ -1,6 +1,6 @@
 """What matters, one setting at a time: each row is a `gradus run` over several training seeds, held against the first with `gradus compare`.
 
-    python benchmarks/ablations.py legs --out runs/ablations --page docs/results/ablations.md
+    python benchmarks/ablations.py legs --out runs/ablations --page docs/log/ablations.md
 
 The recipes are examples/higher_lower.toml and those in benchmarks/ablations. What a row has in common with the first, the teacher's episodes
 and mostly SFT, is copied from there: the same settings and seeds would make the same files. The page is written after every row, and
