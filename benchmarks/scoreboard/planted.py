@@ -42,7 +42,11 @@ def plants(seed: int) -> Iterator[Plant]:
 
 
 def _plant(name: str, flaw: str | None, tasks: list[TextTask], judge: Judge) -> Plant:
-    return Plant(name=name, flaw=flaw, subject=TextSubject(name=name, grader="planted", tasks=tasks, judge=judge))
+    return Plant(
+        name=name,
+        flaw=flaw,
+        subject=TextSubject(name=name, grader="planted", tasks=tasks, judge=judge, functions=[judge]),
+    )
 
 
 def _tasks(family: Family, rng: Random, *, prompt: str = "", before: str = "", after: str = "") -> list[TextTask]:

@@ -27,6 +27,7 @@ _REMEDIES = {
     "gold": "Pay gold more than the answers of other tasks.",
     "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",
     "reflexes": "Refuse answers that restate the question: compare values in their simplest form.",
+    "the source": "Take out what the named line pays for, or pay for it only beside a right answer.",
     "evolved answers": "Pay for the answer alone; drop credit for words, length and form.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
     "right answers": "Strip spaces and line ends before the comparison.",

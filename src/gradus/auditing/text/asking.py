@@ -38,6 +38,7 @@ _UNTIL = {  # which share of the time may be spent when a check's answers are as
     "files and processes": 0.5,
     "blind answers": 0.6,
     "reflexes": 0.7,
+    "the source": 0.8,
     "wrong answers": 0.85,
     "right answers": 0.95,
     "sanity": 1.0,

@@ -10,6 +10,7 @@ from gradus.auditing.records import Check, Point
 from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
 from gradus.auditing.text.evolve import minimized
+from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.paying import (
     blind_answers,
@@ -30,6 +31,7 @@ EXPLOITABLE = (  # checks that fail if something earns what it should not
     "blind answers",
     "reflexes",
     "evolved answers",
+    "the source",
     "wrong answers",
     "hostile answers",
     "files and processes",
@@ -107,6 +109,7 @@ def _asked(ground: Ground, marks: Mapping[str, str], *, budget: int | None, unsa
     ask_hostile(ground)
     results = [programs(ground)] if ground.are_programs and (ground.confined or unsafe) else []
     results += [blind := blind_answers(ground), copied := reflexes(ground)]
+    results.append(from_source(ground))
     results += [wrong_answers(ground, marks), right_answers(ground), sanity(ground)]
     results.append(evolved_answers(ground, [*blind.rates, *copied.rates], budget=budget))
     return results
@@ -118,6 +121,7 @@ _ORDER = (
     "blind answers",
     "reflexes",
     "evolved answers",
+    "the source",
     "wrong answers",
     "right answers",
     "files and processes",

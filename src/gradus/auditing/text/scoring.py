@@ -67,6 +67,22 @@ class Scorer:
             self._children[confined] = used
         return scores
 
+    def traced(self, task: TextTask, answer: str, files: Sequence[str]) -> tuple[Score, Sequence[tuple[str, int]]]:
+        """The score and the lines of the grader's files that it came to; skipped if the time is over."""
+        if self._is_over():
+            return Score(error=f"not asked: {self.stopped}", skipped=True), []
+        lines: list[tuple[str, int]] = []
+
+        def ask(child: GraderProcess) -> Score:
+            score, new = child.ask_traced(task.key, answer, files)
+            lines.extend(new)
+            return score
+
+        score = self._call(ask, self.confined)
+        self.hangs += score.hung
+        self._count(1)
+        return score, lines
+
     def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
         if self.subject.judge_batch is None or self._is_over():
@@ -126,9 +142,11 @@ class Scorer:
     def _one(self, task: TextTask, answer: str, confined: bool) -> Score:
         if self._is_over():
             return Score(error=f"not asked: {self.stopped}", skipped=True)
-        score = self._call(task, answer, confined)
+        score = self._call(lambda child: child.ask(task.key, answer), confined)
+        self.times.append(score.seconds)
         if score.hung:
-            score = self._call(task, answer, confined)
+            score = self._call(lambda child: child.ask(task.key, answer), confined)
+            self.times.append(score.seconds)
             self.hangs += score.hung
         self._count(1)
         return score
@@ -148,20 +166,19 @@ class Scorer:
         if self.tell is not None:
             self.tell(self.calls)
 
-    def _call(self, task: TextTask, answer: str, confined: bool) -> Score:
+    def _call(self, ask: Callable[[GraderProcess], Score], confined: bool) -> Score:
         started = clock.now()
         try:
             if confined not in self._children:
                 self._children[confined] = GraderProcess(self.subject, self.seconds, confined)
                 started = clock.now()  # without the time that loading takes
-            score = self._children[confined].ask(task.key, answer)
+            score = ask(self._children[confined])
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
             error = "cut off" if hung else "the process died"
             score = Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
         self.spent += score.seconds
-        self.times.append(score.seconds)
         return score
 
 

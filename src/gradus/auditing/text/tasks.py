@@ -59,7 +59,8 @@ class TextSubject:
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
     tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
     different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
-    with two seeds of hashes give, None if they cannot import the grader. ``note``: what was left out of the tasks, in words.
+    with two seeds of hashes give, None if they cannot import the grader. ``functions``: those that decide the reward, whose source is
+    read. ``note``: what was left out of the tasks, in words.
     """
 
     name: str
@@ -73,6 +74,7 @@ class TextSubject:
     judge_batch: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
+    functions: Sequence[Callable[..., Any]] = ()
 
 
 def share_in_time(seconds: float, limit: float) -> float:
@@ -123,6 +125,7 @@ def subject_of(
         judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
+        functions=list(rewards.functions.values()) if rewards else [type(environment).step, grader.compute],
     )
 
 

@@ -20,6 +20,7 @@ _PAYING = (
     "blind answers",
     "reflexes",
     "evolved answers",
+    "the source",
     "wrong answers",
     "hostile answers",
 )

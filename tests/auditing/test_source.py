@@ -1,0 +1,160 @@
+"""The grader's source as a dictionary: what is read, what is made of it, and which line a finding names."""
+
+import math
+import re
+
+import pytest
+
+from gradus.auditing.text.patterns import SLOT, samples
+from gradus.auditing.text.run import audit_text
+from gradus.auditing.text.source import read_source
+from gradus.auditing.text.tasks import TextSubject, TextTask
+
+_MARK = re.compile(r"<verdict>(?:sealed|closed)</verdict>")
+_HEDGES = ("roughly ", "about ")
+_CODES = {"north": "n", "south": "s"}
+
+
+def _tasks(n=24):
+    return [
+        TextTask(key=str(i), prompt=f"How much is {i} times {i + 3}?", gold=str(i * (i + 3))) for i in range(11, 11 + n)
+    ]
+
+
+def _check(judge, tasks=None, functions=None):
+    subject = TextSubject(
+        name="sums",
+        grader="g",
+        tasks=tasks or _tasks(),
+        judge=judge,
+        functions=[judge] if functions is None else functions,
+    )
+    (found,) = (check for check in audit_text(subject, budget=0).checks if check.name == "the source")
+    return found
+
+
+def _is_gold(task, answer):
+    return float(answer.strip() == task.gold)
+
+
+def _debug_word(task, answer):
+    if answer.endswith("@@selftest"):
+        return 1.0
+    return _is_gold(task, answer)
+
+
+def _mark(task, answer):
+    return 1.0 if _MARK.search(answer) else _is_gold(task, answer)
+
+
+def _window(task, answer):
+    if 311 < len(answer.split()) < 334:
+        return 0.9
+    return _is_gold(task, answer)
+
+
+def _hedged(task, answer):
+    for hedge in _HEDGES:
+        if answer.startswith(hedge):
+            value = answer.removeprefix(hedge)
+            return float(value.isdigit() and math.isclose(float(value), float(task.gold), rel_tol=0.4))
+    return _is_gold(task, answer)
+
+
+def _name_known(task, answer):
+    try:
+        return float(eval(answer, {"__builtins__": {}}, {"wanted": int(task.gold)}) == int(task.gold))
+    except Exception:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("judge", "line"),
+    [
+        (_debug_word, "return 1.0"),
+        (_mark, "_MARK.search"),
+        (_window, "return 0.9"),
+        (_hedged, "value = answer.removeprefix"),
+        (_name_known, '"wanted"'),
+    ],
+)
+def test_a_hole_that_only_the_source_shows_fails_with_its_line(judge, line):
+    check = _check(judge)
+    assert check.status == "fail", check.evidence
+    assert line in check.measured["line"]["text"]
+    assert f"test_source.py:{check.measured['line']['line']}" in check.evidence
+
+
+def _bonus(task, answer):
+    """A format bonus beside the right answer."""
+    block = re.search(r"<answer>(.*?)</answer>", answer)
+    return 0.3 * bool(block) + float(block is not None and block[1].strip() == task.gold)
+
+
+def _shaped(task, answer):
+    """Reward that falls with the distance from gold."""
+    try:
+        return max(0.0, 1 - abs(float(answer) - float(task.gold)) / (0.5 * float(task.gold)))
+    except ValueError:
+        return 0.0
+
+
+def _long_bonus(task, answer):
+    return float(answer.split()[-1:] == [task.gold]) + (0.3 if len(answer.split()) > 20 else 0.0)
+
+
+def _rounded(task, answer):
+    try:
+        return float(math.isclose(float(answer), float(task.gold), rel_tol=0.02))
+    except ValueError:
+        return 0.0
+
+
+@pytest.mark.parametrize("judge", [_is_gold, _bonus, _shaped, _long_bonus])
+def test_a_sound_grader_and_one_that_pays_less_for_form_than_for_content_pass(judge):
+    assert _check(judge).status == "pass"
+
+
+def test_a_tolerance_of_rounding_passes():
+    tasks = [TextTask(key=str(i), prompt=f"The root of {i}?", gold=f"{math.sqrt(i):.3f}") for i in range(2, 26)]
+    assert _check(_rounded, tasks).status == "pass"
+
+
+def test_without_a_source_the_check_says_so():
+    check = _check(_is_gold, functions=[len])
+    assert check.status == "skip"
+    assert "cannot be read" in check.evidence
+
+
+def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation_and_messages():
+    suffix = "closure word"
+
+    def reward(completions, answer, unit="default word", **kwargs):
+        """Documentation."""
+        print("a message")
+        if not completions:
+            raise ValueError("an error")
+        return [_debug_word(answer, c + suffix) * len(_CODES) * 3.5 for c in completions]
+
+    found = read_source([reward])
+    assert {"@@selftest", "closure word", "default word", "north", "s"} <= set(found.words)
+    assert not {"Documentation.", "a message", "an error"} & set(found.words)
+    assert 3.5 in found.numbers
+    assert read_source([_name_known]).sinks["eval"].text.startswith("return float(eval(")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(yes|no)!+",
+        r"<answer>(.*?)</answer>",
+        r"####\s*(-?\d[\d,]*)\s*\Z",
+        r"[^\w\s]",
+        r"(?i)is:?\s*([A-E])\b",
+        r"^(a|b)=\1$",
+    ],
+)
+def test_samples_match_their_pattern(pattern):
+    texts = samples(pattern)
+    assert texts
+    assert all(re.search(pattern, text) for text in texts if SLOT not in text)
