@@ -23,7 +23,7 @@ from gradus.core.records import ToolCall
 from gradus.interop.serving import chat as terminal
 from gradus.interop.serving.answers import Reply, chat_choice
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.conversation import conversation_ids, renderer_of
+from gradus.interop.serving.conversation import conversation_ids, tool_renderer
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import ChatRequest
 from gradus.policies.local.loading import LoadedModel
@@ -148,7 +148,7 @@ def test_a_stop_string_ends_the_text_wherever_tokens_cut_it(stop: str) -> None:
 def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     """The server carried it out, and hid that the answer was cut."""
     loaded = loaded_with(OPENED, tool_calls="json")
-    read = renderer_of(loaded, TOOLS).read
+    read = tool_renderer(loaded, TOOLS).read
     asked = ChatRequest(model="x", messages=ASKED, tools=TOOLS)
     reply, _ = said(loaded, loaded.tokenizer.encode(f"I could\n{CALL}", add_special_tokens=False), "length", read=read)
     choice = chat_choice(asked, reply)

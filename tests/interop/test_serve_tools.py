@@ -14,7 +14,7 @@ from gradus.core import Message, ToolCall
 from gradus.core.calls import write_calls
 from gradus.interop.serving.answers import Piece, Reply, chat_choice, chunk_choice
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.conversation import conversation_ids, renderer_of
+from gradus.interop.serving.conversation import conversation_ids, tool_renderer
 from gradus.interop.serving.generation import Generation
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -80,7 +80,7 @@ def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel) -> None
             generation=generation,
             arrived=asyncio.Queue(),
             tokenizer=loaded.tokenizer,
-            read=renderer_of(loaded, TOOLS).read,
+            read=tool_renderer(loaded, TOOLS).read,
         )
         made.text, made.finish_reason = text, "stop"
         return made
@@ -107,7 +107,7 @@ def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, l
 
     def calls(parallel: bool | None) -> list[Any]:
         asked = ChatRequest(model="tiny", messages=history(), tools=TOOLS, parallel_tool_calls=parallel)
-        read = renderer_of(loaded, TOOLS).read
+        read = tool_renderer(loaded, TOOLS).read
         reply = Reply(generation=generation, arrived=asyncio.Queue(), tokenizer=loaded.tokenizer, read=read)
         reply.text, reply.finish_reason = two, "stop"
         if streamed:

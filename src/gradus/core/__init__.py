@@ -25,6 +25,7 @@ from gradus.core.protocols import (
 )
 from gradus.core.records import (
     Action,
+    Asked,
     Episode,
     Failure,
     Group,
@@ -59,6 +60,7 @@ from gradus.core.values import whole_characters
 
 __all__ = [
     "Action",
+    "Asked",
     "AuditHints",
     "ChatOptions",
     "Condition",

@@ -79,14 +79,30 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A call of a foreign agent, beside its messages: what it offers, and limits on the answer.
+
+    ``tools``: as JSON schemas. ``after``: the turn whose prompt and answer the messages of a restart begin with, the first ``known`` of
+    them; None if there is no such turn. ``seed`` is one more key of the randomness, for members of a group must differ.
+    """
+
+    tools: tuple[Mapping[str, Any], ...] = ()
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    seed: int | None = None
+    after: int | None = None
+    known: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """One thing that an environment shows.
 
     ``text`` is what a language model reads; ``messages`` are the same as messages with roles, for environments with tools;
-    without any, ``text`` is one message of the user. ``data`` is the same in structured form (JSON values only, public: no hidden
+    without any, ``text`` is one message of the user. A system message in front takes the place of the system prompt. ``data`` is the same in structured form (JSON values only, public: no hidden
     state), for scripted policies, graders and people. ``reward`` is the environment's own reward for the action just taken,
     None after a reset or if it has none. ``restart`` says that the policy must not see its earlier turns again: the
-    prompt starts anew with the system prompt and this text.
+    prompt starts anew with the system prompt and this text. ``asked``: a foreign agent asks.
 
     The last five fields say what became of the action just taken: whether it was valid, what was wrong, its spans, the typed
     action that was understood, and the calls of tools in it.
@@ -99,6 +115,7 @@ class Observation:
     terminated: bool = False
     truncated: bool = False
     restart: bool = False
+    asked: Asked | None = None
     action_valid: bool = True
     action_error: str | None = None
     action_spans: tuple[Span, ...] = ()
@@ -152,7 +169,8 @@ class Failure:
 class Action:
     """A policy's answer. ``failure`` set means that this row could not act; its episode ends, the others go on.
 
-    ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None. ``message`` is the answer with
+    ``stop`` is ``TOKEN_LIMIT`` if the answer was cut by a budget before its stop token, else None. ``at_stop``: a stop string that was
+    asked for ended it; the text goes up to there, the tokens hold it. ``message`` is the answer with
     its calls as the policy read them in its model's own form, if the episode has tools; without it the text is read.
     """
 
@@ -161,6 +179,7 @@ class Action:
     tokens: TurnTokens | None = None
     usage: Usage | None = None
     stop: StopReason | None = None
+    at_stop: bool = False
     failure: Failure | None = None
 
 
@@ -195,6 +214,7 @@ class Turn:
     cut: bool = False  # the answer was cut by a token budget
     messages: tuple[Message, ...] = ()  # the observation as messages, if it came as such
     calls: tuple[ToolCall, ...] = ()  # of the action, as the environment took them
+    asked: Asked | None = None  # of a foreign agent's call
     expert_action: str | None = None  # what the teacher would have answered here; SFT learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None

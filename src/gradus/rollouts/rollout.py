@@ -154,7 +154,7 @@ def _open(
 
 def _check_equal_starts(members: Sequence[UnderWay]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
-    alive = [row for row in members if row.stop is None]
+    alive = [row for row in members if row.stop is None and not row.foreign]
     for row in alive[1:]:
         if (differing := unequal_starts(alive[0].shown(), row.shown())) is not None:
             raise EnvironmentFault(
@@ -191,8 +191,7 @@ def _run_rows(
                 for index, action in zip(waiting, actions, strict=True):
                     if rows[index].acts(action):
                         taken[index] = action
-                        told = action.text if action.message is None else action.message
-                        stepper.begin(index, partial(rows[index].environment.step, told))
+                        stepper.begin(index, partial(rows[index].environment.step, rows[index].told(action)))
             waiting = []
             for index, seen, error in stepper.collect():
                 rows[index].take(taken.pop(index), seen, error, limit)

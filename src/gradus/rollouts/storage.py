@@ -18,6 +18,7 @@ from types import NoneType
 from typing import IO, Any, TypeVar
 
 from gradus.core import (
+    Asked,
     Episode,
     Failure,
     Message,
@@ -124,8 +125,15 @@ def decode(data: Mapping[str, Any]) -> Episode:
         final["action_spans"] = _spans(final.get("action_spans", ()))
         final["action_calls"] = _calls(final.get("action_calls", ()))
         final["messages"] = _messages(final.get("messages", ()))
+        final["asked"] = _asked(final.get("asked"))
         values["final"] = _made(Observation, final)
     return _made(Episode, values)
+
+
+def _asked(data: Mapping[str, Any] | None) -> Asked | None:
+    if data is None:
+        return None
+    return _made(Asked, {**data, "tools": tuple(data.get("tools", ())), "stop": tuple(data.get("stop", ()))})
 
 
 def _turn(data: Mapping[str, Any]) -> Turn:
@@ -133,6 +141,7 @@ def _turn(data: Mapping[str, Any]) -> Turn:
     values["spans"] = _spans(values.get("spans", ()))
     values["calls"] = _calls(values.get("calls", ()))
     values["messages"] = _messages(values.get("messages", ()))
+    values["asked"] = _asked(values.get("asked"))
     if values.get("tokens") is not None:
         tokens = dict(values["tokens"])
         for name in ("context_ids", "action_ids", "logprobs"):

@@ -91,6 +91,17 @@ class UnderWay:
         self.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
         return False
 
+    @property
+    def foreign(self) -> bool:
+        """Say whether somebody's agent stands behind the environment."""
+        return bool(getattr(self.environment, "foreign", False))
+
+    def told(self, action: Action) -> Any:
+        """Return what the environment is told of an answer."""
+        if self.foreign:
+            return action
+        return action.text if action.message is None else action.message
+
     def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
         """Write down the turn that an answer made, and whether the episode goes on."""
         seen = self.observation
@@ -159,6 +170,7 @@ class UnderWay:
             cut=action.stop is StopReason.TOKEN_LIMIT,
             messages=seen.messages,
             calls=after.action_calls if after else (),
+            asked=seen.asked,
             tokens=action.tokens,
             usage=action.usage,
         )

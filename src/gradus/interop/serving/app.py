@@ -26,7 +26,7 @@ from gradus.core import ConfigError, ContextLengthError, child_seed
 from gradus.core.servers import LOOPBACK
 from gradus.interop.guard import Guard
 from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
-from gradus.interop.serving.conversation import conversation_ids, renderer_of
+from gradus.interop.serving.conversation import conversation_ids, tool_renderer
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
@@ -210,5 +210,5 @@ class _Server:
             tokenizer=self.loaded.tokenizer,
             renderer=self.loaded.renderer if isinstance(asked, ChatRequest) else None,
             stops=asked.stops,
-            read=renderer_of(self.loaded, tools).read if tools else None,
+            read=tool_renderer(self.loaded, tools).read if tools else None,
         )

@@ -6,13 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
-from gradus.core import ConfigError, Message, ToolCall
-from gradus.core.calls import write_calls
+from gradus.core import ConfigError, Message, PolicyError, ToolCall
 from gradus.interop.serving.openai_schema import ApiError
+from gradus.policies.local.conversation import prompt_ids
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 
@@ -21,49 +18,26 @@ def conversation_ids(
 ) -> list[int]:
     """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
 
-    System, user and assistant in turn are put together by the renderer, which is what rollouts and training do; any other order
-    is left to the chat template. Raises ApiError for what neither can render.
+    Raises ApiError for what cannot be read or rendered.
     """
-    if tools or any(message.get("role") == "tool" or message.get("tool_calls") for message in messages):
-        return _with_tools(loaded, messages, tools)
-    said = [(_role(message), _content(message)) for message in messages]
-    if said[0][0] != "system" and loaded.settings.system_prompt:
-        said.insert(0, ("system", loaded.settings.system_prompt))  # what the model was trained with
-    system = said[0][1] if said[0][0] == "system" else ""
-    turns = said[1:] if said[0][0] == "system" else said
-    roles = [role for role, _ in turns]
-    if roles != [("user", "assistant")[place % 2] for place in range(len(roles))] or len(roles) % 2 == 0:
-        return _by_template(loaded, said)
-    renderer = loaded.renderer
-    ids = list(renderer.first(system, turns[0][1], cached=False))
-    for (_, answer), (_, question) in zip(turns[1::2], turns[2::2], strict=True):
-        ids += [*_answered(renderer, answer), *renderer.following(question, cached=False)]
-    return ids
+    said = read_messages(messages)
+    called = any(message.role == "tool" or message.calls for message in said)
+    renderer = tool_renderer(loaded, tools) if tools or called else loaded.renderer
+    try:
+        return list(prompt_ids(renderer, loaded.settings.system_prompt, said, cached=False))
+    except PolicyError as error:
+        raise ApiError(f"messages: {error}", param="messages") from error
 
 
 def following_ids(loaded: LoadedModel, said: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
     """Ids between the stop token of the last answer and where the model speaks again, behind what the user said."""
-    if not tools:
-        return list(loaded.renderer.following(said, cached=False))
-    return _heard(renderer_of(loaded, tools), "", [Message(role="user", content=said)], True)
+    renderer = loaded.renderer.for_tools(tools)
+    return list(prompt_ids(renderer, "", [Message(role="user", content=said)], later=True, cached=False))
 
 
-def _answered(renderer: ChatRenderer | ToolRenderer, text: str, calls: Sequence[ToolCall] = ()) -> tuple[int, ...]:
-    """Ids of an earlier answer, as training has them. A reply's text begins with what the model said in front of its answer."""
-    chat = renderer.chat if isinstance(renderer, ToolRenderer) else renderer
-    text = text.removeprefix(chat.lead)
-    if calls:
-        text = f"{text}\n{write_calls(calls)}".strip()
-    return renderer.encode_answer(text, [call.id for call in calls], cached=False)
-
-
-def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
+def tool_renderer(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
     """Returns what renders and reads calls of these tools. Raises ApiError for what cannot be a tool, or not with this chat template."""
-    for tool in tools:
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if tool.get("type") != "function" or not isinstance(name, str) or not name:
-            raise ApiError('tools: expected {"type": "function", "function": {"name": ...}}', param="tools")
+    check_tools(tools)
     try:
         renderer = loaded.renderer.for_tools(tools)
     except ConfigError as error:
@@ -73,33 +47,22 @@ def renderer_of(loaded: LoadedModel, tools: Sequence[Mapping[str, Any]]) -> Tool
     return renderer
 
 
-def _with_tools(
-    loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-) -> list[int]:
-    """A conversation in which tools may be called, put together from the pieces that a policy is trained on."""
-    renderer = renderer_of(loaded, tools)
+def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ApiError for what cannot be a tool."""
+    for tool in tools:
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if tool.get("type") != "function" or not isinstance(name, str) or not name:
+            raise ApiError('tools: expected {"type": "function", "function": {"name": ...}}', param="tools")
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages of the protocol as ours. Raises ApiError for what cannot be one, and for a conversation that ends with the assistant."""
     names = _names(messages)
     said = [_message(message, names) for message in messages]
-    system = said.pop(0).content if said[0].role == "system" else loaded.settings.system_prompt
-    if not said or said[-1].role == "assistant":
+    if said[-1].role not in ("user", "tool"):
         raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
-    ids: list[int] = []
-    pending: list[Message] = []
-    for message in said:
-        if message.role != "assistant":
-            pending.append(message)
-            continue
-        ids += _heard(renderer, system, pending, bool(ids))
-        pending = []
-        ids += _answered(renderer, message.content, message.calls)
-    return ids + _heard(renderer, system, pending, bool(ids))
-
-
-def _heard(renderer: ToolRenderer, system: str, messages: Sequence[Message], later: bool) -> list[int]:
-    try:
-        return list(renderer.following(messages) if later else renderer.first(system, messages))
-    except TemplateError as error:
-        raise ApiError(f"the chat template cannot render these messages: {error}", param="messages") from error
+    return said
 
 
 def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -154,12 +117,3 @@ def _content(message: Mapping[str, Any]) -> str:
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
         return "".join(str(part.get("text", "")) for part in content)
     raise ApiError("messages: content must be text, or a list of text parts", param="messages", code="invalid_value")
-
-
-def _by_template(loaded: LoadedModel, said: Sequence[tuple[str, str]]) -> list[int]:
-    if loaded.tokenizer.chat_template is None:
-        raise ApiError("this model has no chat template: give system, user and assistant in turn", param="messages")
-    try:
-        return loaded.renderer.conversation([{"role": role, "content": text} for role, text in said])
-    except TemplateError as error:
-        raise ApiError(f"the chat template cannot render these messages: {error}", param="messages") from error

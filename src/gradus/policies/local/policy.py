@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,22 +13,25 @@ import torch
 
 from gradus.core import (
     Action,
+    Asked,
     ConfigError,
     ContextLengthError,
     EpisodeStart,
     Failure,
+    Observation,
     PolicyError,
     Request,
     StopReason,
     TurnTokens,
     Usage,
 )
+from gradus.policies.local.conversation import Conversation
 from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import Grammar, WordGrammar
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.masks import cache_plan
-from gradus.policies.local.renderers import answer_message
+from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 
 
@@ -105,12 +109,9 @@ class _Row:
     """What a session knows of one episode."""
 
     start: EpisodeStart
+    said: Conversation = field(default_factory=Conversation)
     turn: int = 0
-    length: int = 0  # tokens in the cache
-    opened: bool = False  # it has a training sequence to extend
-    cut: bool = False  # its last answer lacks a stop token
-    unread: tuple[int, ...] = ()  # sampled, but not yet in the cache
-    read: list[int] = field(default_factory=list[int])  # what the cache would hold: rows may come to take turns in it
+    read: list[int] = field(default_factory=list[int])  # what its place in the cache holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +122,7 @@ class _Reading:
     prompt: Prompt
     context: tuple[int, ...]
     restart: bool
+    asked: Asked
 
 
 class LocalSession:
@@ -199,7 +201,7 @@ class LocalSession:
                 continue
             try:
                 readings.append((place, self._reading(request)))
-            except ContextLengthError as error:
+            except (ContextLengthError, PolicyError) as error:  # a chat template may refuse a foreign agent's messages
                 failure = Failure(stage="act", type=type(error).__name__, message=str(error))
                 actions[place] = Action(failure=failure)
         return readings
@@ -232,23 +234,19 @@ class LocalSession:
 
     def _reading(self, request: Request) -> _Reading:
         """What a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
-        row = self._rows[request.row]
-        renderer = self._policy.loaded.renderer.for_tools(row.start.tools)
-        restart = request.observation.restart or not row.opened
-        if restart:
-            context = renderer.first(row.start.system_prompt, request.observation.shown)
-            past, new = 0, context
-        else:
-            context = renderer.following(request.observation.shown)
-            # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
-            context = (renderer.stop_id, *context) if row.cut else context
-            past, new = row.length, (*row.unread, *context)
-            if self._takes_turns:
-                past, new = 0, (*row.read, *new)
-        budget = self._budget(past + len(new))
-        uniforms = turn_uniforms(row.start.key, row.turn, self._policy.sampling.max_new_tokens)
-        prompt = Prompt(row=request.row, past=past, new=new, uniforms=uniforms, budget=budget)
-        return _Reading(row=row, prompt=prompt, context=context, restart=restart)
+        row, seen = self._rows[request.row], request.observation
+        asked = seen.asked or Asked(tools=row.start.tools)
+        loaded, sampling = self._policy.loaded, self._policy.sampling
+        renderer = loaded.renderer.for_tools(asked.tools)
+        context, restart = row.said.context(renderer, row.start.system_prompt, seen, limit=loaded.context)
+        whole = context if restart else (*row.said.ids, *context)
+        past = 0 if self._takes_turns else len(row.read) if not restart else _shared(row.read, whole, seen)
+        budget = self._budget(len(whole))
+        budget = min(budget, asked.max_tokens or budget)
+        key = row.start.key if asked.seed is None else (*row.start.key, "asked", asked.seed)
+        uniforms = turn_uniforms(key, row.turn, sampling.max_new_tokens)
+        prompt = Prompt(row=request.row, past=past, new=tuple(whole[past:]), uniforms=uniforms, budget=budget)
+        return _Reading(row=row, prompt=prompt, context=context, restart=restart, asked=asked)
 
     def _budget(self, length: int) -> int:
         """Tokens that may be sampled behind a prompt of ``length``: the configured number, or what the context leaves."""
@@ -264,27 +262,47 @@ class LocalSession:
 
     def _finish(self, reading: _Reading, answer: Answer) -> Action:
         """Book what was sampled and say it in the words of the domain."""
-        row, prompt = reading.row, reading.prompt
+        row, prompt, renderer = reading.row, reading.prompt, self._policy.loaded.renderer
         row.turn += 1
-        row.opened, row.cut = True, not answer.stopped
-        row.length = prompt.past + len(prompt.new) + len(answer.ids) - 1
-        row.unread = (answer.ids[-1],)
-        row.read[prompt.past :] = (*prompt.new, *answer.ids[:-1])
         if not all(map(math.isfinite, answer.logprobs)):
             message = "the model's logits are not finite, so nothing can be drawn; its weights have probably diverged"
             return Action(failure=Failure(stage="act", type="PolicyError", message=message))
+        text = renderer.decode(answer.ids)
+        places = [place for stop in reading.asked.stop if (place := text.find(stop)) >= 0]
+        text, at_stop = text[: min(places, default=len(text))], bool(places)
+        count = _spelled(reading.asked.stop, renderer, answer.ids) if at_stop else len(answer.ids)
+        ids = tuple(answer.ids[:count])
+        row.read[prompt.past :] = (*prompt.new, *ids[:-1])
+        row.said.add(reading.context, ids, restart=reading.restart, cut=at_stop or not answer.stopped)
         tokens = TurnTokens(
             context_ids=reading.context,
-            action_ids=tuple(answer.ids),
-            logprobs=tuple(answer.logprobs),
+            action_ids=ids,
+            logprobs=tuple(answer.logprobs[:count]),
             restart=reading.restart,
-            legal=None if answer.legal is None else tuple(answer.legal),
+            legal=None if answer.legal is None else tuple(answer.legal[:count]),
         )
-        text = self._policy.loaded.renderer.decode(answer.ids)
         return Action(
             text=text,
-            message=answer_message(self._policy.loaded.renderer, row.start.tools, text),
+            message=answer_message(renderer, reading.asked.tools, text),
             tokens=tokens,
-            usage=Usage(prompt_tokens=prompt.past + len(prompt.new), completion_tokens=len(answer.ids)),
-            stop=None if answer.stopped else StopReason.TOKEN_LIMIT,
+            usage=Usage(prompt_tokens=prompt.past + len(prompt.new), completion_tokens=count),
+            stop=None if answer.stopped or at_stop else StopReason.TOKEN_LIMIT,
+            at_stop=at_stop,
         )
+
+
+def _shared(read: Sequence[int], whole: Sequence[int], seen: Observation) -> int:
+    """How much of a new prompt the row's place in the cache holds already. The environment's own restarts are read from the beginning."""
+    if seen.asked is None:
+        return 0
+    pairs = zip(read, whole[:-1], strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(read), len(whole) - 1))
+
+
+def _spelled(stops: Sequence[str], renderer: ChatRenderer, ids: Sequence[int]) -> int:
+    """How many tokens of an answer it takes to spell a stop string that it holds."""
+
+    def holds(count: int) -> bool:
+        return any(stop in renderer.decode(ids[:count]) for stop in stops)
+
+    return bisect_left(range(len(ids)), True, key=holds)

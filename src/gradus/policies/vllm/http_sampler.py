@@ -18,6 +18,7 @@ import openai
 
 from gradus.core import (
     Action,
+    Asked,
     ConfigError,
     ContextLengthError,
     EpisodeStart,
@@ -30,6 +31,7 @@ from gradus.core import (
     child_seed,
 )
 from gradus.core.servers import is_loopback
+from gradus.policies.local.conversation import Conversation
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -74,7 +76,7 @@ class HttpSampler:
         self._client = openai.OpenAI(
             api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
         )
-        self._context = _context_of(self._base, model, api_key)
+        self.context = _context_of(self._base, model, api_key)
         self._sleeps = sleeps
         if sleeps:
             self._wake("weights", "kv_cache")
@@ -139,16 +141,16 @@ class HttpSampler:
     def room(self, length: int) -> int:
         """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""
         wanted = self.sampling.max_new_tokens
-        if self._context is None:
+        if self.context is None:
             return wanted
-        if length >= self._context:
+        if length >= self.context:
             raise ContextLengthError(
-                f"the prompt has {length} tokens, but the server's context holds {self._context} and the answer needs at least "
+                f"the prompt has {length} tokens, but the server's context holds {self.context} and the answer needs at least "
                 "one of them; shorten the episode, or start the server with a longer context"
             )
-        return min(wanted, self._context - length)
+        return min(wanted, self.context - length)
 
-    def complete(self, prompt: Sequence[int], budget: int, seed: int) -> Mapping[str, Any]:
+    def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Mapping[str, Any]:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
         body = {
@@ -167,6 +169,7 @@ class HttpSampler:
             "seed": seed % _SEEDS,
             "logprobs": 0,
             "return_token_ids": True,
+            **({"stop": list(stop)} if stop else {}),
         }
         try:
             answer: Any = self._post(f"{self._base}/completions", body)
@@ -265,9 +268,8 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
 @dataclass
 class _Row:
     start: EpisodeStart
-    ids: list[int] = field(default_factory=list[int])  # the training sequence so far
+    said: Conversation = field(default_factory=Conversation)
     turn: int = 0
-    cut: bool = False
 
 
 class HttpSession:
@@ -287,32 +289,32 @@ class HttpSession:
         self._pool.shutdown()
 
     def _answer(self, request: Request) -> Action:
-        row = self._rows[request.row]
-        renderer = self._sampler.renderer.for_tools(row.start.tools)
-        restart = request.observation.restart or not row.ids
-        if restart:
-            context = renderer.first(row.start.system_prompt, request.observation.shown)
-        else:
-            context = renderer.following(request.observation.shown)
-            # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
-            context = (renderer.stop_id, *context) if row.cut else context
-        prompt = [*context] if restart else [*row.ids, *context]
-        seed = child_seed(0, *row.start.key, row.turn)
+        row, sampler, seen = self._rows[request.row], self._sampler, request.observation
+        asked = seen.asked or Asked(tools=row.start.tools)
+        renderer = sampler.renderer.for_tools(asked.tools)
+        keys = () if asked.seed is None else ("asked", asked.seed)
         try:
-            choice = self._sampler.complete(prompt, self._sampler.room(len(prompt)), seed)
+            context, restart = row.said.context(renderer, row.start.system_prompt, seen, limit=sampler.context)
+            prompt = [*context] if restart else [*row.said.ids, *context]
+            budget = sampler.room(len(prompt))
+            seed = child_seed(0, *row.start.key, *keys, row.turn)
+            choice = sampler.complete(prompt, min(budget, asked.max_tokens or budget), seed, stop=asked.stop)
             ids, logprobs = _sampled(choice)
         except PolicyError as error:
             return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
         row.turn += 1
-        row.ids = [*prompt, *ids]
-        row.cut = ids[-1] not in renderer.stop_ids
         text = renderer.decode(ids)
+        places = [place for stop in asked.stop if (place := text.find(stop)) >= 0]
+        cut = ids[-1] not in renderer.stop_ids
+        row.said.add(context, ids, restart=restart, cut=cut)
+        text = text[: min(places, default=len(text))]
         return Action(
             text=text,
-            message=answer_message(self._sampler.renderer, row.start.tools, text),
+            message=answer_message(sampler.renderer, asked.tools, text),
             tokens=TurnTokens(
                 context_ids=tuple(context), action_ids=tuple(ids), logprobs=tuple(logprobs), restart=restart
             ),
             usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
-            stop=StopReason.TOKEN_LIMIT if row.cut else None,
+            stop=StopReason.TOKEN_LIMIT if cut and not places else None,
+            at_stop=bool(places),
         )
