@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from gradus.commands.audits import audit
     from gradus.commands.checking import check, plan
     from gradus.commands.comparing import compare, evaluate
-    from gradus.commands.environments import load_environment, roll_out
+    from gradus.commands.environments import agent, load_environment, roll_out
     from gradus.commands.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
     from gradus.policies.scripted import FunctionPolicy
 
 _HOMES = {
-    "gradus.commands.environments": ("load_environment", "roll_out"),
+    "gradus.commands.environments": ("agent", "load_environment", "roll_out"),
     "gradus.commands.audits": ("audit",),
     "gradus.commands.checking": ("check", "plan"),
     "gradus.commands.comparing": ("compare", "evaluate"),
@@ -45,6 +45,7 @@ __all__ = [
     "Observation",
     "Run",
     "Task",
+    "agent",
     "audit",
     "check",
     "compare",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -37,18 +39,50 @@ def episode(played: list[Turn]) -> Episode:
 
 @given(turns())
 def test_nothing_is_tokenized_again(played: list[Turn]) -> None:
-    """Random ids, canonical for no tokenizer, come out exactly as they went in, in order, each with its log-prob and turn."""
+    """Random ids, canonical for no tokenizer, come out exactly as they went in: each turn behind all that its policy had read and said."""
     sequences = episode_samples(episode(played))
-    everything = [i for turn in played if turn.tokens for i in (*turn.tokens.context_ids, *turn.tokens.action_ids)]
-    assert [i for sequence in sequences for i in sequence.ids.tolist()] == everything
-    sampled = [i for turn in played if turn.tokens for i in turn.tokens.action_ids]
-    assert [i for one in sequences for i in one.ids[one.positions].tolist()] == sampled
-    logprobs = [value for turn in played if turn.tokens for value in turn.tokens.logprobs]
-    assert [value for one in sequences for value in one.logprobs.tolist()] == logprobs
-    numbers = [turn.index for turn in played if turn.tokens for _ in turn.tokens.action_ids]
-    assert [number for one in sequences for number in one.turns.tolist()] == numbers
-    assert len(sequences) == sum(1 for turn in played if turn.tokens and turn.tokens.restart)
+    trained = {
+        (number, offset): (token, value)
+        for one in sequences
+        for token, value, number, offset in zip(
+            one.ids[one.positions].tolist(),
+            one.logprobs.tolist(),
+            one.turns.tolist(),
+            one.offsets.tolist(),
+            strict=True,
+        )
+    }
+    sampled = {
+        (turn.index, offset): pair
+        for turn in played
+        if turn.tokens
+        for offset, pair in enumerate(zip(turn.tokens.action_ids, turn.tokens.logprobs, strict=True))
+    }
+    assert trained == sampled
+    assert sum(one.actions for one in sequences) == len(sampled), "each token is trained once"
+    seen: list[int] = []
+    for turn in played:
+        assert turn.tokens is not None
+        seen = [*([] if turn.tokens.restart else seen), *turn.tokens.context_ids, *turn.tokens.action_ids]
+        (home,) = (one for one in sequences if turn.index in one.turns)
+        assert home.ids[: len(seen)].tolist() == seen
+    assert len(sequences) <= sum(1 for turn in played if turn.tokens and turn.tokens.restart)
     assert [one.key for one in sequences] == [(3, part) for part in range(len(sequences))]
+
+
+def test_calls_form_a_forest_by_token_prefix() -> None:
+    """A prompt goes on with the longest sample that it begins with; a prompt that leaves one half-way is a branch of its own."""
+    calls = [
+        turn((1, 2), (3,), restart=True),
+        turn((1, 2, 3, 4), (5,), restart=True),
+        turn((9,), (8,), restart=True),
+        turn((1, 2, 3, 6), (7,), restart=True),
+        turn((1, 2, 3, 4, 5, 6), (1,), restart=True),
+    ]
+    samples = episode_samples(episode([replace(each, index=index) for index, each in enumerate(calls)]))
+    assert [one.ids.tolist() for one in samples] == [[1, 2, 3, 4, 5, 6, 1], [9, 8], [1, 2, 3, 6, 7]]
+    assert [one.turns.tolist() for one in samples] == [[0, 1, 4], [2], [3]]
+    assert [one.positions.tolist() for one in samples] == [[2, 4, 6], [1], [4]]
 
 
 def test_a_turn_without_tokens_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus import environments
-from gradus.commands.given import path_text, whole_number
+from gradus.commands.given import known_options, path_text, whole_number
 from gradus.commands.options import Data, Line
 from gradus.commands.output import FOR_MACHINES, Shown, next_command, note
 from gradus.commands.signature import command
@@ -44,6 +44,22 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
         given = name if isinstance(name, EnvironmentSpec) else _of_rows(name, rewards)
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
+
+
+def agent(
+    function: Callable[..., Any], tasks: Any, rewards: Sequence[Any] = (), *, name: str | None = None, **limits: Any
+) -> EnvironmentSpec:
+    """An environment of an agent: any function or coroutine ``my_agent(task, client)`` that talks to the OpenAI client that it is given.
+
+    ``tasks``: a list of rows; a task is a row without its answer. ``rewards``: functions in TRL's signature, which also get ``result`` (what
+    the agent returned) and ``conversation``. ``limits``: of an episode, ``seconds``, ``calls`` and ``tokens``.
+    """
+    from gradus.interop.agents.calls import AgentLimits
+    from gradus.interop.agents.spec import agent_spec
+
+    known_options(limits, AgentLimits, "gradus.agent", also=("function", "tasks", "rewards", "name"))
+    called = name or getattr(function, "__name__", "agent")
+    return agent_spec(function, tasks, rewards, name=called, limits=AgentLimits(**limits))
 
 
 def roll_out(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
-from gradus.commands.environments import as_name, reward_entries
+from gradus.commands.environments import agent, as_name, reward_entries
 from gradus.commands.given import as_list, known_options, path_text, whole_number
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
 from gradus.commands.output import Shown, next_command
@@ -106,6 +106,7 @@ def load_run(folder: str | Path) -> Run:
 def train(
     model: str | Path | None,
     data: Any,
+    tasks: Any = None,
     *,
     steps: int | None = None,
     warm_start: bool | None = None,
@@ -116,7 +117,8 @@ def train(
     Args:
         model: a folder or a name on the hub; None makes a nano model from the data's words.
         data: an environment (its name, ``mine.py``, an EnvironmentSpec, a class with ``reset`` and ``step``) or data (``rows.jsonl``, ``rows.csv``, a list of
-            rows with ``question`` and ``answer``).
+            rows with ``question`` and ``answer``); or an agent, a function or coroutine of a task and an OpenAI client.
+        tasks: an agent's tasks, a list of rows.
         steps: GRPO's steps.
         warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
         options: further arguments of :func:`run`. ``rewards``: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of
@@ -127,7 +129,9 @@ def train(
     """
     from gradus.runs.recipe.layers import parse_changes
 
-    known_options(options, TrainOptions, "gradus.train", also=("model", "data", "steps", "warm_start"))
+    known_options(options, TrainOptions, "gradus.train", also=("model", "data", "tasks", "steps", "warm_start"))
+    if tasks is not None:
+        data = agent(data, tasks)
     warm = model is None if warm_start is None else warm_start
     settings = {
         "teach.enabled": warm,

@@ -21,6 +21,7 @@ from gradus.policies.scripted import policy_factory
 
 Loader = Callable[[str | None], EnvironmentSpec]
 
+_AGENT = "gradus.interop.agents.spec:load"
 _OWN = {
     "arithmetic": "gradus.environments.verifiable:load_arithmetic",
     "gsm8k": "gradus.environments.verifiable:load_gsm8k",
@@ -31,6 +32,8 @@ _OWN = {
     "textarena": "gradus.interop.suites.textarena:load",
     "gymnasium": "gradus.interop.suites.gymnasium:load",
     "verifiers": "gradus.interop.suites.verifiers:load",
+    "agent": _AGENT,
+    "command": "gradus.interop.agents.spec:load_command",
 }
 _AFTER_THE_COLON = {
     "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
@@ -41,6 +44,8 @@ _AFTER_THE_COLON = {
     "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
     "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
     "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
+    "agent": "a function that talks to an OpenAI client; FILE.py:NAME?tasks=rows.jsonl",
+    "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
 }
 _FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _OTHER_FILES = (".parquet", ".arrow", ".json", ".xlsx", ".zip")
@@ -111,13 +116,16 @@ def load(name: str) -> EnvironmentSpec:
         name, separator = f"{name}:{_only_one(name)}", ":"
     if head in names() or not separator:
         return load_registered(name)
-    return with_random(_as_spec(name, import_object(name, "environment"), None))
+    value = import_object(name.partition("?")[0], "environment")
+    if _is_agent(value):
+        return load_registered(f"agent:{name}")
+    return with_random(_as_spec(name, value, None))
 
 
 def load_stored(name: str) -> EnvironmentSpec:
     """Loads the environment that a stored file names. Raises ConfigError if that would import code or ask a server."""
     head, _, argument = name.partition(":")
-    if head in ("verifiers", "openenv") or (head == "gymnasium" and ":" in argument):
+    if head in ("verifiers", "openenv", "agent", "command") or (head == "gymnasium" and ":" in argument):
         raise ConfigError(
             f"the file names the environment {name!r}, which runs other code; if you trust it, name it with --env {name}"
         )
@@ -171,6 +179,14 @@ def _only_one(file: str) -> str:
             f"{file} has {', '.join(own) or 'no class with reset and step'}, and no 'spec'; expected one of them, or name it as {file}:NAME"
         )
     return own[0]
+
+
+def _is_agent(value: object) -> bool:
+    """True for a function of a task and a client."""
+    if not callable(value) or isinstance(value, type | EnvironmentSpec):
+        return False
+    known: Callable[[object], bool] = import_object("gradus.interop.agents.spec:is_agent", "environment")
+    return known(value)
 
 
 def _steps(value: object) -> TypeGuard[type]:

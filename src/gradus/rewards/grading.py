@@ -146,16 +146,19 @@ def completion_of(episode: Episode) -> Completion:
     """Returns an episode, which has a turn at least, as one completion."""
     first, *later = episode.turns
     columns = episode.outcome.get("columns")
+    columns = columns if isinstance(columns, Mapping) else episode.outcome
     messages = [_spoken(first)]
     for turn in later:
         messages += [*_seen(turn.messages, turn.observation), _spoken(turn)]
     if episode.final is not None and episode.final.messages:  # results that nobody read any more
         messages += [each for each in _seen(episode.final.messages, "") if each["role"] == "tool"]
+    if any(turn.asked for turn in episode.turns):  # a foreign agent's calls
+        columns = {**columns, "conversation": [*_seen(first.messages, first.observation), *messages]}
     return Completion(
         prompt=first.observation,
         completion="\n".join(turn.action for turn in episode.turns),
         system_prompt=episode.system_prompt,
-        columns=columns if isinstance(columns, Mapping) else episode.outcome,
+        columns=columns,
         completion_ids=tuple(token for turn in episode.turns if turn.tokens for token in turn.tokens.action_ids),
         messages=tuple(messages),
     )

@@ -43,17 +43,18 @@ async def events(head: dict[str, Any], asked: RequestBody, reply: Reply, chat: b
             if chat and first and asked.return_token_ids:
                 body["prompt_token_ids"] = list(reply.generation.prompt)
             first = False
-            yield _event(body)
+            yield event(body)
         if asked.stream_options and asked.stream_options.include_usage:
-            yield _event({**head, "choices": [], "usage": usage(reply)})
+            yield event({**head, "choices": [], "usage": usage(reply)})
         yield "data: [DONE]\n\n"
     except Exception as error:
-        yield _event(ApiError(f"{type(error).__name__}: {error}", status=500).body())
+        yield event(ApiError(f"{type(error).__name__}: {error}", status=500).body())
     finally:
         reply.generation.cancelled = True
 
 
-def _event(body: dict[str, Any]) -> str:
+def event(body: dict[str, Any]) -> str:
+    """One server-sent event."""
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
 
 

@@ -1,17 +1,18 @@
 """Episodes to training samples: the exact tokens that were read and sampled, and which of them are trained.
 
-A training sample runs from a restart to the next; in most environments an episode is one sample.
+A training sample runs from a restart to the next; in most environments an episode is one sample. The calls of a foreign agent may
+form several, each a path from a root to a leaf.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gradus.core import ConfigError, Episode, Turn
+from gradus.core import ConfigError, Episode, TurnTokens
 
 Legal = tuple[tuple[int, ...] | None, ...]
 
@@ -66,23 +67,36 @@ def episode_samples(episode: Episode, *, index: int = 0, group: int | None = Non
     return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode)) if stretch]
 
 
-def _stretches(episode: Episode) -> Iterator[list[tuple[int, Turn]]]:
-    """The turns between restarts, with their numbers."""
-    stretch: list[tuple[int, Turn]] = []
+def _stretches(episode: Episode) -> Iterator[list[tuple[int, TurnTokens, bool]]]:
+    """Yields the turns of each training sample: number, tokens, and whether a limit cut the answer.
+
+    The turns of an episode form a forest by token prefix. A prompt that begins with all that an earlier sample holds goes on with the
+    longest such sample; every other restart is a sample of its own, in which the tokens of earlier turns are read and not trained again.
+    """
+    samples: list[tuple[list[int], list[tuple[int, TurnTokens, bool]]]] = []
+    last = 0  # the sample of the turn before
     for number, turn in enumerate(episode.turns):
-        if turn.tokens is None:
+        tokens = turn.tokens
+        if tokens is None:
             raise ConfigError(
                 f"turn {number} of an episode by {episode.policy!r} carries no tokens; only what a local policy sampled "
                 "can be trained on with GRPO (stored text can be trained on with SFT)"
             )
-        if turn.tokens.restart and stretch:
-            yield stretch
-            stretch = []
-        stretch.append((number, turn))
-    yield stretch
+        context = list(tokens.context_ids)
+        if tokens.restart or not samples:
+            begun = [place for place, (ids, _) in enumerate(samples) if context[: len(ids)] == ids]
+            last = max(begun, key=lambda place: len(samples[place][0]), default=len(samples))
+            if begun:
+                context = context[len(samples[last][0]) :]
+            else:
+                samples.append(([], []))
+        ids, turns = samples[last]
+        turns.append((number, replace(tokens, context_ids=tuple(context)), turn.cut))
+        ids += [*context, *tokens.action_ids]
+    yield from (turns for _, turns in samples)
 
 
-def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: int) -> TrainingSample:
+def _sample(stretch: Sequence[tuple[int, TurnTokens, bool]], key: tuple[int, int], episode: int) -> TrainingSample:
     ids: list[int] = []
     positions: list[int] = []
     logprobs: list[float] = []
@@ -92,9 +106,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
     read: list[int] = []
     # One behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
     closes = 0
-    for number, turn in stretch:
-        tokens = turn.tokens
-        assert tokens is not None
+    for number, tokens, cut in stretch:
         count = len(tokens.action_ids)
         if len(tokens.logprobs) != count:
             raise ConfigError(
@@ -110,7 +122,7 @@ def _sample(stretch: Sequence[tuple[int, Turn]], key: tuple[int, int], episode: 
         offsets.extend(range(count))
         legal.extend(tokens.legal if tokens.legal is not None else (None,) * count)
         ids.extend(tokens.action_ids)
-        closes = int(turn.cut)
+        closes = int(cut)
     if positions and positions[0] == 0:
         raise ConfigError("a training sample begins with a sampled token; the model must read something before it acts")
     return TrainingSample(

@@ -1,0 +1,210 @@
+"""A foreign agent as an environment: an observation is a call that it makes, and a step is the answer that it gets.
+
+So everything that rolls out an environment rolls out an agent: any policy answers, and its calls are the turns of the episode. A call that
+goes on with the call before is an ordinary turn. Any other call restarts: its prompt is the whole conversation that the agent sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from gradus.core import Action, Asked, Message, Observation, StopReason
+from gradus.core.calls import read_message
+from gradus.core.printing import quiet
+from gradus.core.values import is_storable
+from gradus.interop.agents.calls import AgentFault, AgentLimits, Answered, Call, Ended, Inbox, message_key, tools_key
+from gradus.interop.agents.endpoint import Endpoint, endpoint
+from gradus.interop.agents.running import Agent, Running
+from gradus.interop.serving.openai_schema import ApiError
+from gradus.rollouts.storage import encode
+
+_LETS_GO = 1.0  # seconds that an agent has to return when a limit cut it
+Rows = Callable[[int, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+class AgentEnvironment:
+    """Runs an agent on one task at a time.
+
+    ``rows``: seed and options of reset -> the task as the agent gets it, and the columns as reward functions get them.
+    """
+
+    foreign = True
+
+    def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits) -> None:
+        self._agent, self._rows, self._limits = agent, rows, limits
+        self.system_prompt, self.tools = "", ()
+        self._endpoint: Endpoint | None = None
+        self._running: Running | None = None
+        self._columns: Mapping[str, Any] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._inbox: Inbox | None = None
+        self._call: Call | None = None
+        self._known: dict[tuple[Any, ...], int] = {}  # tools and conversation up to an answer -> its turn
+        self._turns = self._tokens = 0
+        self._result: Any = None
+        self._limit: str | None = None
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Number of calls that were answered."""
+        return {"episode_id": "", "step_count": self._turns}
+
+    async def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Start the agent on a task and wait for its first call."""
+        self.close()
+        self._forget()
+        task, self._columns = self._rows(seed or 0, options)
+        self._inbox = Inbox()
+        self._endpoint = endpoint()
+        address = self._endpoint.open(self._inbox)
+        self._running = Running(self._agent, task, address, self._inbox)
+        try:
+            seen = await self._next()
+        except BaseException:  # a limit on time ends the wait, and the agent with it
+            self.close()
+            raise
+        if seen.terminated:
+            raise AgentFault("the agent returned without a call of its model; expected one at least")
+        return seen
+
+    async def step(self, action: Action) -> Observation:
+        """Answer the call that waits, and wait for the next one or for the end."""
+        assert self._call is not None
+        call, self._call = self._call, None
+        answered = _answered(action, call, self._turns)
+        if not action.at_stop:  # else the agent's text lacks what the policy said
+            said = (*map(message_key, call.messages), message_key(answered.message))
+            self._known[(tools_key(call.asked.tools), said)] = self._turns
+        self._turns += 1
+        self._tokens += action.usage.completion_tokens if action.usage else 0
+        call.settle(answered)
+        try:
+            seen = await self._next()
+        except BaseException:
+            self.close()
+            raise
+        return replace(seen, action_calls=answered.message.calls)
+
+    def outcome(self) -> Mapping[str, Any]:
+        """What the agent returned, the limit that cut it, and the columns for reward functions."""
+        columns = {**self._columns, "result": self._result}
+        return {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
+
+    def close(self) -> None:
+        """End the agent; its key is worth nothing from here on."""
+        if self._inbox is None or self._endpoint is None:
+            return
+        why = ApiError("this episode is over", status=401, code="episode_over")
+        if self._call is not None:
+            self._call.refuse(why)
+        self._endpoint.forget(self._inbox)
+        self._inbox.close(why)
+        if self._running is not None:
+            self._running.end()
+        self._inbox = self._running = self._call = None
+
+    async def _next(self) -> Observation:
+        assert self._inbox is not None
+        event = await self._inbox.next()
+        if isinstance(event, Ended):
+            if event.fault is not None:
+                raise AgentFault(event.fault)
+            self._result = _plain(event.result)
+            return Observation(text="", terminated=True)
+        self._limit = self._exceeded()
+        if self._limit is not None:
+            await self._cut(event, ApiError(f"this episode may use {self._limit}, and that is spent", status=429))
+            return Observation(text="", truncated=True)
+        self._call = event
+        for name, value in event.overruled.items():
+            _tell_overruled(name, str(value)[:40])
+        return self._observation(event)
+
+    async def _cut(self, call: Call, why: ApiError) -> None:
+        """Refuse a call and all that follow. The agent may still return something, if it does so at once."""
+        assert self._inbox is not None
+        call.refuse(why)
+        self._inbox.close(why)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LETS_GO):
+                end = await self._inbox.end()
+                self._result = None if end.fault else _plain(end.result)
+
+    def _exceeded(self) -> str | None:
+        limits = self._limits
+        if self._turns >= limits.calls:
+            return f"{limits.calls} calls"
+        return f"{limits.tokens} tokens" if limits.tokens is not None and self._tokens >= limits.tokens else None
+
+    def _observation(self, call: Call) -> Observation:
+        """The call as an observation: what is new, if it goes on with the call before, else the whole conversation."""
+        if not self._turns:
+            first = call.messages[0]
+            self.system_prompt = first.content if first.role == "system" else ""
+            self.tools = call.asked.tools
+        after, known = self._parent(call)
+        data = {"overruled": call.overruled} if call.overruled else {}
+        new = call.messages[known:]
+        if after is not None and after == self._turns - 1 and all(each.role != "assistant" for each in new):
+            return _shown(new, asked=call.asked, data=data)
+        asked = replace(call.asked, after=after, known=known)
+        messages = call.messages
+        if messages[0].role == "system" and messages[0].content == self.system_prompt:
+            messages, asked = messages[1:], replace(asked, known=max(0, known - 1))
+        return _shown(messages, asked=asked, data=data, restart=True)
+
+    def _parent(self, call: Call) -> tuple[int | None, int]:
+        """The turn that the messages begin with, the longest one, and how many messages that is."""
+        tools, keys = tools_key(call.asked.tools), [*map(message_key, call.messages)]
+        for count in range(len(keys) - 1, 1, -1):
+            if keys[count - 1][0] == "assistant":
+                turn = self._known.get((tools, tuple(keys[:count])))
+                if turn is not None:
+                    return turn, count
+        return None, 0
+
+
+def _shown(
+    messages: tuple[Message, ...], *, asked: Asked, data: Mapping[str, Any], restart: bool = False
+) -> Observation:
+    """One message of the user is a text, as in every environment."""
+    text = "\n".join(each.content for each in messages)
+    plain = len(messages) == 1 and messages[0].role == "user"
+    return Observation(text=text, messages=() if plain else messages, asked=asked, data=data, restart=restart)
+
+
+def _answered(action: Action, call: Call, turn: int) -> Answered:
+    """An answer as the client gets it. Calls that cannot be read are text."""
+    tools = call.asked.tools
+    message = action.message or (read_message(action.text, tools=tools) if tools else None)
+    finish = "length" if action.stop is StopReason.TOKEN_LIMIT else "stop"
+    if message is None or not message.calls or any(each.fault for each in message.calls):
+        return Answered(message=Message(role="assistant", content=action.text), finish=finish, action=action)
+    # An id of nine letters and digits: some templates take no other.
+    calls = [replace(each, id=each.id or f"c{turn:04d}{place:04d}") for place, each in enumerate(message.calls)]
+    said = replace(message, role="assistant", content=message.content.strip(), calls=tuple(calls))
+    return Answered(message=said, finish="tool_calls" if finish == "stop" else finish, action=action)
+
+
+def _plain(result: Any) -> Any:
+    """What an agent returned as an episode holds it: JSON values as they are, everything else as its text."""
+    dump = getattr(result, "model_dump", None)
+    for value in (result, dump() if callable(dump) else None):
+        if (value is result or value is not None) and is_storable(encode(value)):
+            return encode(value)
+    return str(result)
+
+
+@cache
+def _tell_overruled(name: str, value: str) -> None:
+    """Say once that the run decides a parameter."""
+    if not quiet():
+        print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)

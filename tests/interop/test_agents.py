@@ -1,0 +1,572 @@
+"""Foreign agents: whatever talks to an OpenAI client is rolled out, graded and trained as an environment is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+import foreign_agents as agents
+import httpx
+import openai
+import pytest
+import torch
+from tiny_qwen2 import make_tiny_qwen2
+
+import gradus
+from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
+from gradus.environments import load, load_stored
+from gradus.interop.agents.calls import AgentLimits
+from gradus.interop.agents.endpoint import endpoint
+from gradus.interop.agents.running import Command
+from gradus.interop.agents.spec import agent_spec
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy, LocalSession
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.rollouts import decode, encode, roll_out
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
+from gradus.training.data.sequences import episode_samples
+from gradus.training.engine.update import policy_update
+from gradus.training.run.resolved import resolve
+from gradus_worlds.shop.policies import call
+
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(make_tiny_qwen2(tmp_path_factory.mktemp("models") / "tiny", context=4096))
+
+
+@pytest.fixture
+def policy(loaded: LoadedModel) -> LocalPolicy:
+    return LocalPolicy(loaded, SamplingConfig(max_new_tokens=8))
+
+
+def episodes(
+    agent: Any, policy: Policy, *, tasks: int = 2, members: int = 2, rewards: Any = (agents.length,), **limits: Any
+) -> list[Episode]:
+    spec = agent_spec(agent, agents.ROWS, rewards, limits=AgentLimits(**limits))
+    taken = [spec.train_task(index) for index in range(tasks)]
+    return list(roll_out(spec, policy, taken, group_size=members).episodes)
+
+
+async def two_calls(task: Any, client: Any) -> str:
+    first = await agents.ask(client, ("system", "Be brief."), ("user", task["question"]))
+    said = ("system", "Be brief."), ("user", task["question"]), ("assistant", first), ("user", "Sure?")
+    return await agents.ask(client, *said)
+
+
+def test_calls_are_turns_and_their_tokens_are_those_that_were_sampled(policy: LocalPolicy, loaded: LoadedModel) -> None:
+    for episode in episodes(two_calls, policy):
+        assert episode.outcome["result"] == episode.turns[1].action
+        assert [turn.restart for turn in episode.turns] == [True, False]
+        (sample,) = episode_samples(episode)
+        first, second = (turn.tokens for turn in episode.turns)
+        assert first is not None
+        assert second is not None
+        parts = first.context_ids + first.action_ids + second.context_ids + second.action_ids
+        assert sample.ids.tolist() == list(parts)
+        assert "Be brief." in loaded.tokenizer.decode(first.context_ids)
+        assert "Sure?" in loaded.tokenizer.decode(second.context_ids)
+        assert decode(json.loads(json.dumps(encode(episode)))) == episode
+
+
+def test_the_same_seed_gives_the_same_episodes_and_members_differ(policy: LocalPolicy) -> None:
+    once, again = (episodes(two_calls, policy) for _ in range(2))
+    assert [each.turns for each in once] == [each.turns for each in again]
+    assert len({each.outcome["result"] for each in once}) > 1
+
+
+def test_calls_of_episodes_that_run_at_once_are_answered_together(
+    policy: LocalPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    act = LocalSession.act
+    monkeypatch.setattr(LocalSession, "act", lambda self, asked: batches.append(len(asked)) or act(self, asked))
+    episodes(two_calls, policy, tasks=4, members=4)
+    assert batches == [16, 16]
+
+
+async def branches(task: Any, client: Any) -> None:
+    question = ("user", task["question"])
+    first = await agents.ask(client, question)
+    second = await agents.ask(client, question, ("assistant", first), ("user", "one"))
+    await agents.ask(client, ("user", "helper"))  # a tree of its own
+    await agents.ask(client, question, ("assistant", first), ("user", "other"))  # a branch of the first answer
+    await agents.ask(client, question, ("assistant", first), ("user", "one"), ("assistant", second), ("user", "end"))
+
+
+def test_calls_form_a_forest_and_each_token_is_trained_once(policy: LocalPolicy) -> None:
+    (episode,) = episodes(branches, policy, tasks=1, members=1)
+    samples = episode_samples(episode)
+    assert [sorted(set(sample.turns.tolist())) for sample in samples] == [[0, 1, 4], [2], [3]]
+    trained = [token for sample in samples for token in sample.ids[sample.positions].tolist()]
+    sampled = [token for turn in (0, 1, 4, 2, 3) for token in episode.turns[turn].tokens.action_ids]  # type: ignore[union-attr]
+    assert trained == sampled
+    first, other = (episode.turns[turn].tokens for turn in (0, 3))
+    assert first is not None
+    assert other is not None
+    shared = first.context_ids + first.action_ids
+    assert other.context_ids[: len(shared)] == shared, "an answer that comes back is not tokenized again"
+
+
+async def by_hand(task: Any, client: Any) -> None:
+    """The first answer comes back changed: its tokens are no longer those that were sampled."""
+    first = await agents.ask(client, ("user", task["question"]))
+    await agents.ask(client, ("user", task["question"]), ("assistant", f"{first} indeed"), ("user", "more"))
+
+
+def test_a_rewritten_history_begins_a_sample_of_its_own(policy: LocalPolicy) -> None:
+    (episode,) = episodes(by_hand, policy, tasks=1, members=1)
+    assert [len(set(sample.turns.tolist())) for sample in episode_samples(episode)] == [1, 1]
+
+
+async def parallel(task: Any, client: Any) -> list[str]:
+    return list(await asyncio.gather(*(agents.ask(client, ("user", f"helper {each}")) for each in range(3))))
+
+
+def test_parallel_calls_are_calls_of_one_episode(policy: LocalPolicy) -> None:
+    for episode in episodes(parallel, policy):
+        assert sorted(episode.outcome["result"]) == sorted(turn.action for turn in episode.turns)
+
+
+# -- the protocol --------------------------------------------------------------------------------------------------------
+
+
+async def streamed(task: Any, client: Any) -> Any:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    said = [{"role": "user", "content": task["question"]}]
+    pieces, usage = [], None
+    async for chunk in await client.chat.completions.create(model="any", messages=said, **options):
+        pieces += [each.delta.content or "" for each in chunk.choices]
+        usage = chunk.usage or usage
+    return ["".join(pieces), usage.completion_tokens]
+
+
+def test_a_streamed_answer_is_the_same_record_in_pieces(policy: LocalPolicy) -> None:
+    for episode in episodes(streamed, policy):
+        (turn,) = episode.turns
+        assert turn.tokens is not None
+        assert episode.outcome["result"] == [turn.action, len(turn.tokens.action_ids)]
+
+
+def test_n_answers_are_n_turns_with_one_prompt(policy: LocalPolicy) -> None:
+    async def choices(task: Any, client: Any) -> list[str]:
+        said = [{"role": "user", "content": task["question"]}]
+        reply = await client.chat.completions.create(model="any", messages=said, n=3)
+        return [each.message.content for each in reply.choices]
+
+    (episode,) = episodes(choices, policy, tasks=1, members=1)
+    assert episode.outcome["result"] == [turn.action for turn in episode.turns]
+    assert len({turn.tokens.context_ids for turn in episode.turns if turn.tokens}) == 1
+    assert len(episode_samples(episode)) == 3
+
+
+def test_a_stop_string_ends_the_text_and_the_tokens_go_as_far_as_it_takes(
+    policy: LocalPolicy, loaded: LoadedModel
+) -> None:
+    def answered(**options: Any) -> Episode:
+        async def stopping(task: Any, client: Any) -> str:
+            return await agents.ask(client, ("user", "hello"), **options)
+
+        (episode,) = episodes(stopping, policy, tasks=1, members=1)
+        return episode
+
+    whole = answered().turns[0]
+    assert whole.tokens is not None
+    stop = whole.action[3:5]
+    place = whole.action.find(stop)
+    cut = answered(stop=[stop])
+    tokens = cut.turns[0].tokens
+    assert tokens is not None
+    assert cut.outcome["result"] == cut.turns[0].action == whole.action[:place]
+    assert stop in loaded.renderer.decode(tokens.action_ids)
+    assert stop not in loaded.renderer.decode(tokens.action_ids[:-1])
+    assert tokens.action_ids == whole.tokens.action_ids[: len(tokens.action_ids)]
+    assert tokens.logprobs == whole.tokens.logprobs[: len(tokens.action_ids)]
+
+
+def test_limits_and_seeds_of_a_call_are_kept_and_the_rest_of_sampling_is_the_runs(
+    policy: LocalPolicy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def options(task: Any, client: Any) -> Any:
+        hello = [{"role": "user", "content": "hello"}]
+        create = client.chat.completions.create
+        short = await create(model="any", messages=hello, max_tokens=2, temperature=0.11)
+        one, other = [(await create(model="any", messages=hello, seed=seed)) for seed in (1, 2)]
+        return [short.choices[0].finish_reason, one.choices[0].message.content != other.choices[0].message.content]
+
+    (episode,) = episodes(options, policy, tasks=1, members=1)
+    assert episode.outcome["result"] == ["length", True]
+    assert next(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) == 2
+    assert episode.turns[0].data == {"overruled": {"temperature": 0.11}}
+    assert "asks for temperature = 0.11; the run's own setting holds" in capsys.readouterr().err
+
+
+class _Caller:
+    """A policy that calls a tool first and answers then."""
+
+    name = "caller"
+
+    def start(self, episodes: Any) -> Any:
+        return self
+
+    def act(self, requests: Any) -> Any:
+        from gradus.core import Action
+
+        def answer(asked: Any) -> str:
+            heard = any(message.role == "tool" for message in asked.observation.messages)
+            return "it is 4" if heard else '{"name": "add", "arguments": {"a": 2}}'
+
+        return [Action(text=answer(each)) for each in requests]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_of_tools_come_out_as_calls_and_their_results_go_back(stream: bool) -> None:
+    async def with_tools(task: Any, client: Any) -> Any:
+        messages: list[Any] = [{"role": "user", "content": task["question"]}]
+        create = client.chat.completions.create
+        if stream:
+            chunks = [each async for each in await create(model="any", messages=messages, tools=[TOOL], stream=True)]
+            deltas = [each.choices[0].delta for each in chunks]
+            (call,) = next(delta.tool_calls for delta in deltas if delta.tool_calls)
+        else:
+            (call,) = (await create(model="any", messages=messages, tools=[TOOL])).choices[0].message.tool_calls
+        written = {"id": call.id, "type": "function", "function": dict(call.function)}
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [written]},
+            {"role": "tool", "tool_call_id": call.id, "content": "4"},
+        ]
+        reply = await create(model="any", messages=messages, tools=[TOOL])
+        return [call.function.name, json.loads(call.function.arguments), reply.choices[0].message.content]
+
+    (episode,) = episodes(with_tools, _Caller(), tasks=1, members=1)
+    assert episode.outcome["result"] == ["add", {"a": 2}, "it is 4"]
+    assert [turn.restart for turn in episode.turns] == [True, False]
+    assert [call.name for call in episode.turns[0].calls] == ["add"]
+    assert episode.tools == (TOOL,)
+
+
+def test_a_plain_function_gets_a_plain_client(policy: LocalPolicy) -> None:
+    def agent(task: Any, client: openai.OpenAI) -> str | None:
+        said = [{"role": "user", "content": task["question"]}]
+        return client.chat.completions.create(model="any", messages=said).choices[0].message.content  # type: ignore[arg-type]
+
+    assert all(each.outcome["result"] == each.turns[0].action for each in episodes(agent, policy))
+
+
+def test_a_shell_script_with_curl_is_an_agent(policy: LocalPolicy, tmp_path: Path) -> None:
+    script = tmp_path / "agent.sh"
+    script.write_text(
+        "#!/bin/sh\ncat > /dev/null\n"
+        """curl -s "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" """
+        """-H "Content-Type: application/json" -d '{"messages": [{"role": "user", "content": "hello"}]}'\n"""
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    for episode in episodes(Command(str(script)), policy):
+        assert episode.failure is None
+        assert episode.outcome["result"]["choices"][0]["message"]["content"] == episode.turns[0].action
+
+
+# -- faults --------------------------------------------------------------------------------------------------------------
+
+
+def failing(fault: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An agent that does well on all tasks but one, on which ``fault`` is done behind its call."""
+
+    async def agent(task: Any, client: Any) -> str:
+        answer = await agents.ask(client, ("user", task["question"]))
+        if task["question"] == WRONG:
+            await fault(task, client)
+        return answer
+
+    return agent
+
+
+WRONG = "the wrong one"
+MIXED = [{"question": WRONG}, *agents.ROWS]
+
+
+def one_fails(agent: Any, policy: Policy, **limits: Any) -> tuple[Episode, list[Episode]]:
+    """The episode of the wrong task, and the others."""
+    spec = agent_spec(
+        agent,
+        [{k: v for k, v in row.items() if k != "answer"} for row in MIXED],
+        [agents.length],
+        limits=AgentLimits(**limits),
+    )
+    tasks = [spec.train_task(index) for index in range(len(spec.data_set.splits["train"]))]
+    rolled = roll_out(spec, policy, tasks[:40]).episodes
+    wrong = [
+        each for each in rolled if (each.turns and WRONG in each.turns[0].observation) or WRONG in str(each.failure)
+    ]
+    others = [each for each in rolled if each not in wrong]
+    assert all(each.reward is not None and each.reward.value is not None for each in others)
+    return wrong[0], others
+
+
+async def _raise(task: Any, client: Any) -> None:
+    raise ValueError(f"no idea about {WRONG}")
+
+
+async def _exit(task: Any, client: Any) -> None:
+    sys.exit(3)
+
+
+async def _hang(task: Any, client: Any) -> None:
+    await asyncio.sleep(600)
+
+
+async def _block(task: Any, client: Any) -> None:
+    while True:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"), [(_raise, "ValueError"), (_exit, "SystemExit"), (_hang, "took more than"), (_block, "took more")]
+)
+def test_what_an_agent_does_wrong_fails_its_own_episode(fault: Any, said: str, policy: LocalPolicy) -> None:
+    wrong, others = one_fails(failing(fault), policy, seconds=3.0)
+    assert wrong.stop is StopReason.FAILED
+    assert wrong.reward is None
+    assert wrong.failure is not None
+    assert said in wrong.failure.message
+    assert len(others) > 20
+    assert {each.stop for each in others} <= {StopReason.TERMINATED, StopReason.TOKEN_LIMIT}
+
+
+def test_an_agent_that_makes_no_call_fails(policy: LocalPolicy) -> None:
+    async def silent(task: Any, client: Any) -> str:
+        return "done"
+
+    for episode in episodes(silent, policy, tasks=1, members=1):
+        assert episode.stop is StopReason.FAILED
+        assert "without a call" in str(episode.failure)
+
+
+def test_calls_and_tokens_beyond_the_limit_end_the_episode_as_truncated_and_named(policy: LocalPolicy) -> None:
+    errors: list[str] = []
+
+    async def endless(task: Any, client: Any) -> None:
+        try:
+            while True:
+                await agents.ask(client, ("user", "more"))
+        except openai.APIStatusError as error:
+            errors.append(f"{error.status_code} {error}")
+            raise
+
+    (episode,) = episodes(endless, policy, tasks=1, members=1, calls=3)
+    assert "429" in errors[0]
+    assert "3 calls" in errors[0]
+    assert (episode.stop, len(episode.turns), episode.outcome["limit"]) == (StopReason.TRUNCATED, 3, "3 calls")
+    assert episode.reward is not None
+    assert episode.reward.value is not None
+    (episode,) = episodes(endless, policy, tasks=1, members=1, tokens=10)
+    assert (episode.stop, episode.outcome["limit"]) == (StopReason.TRUNCATED, "10 tokens")
+
+
+def test_a_flood_of_calls_is_held_back(policy: LocalPolicy) -> None:
+    async def flood(task: Any, client: Any) -> list[int]:
+        calls = (agents.ask(client, ("user", "x")) for _ in range(400))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        return [each.status_code for each in answers if isinstance(each, openai.APIStatusError)]
+
+    (episode,) = episodes(flood, policy, tasks=1, members=1, calls=100)
+    assert episode.stop is StopReason.TRUNCATED or set(episode.outcome["result"]) == {429}
+
+
+def test_a_command_that_dies_or_is_not_there_fails(policy: LocalPolicy) -> None:
+    killed = f"{sys.executable} -c 'import os, signal; os.kill(os.getpid(), signal.SIGKILL)'"
+    for line, said in (
+        (killed, "code -9"),
+        ("no-such-program", "No such file"),
+        ("sh -c 'echo oh >&2; exit 4'", "4: oh"),
+    ):
+        (episode,) = episodes(Command(line), policy, tasks=1, members=1)
+        assert episode.stop is StopReason.FAILED
+        assert said in str(episode.failure)
+
+
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(policy: LocalPolicy, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    (episode,) = episodes(
+        Command(f"sh -c 'sleep 600 & echo $! > {pid}; wait'"), policy, tasks=1, members=1, seconds=1.0
+    )
+    assert episode.stop is StopReason.FAILED
+    state = Path(f"/proc/{pid.read_text().strip()}/stat")
+    time.sleep(0.5)
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_keys_are_of_one_episode_and_the_host_is_checked(policy: LocalPolicy) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def agent(task: Any, client: Any) -> list[int]:
+        address, key = f"{str(client.base_url).rstrip('/')}/chat/completions", client.api_key
+        seen.append((address, key))
+        body = {"messages": [{"role": "user", "content": "hello"}]}
+        own = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(timeout=30) as http:
+            answers = [
+                await http.post(address, json=body, headers=own),
+                await http.post(address, json=body),
+                await http.post(address, json=body, headers={"Authorization": "Bearer x"}),
+                await http.post(address, json=body, headers={**own, "Host": "evil.example"}),
+                await http.post(address, content=b"{" * 100, headers=own),
+                await http.post(address, json={"messages": []}, headers=own),
+                await http.post(address, json={**body, "n": 10**6}, headers=own),
+                await http.post(address, json={**body, "logprobs": True}, headers=own),
+            ]
+        return [each.status_code for each in answers]
+
+    for episode in episodes(agent, policy):
+        assert episode.outcome["result"] == [200, 401, 401, 403, 400, 400, 400, 400]
+    assert len({key for _, key in seen}) == 4
+    address, key = seen[0]
+    assert address.startswith("http://127.0.0.1:")
+    over = httpx.post(address, json={}, headers={"Authorization": f"Bearer {key}"})
+    assert (over.status_code, "key ends with it" in over.text) == (401, True)
+    assert endpoint() is endpoint()
+
+
+# -- what is given, and what a run makes of it ---------------------------------------------------------------------------
+
+
+def test_the_agent_sees_no_answer_and_rewards_see_task_result_and_conversation(policy: LocalPolicy) -> None:
+    tasks: list[Any] = []
+
+    async def agent(task: Any, client: Any) -> str:
+        tasks.append(task)
+        return await two_calls(task, client)
+
+    def score(prompts: Any, completions: Any, result: Any, conversation: Any, answer: Any, **_: Any) -> list[float]:
+        told.append((result[0], answer[0], conversation[0]))
+        return [1.0] * len(completions)
+
+    told: list[Any] = []
+    (episode,) = episodes(agent, policy, tasks=1, members=1, rewards=[score])
+    assert list(tasks[0]) == ["question"]
+    result, answer, conversation = told[0]
+    assert (result, answer) == (episode.turns[1].action, str(2 * int(tasks[0]["question"].split()[2])))
+    assert [each["role"] for each in conversation] == ["user", "assistant", "user", "assistant"]
+
+
+def test_an_agent_is_found_by_its_file_and_never_by_a_stored_name(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "rewards = [lambda completions, **_: [1.0] * len(completions)]\n"
+        "async def agent(task, client):\n    '''Says hello.'''\n"
+    )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in agents.ROWS))
+    spec = load(f"{file}:agent?tasks={rows}&calls=5")
+    assert (spec.summary, spec.max_turns, list(spec.graders)) == ("Says hello.", 6, ["rewards"])
+    assert load(f"command:node agent.js?tasks={rows}").name == f"command:node agent.js?tasks={rows}"
+    for name, said in (
+        (f"{file}:agent", "has no tasks"),
+        (f"{file}:agent?cals=5", "unknown option 'cals'"),
+        ("command:node agent.js", "needs tasks"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            load(name)
+    for name in (f"agent:{file}:agent", "command:rm -r x"):
+        with pytest.raises(ConfigError, match="runs other code"):
+            load_stored(name)
+    with pytest.raises(ConfigError, match="a function or coroutine of a task and a client"):
+        gradus.agent(lambda task: None, agents.ROWS)
+
+
+# -- the shop, as an environment and as an agent -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shop_model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    vocabulary = load("shop").language.vocabulary
+    assert vocabulary is not None
+    small = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=2048)
+    return load_model(make_nano(tmp_path_factory.mktemp("models") / "shop", vocabulary(), small, seed=3))
+
+
+def _shops(policy: Policy) -> list[list[Any]]:
+    rolled = []
+    for spec in (load("shop"), agents.shop_spec()):
+        tasks = [spec.train_task(index) for index in range(4)]
+        rolled.append(list(roll_out(spec, policy, tasks, group_size=4).groups))
+    return rolled
+
+
+class _Careless:
+    """A scripted policy of the shop for both: the agent's observations are those of the environment."""
+
+    name = "careless"
+
+    def __init__(self) -> None:
+        self.policy = load("shop").policy("careless:0.3")
+
+    def start(self, episodes: list[EpisodeStart]) -> Any:
+        return self.policy.start(episodes)
+
+
+def test_the_shop_as_an_agent_earns_what_it_earns_as_an_environment() -> None:
+    ours, foreign = _shops(_Careless())
+    rewards = [[member.reward.value for group in each for member in group.episodes] for each in (ours, foreign)]
+    actions = [[[t.action for t in m.turns] for g in each for m in g.episodes] for each in (ours, foreign)]
+    assert actions[0] == actions[1]
+    assert rewards[0] == rewards[1]
+    assert len(set(rewards[0])) > 2
+
+
+def gradient(loaded: LoadedModel, groups: Any, credit: Any) -> torch.Tensor:
+    """Plain descent with lr 1 moves the weights by the gradient."""
+    settings = GrpoConfig(
+        groups=4, group_size=4, max_turns=11, sampling=SamplingConfig(max_new_tokens=24, grammar=True), credit=credit
+    )
+    grader = load("shop").grader()
+    credited = credit_groups(groups, resolve(settings, grader).credit_rule, loaded.renderer, weights=grader.weights)
+    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
+    policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
+    moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]
+    with torch.no_grad():
+        for parameter, old in zip(loaded.model.parameters(), before, strict=True):
+            parameter.copy_(old)
+    return torch.cat([part.flatten() for part in moved])
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+def test_the_shop_as_an_agent_has_the_tokens_and_the_gradient_of_the_environment(
+    credit: str, shop_model: LoadedModel
+) -> None:
+    def of_length(groups: list[Any]) -> list[Any]:
+        """The reward of random weights is 0 in every episode; the length of each answer is not."""
+
+        def graded(episode: Episode) -> Episode:
+            terms = [(RewardTerm(component="calls", value=-0.01 * len(turn.action)),) for turn in episode.turns]
+            value = fsum(term.value for turn in terms for term in turn)
+            return replace(episode, reward=Reward(grader="service", value=value, terms=tuple(terms)))
+
+        return [replace(group, episodes=tuple(map(graded, group.episodes))) for group in groups]
+
+    said = [call("ask", about="reason"), call("ask", about="wish"), call("replace"), "nobody", "done"]
+    sampling = SamplingConfig(max_new_tokens=24, grammar=True)  # random weights would seldom spell a call
+    ours, foreign = _shops(LocalPolicy(shop_model, sampling, grammar=[said]))
+    tokens = [[[t.tokens for t in m.turns] for g in each for m in g.episodes] for each in (ours, foreign)]
+    rewards = [[m.reward.value for g in each for m in g.episodes] for each in (ours, foreign)]
+    assert tokens[0] == tokens[1]
+    assert rewards[0] == rewards[1]
+    assert max(map(len, tokens[0])) > 1
+    one, other = (gradient(shop_model, of_length(each), credit) for each in (ours, foreign))
+    assert one.abs().max() > 1e-4
+    assert (one - other).abs().max() < 1e-6
