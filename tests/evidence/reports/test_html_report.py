@@ -17,7 +17,9 @@ from gradus.core import Group
 from gradus.evidence.evaluation import evaluate
 from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
 from gradus.evidence.reports.run_files import RunRecord
+from gradus.evidence.reports.tiles import tiles
 from gradus.runs.stages.evaluation import write_evaluation_report
+from tests.fakes import results_document
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 
@@ -169,3 +171,26 @@ def test_the_page_of_an_evaluation_lists_all_its_episodes(played: Any, tmp_path:
     page = write_evaluation_report(played.spec, evaluation, tmp_path / "eval.html").read_text(encoding="utf-8")
     assert len(data_of(page)["listed"]) == 5
     assert 'data-run=""' in page  # so that it names no file of a run
+
+
+def test_four_tiles_say_what_matters_under_the_headline() -> None:
+    change = {"reward": {"mean": 0.05, "low": 0.03, "high": 0.07}}
+    results = results_document("rhythm", {"grpo - sft": change})
+    condition = results["conditions"]["main"]
+    condition["policies"] = {"grpo": {"reward": 0.8}, "bayes": {"reward": 0.93}}
+    for pair in condition["pairs"].values():
+        pair["reward"] |= {"episodes": 40}
+    record = RunRecord(
+        name="run",
+        results=results,
+        audit={"verdict": "fail", "checks": [{"name": "blind answers", "status": "fail"}]},
+        doctor={"status": "healthy", "diagnoses": []},
+    )
+    told = [(each.label, each.value, each.state) for each in tiles(record, {"teach": {"policy": "bayes"}})]
+    assert told == [
+        ("gain of GRPO", "+0.05", "shown"),
+        ("distance to the teacher", "−0.13", "open"),
+        ("audit", "fail", "refuted"),
+        ("health", "healthy", "shown"),
+    ]
+    assert tiles(RunRecord(name="empty"), {}) == []

@@ -191,7 +191,7 @@ def test_a_saved_picture_names_itself_and_its_lines_and_a_saved_table_holds_numb
         title: lines.querySelector("figcaption").firstChild.textContent,
         names: [...lines.querySelectorAll(".legend .entry")].map((each) => each.childNodes[1].textContent),
         drawn: [...drawing(lines).querySelectorAll("text")].map((each) => each.textContent),
-        table: csv(document.querySelector("#results table, .scroll table")),
+        table: csv(document.querySelector("#scores .scroll table")),
       });"""
     seen = _dumped(page.read_text(encoding="utf-8"), script, tmp_path)
     assert seen["figures"] == seen["saves"] > 3

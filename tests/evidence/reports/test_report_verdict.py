@@ -50,7 +50,7 @@ def document(
 def test_the_headline_follows_the_intervals(reward: Any, true: Any, words: str, turned: bool) -> None:
     verdict = verdict_on(document(reward, true, turned=turned))
     assert words in verdict.headline
-    assert " on home: reward 0.500 to 0.500, " in verdict.headline
+    assert " on home: reward 0.50 to 0.50, " in verdict.headline
 
 
 @given(mean=numbers, below=st.floats(0.001, 50), above=st.floats(0.001, 50))
@@ -141,7 +141,7 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     headline = verdict_on(results).headline
     assert headline.startswith(
         "GRPO made the student better, as far as 10 tasks and one training seed tell, on tasks that it never saw: "
-        "reward 0.727 to 0.782, surely up by more than 0.050; "
+        "reward 0.73 to 0.78, surely up by more than 0.05; "
     )
     assert "episode reward 9.10 to 9.90" in headline
 
@@ -149,9 +149,9 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
 @pytest.mark.parametrize(
     ("greedy", "said"),
     [
-        ((0.017, -0.005, 0.040), "(greedy): not proven (the change is between -0.005 and +0.040)."),
-        ((0.12, 0.02, 0.22), "(greedy): surely up by more than 0.020."),
-        ((-0.12, -0.21, -0.03), "(greedy): surely down by more than 0.030."),
+        ((0.017, -0.005, 0.040), "(greedy): not proven (the change is between -0.005 and +0.04)."),
+        ((0.12, 0.02, 0.22), "(greedy): surely up by more than 0.02."),
+        ((-0.12, -0.21, -0.03), "(greedy): surely down by more than 0.03."),
     ],
 )
 def test_the_headline_says_if_likeliest_answers_gained_too(greedy: Any, said: str) -> None:

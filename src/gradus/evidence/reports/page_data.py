@@ -14,6 +14,7 @@ from gradus.evidence.reports.results import figure, main_condition
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.evidence.reports.terms import actions_used, explanations
+from gradus.evidence.reports.tiles import tiles
 from gradus.evidence.reports.verdict import verdict_on, verdict_on_each
 from gradus.stats import format_interval, format_money
 
@@ -46,6 +47,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "run": record.path,
         "facts": _facts(record),
         "verdict": verdict_on_each(record.watched) if record.watched else verdict_on(results, quick=quick),
+        "tiles": tiles(record, recipe),
         "states": STATES,
         "promises": [] if quick else _promises(record),  # at toy size all of them are missed
         "kept": _kept(record.promises),
@@ -99,13 +101,13 @@ def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
 
 def _sections(context: Json) -> list[Json]:
     candidates = (
-        ("training", "Training", context["has_training"]),
         ("proven", "Proven", context["verdict"].claims or context["promises"]),
+        ("episodes", "Episodes", context["has_episodes"]),
         ("scores", "Scores", context["scores"]),
-        ("original", "Beside the original", context["reference"]),
+        ("training", "Training", context["has_training"]),
         ("health", "Health", context["doctor"] or context["alerts"]),
         ("audit", "Audit", context["audit"]),
-        ("episodes", "Episodes", context["has_episodes"]),
+        ("original", "Beside the original", context["reference"]),
         ("costs", "Costs", context["costs"]),
         ("made", "How it was made", context["has_made"]),
     )

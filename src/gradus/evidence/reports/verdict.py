@@ -59,6 +59,17 @@ class Verdict:
     claims: Mapping[str, Sequence[Claim]]
     cautions: Sequence[str] = ()
 
+    @property
+    def title(self) -> str:
+        """The headline without its figures."""
+        return self.headline.partition(": ")[0].removesuffix(".") + "."
+
+    @property
+    def figures(self) -> str:
+        """What the headline says after its title; empty if it has no figures."""
+        told = self.headline.partition(": ")[2]
+        return told[:1].upper() + told[1:]
+
 
 def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     """The verdict on an evaluation (the document of results.json)."""
@@ -196,24 +207,21 @@ def _greedy_sentence(results: Json, condition: str, before: str | None) -> str:
 
 
 def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
-    """``0.727 to 0.782, surely up by more than 0.030``: before, after, and the near end of the 95 % interval of the paired difference."""
+    """``0.73 to 0.78, surely up by more than 0.03``: before, after, and the near end of the 95 % interval of the paired difference."""
     policies = results["conditions"][condition].get("policies") or {}
     before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
-    digits = 2 if measure == "true_reward" else 3
     change, state = pair.figures.get(measure), "open"
     if change is None or change.low is None or change.high is None:
-        told = (
-            "not proven, without an interval" if change is None else f"{format_signed(change.mean, digits)}, not proven"
-        )
+        told = "not proven, without an interval" if change is None else f"{format_signed(change.mean, 2)}, not proven"
     elif (state := state_of(change)) == "open":
-        low, high = (format_signed(bound, digits) for bound in (change.low, change.high))
+        low, high = (format_signed(bound, 2) for bound in (change.low, change.high))
         told = f"not proven (the change is between {low} and {high}{_corrected(change)})"
     else:
         way, bound = ("up", change.low) if state == "shown" else ("down", -change.high)
-        told = f"surely {way} by more than {format_number(bound, digits)}"
+        told = f"surely {way} by more than {format_number(bound, 2)}"
     if before is None or after is None:
         return told
-    return f"{format_number(before.mean, digits)} to {format_number(after.mean, digits)}, {told}"
+    return f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}, {told}"
 
 
 def _with_doubt(difference: Figure | None, digits: int = 3) -> str:

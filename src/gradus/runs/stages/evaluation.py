@@ -98,13 +98,31 @@ def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: int) -> list[Group]:
-    """The first ``each`` episodes of every policy and condition, as groups of one."""
+    """``each`` episodes of every policy and condition, as groups of one: the first, and those of GRPO's largest gain and loss."""
     return [
-        Group(task=episode.task, episodes=(episode,))
+        Group(task=several[place].task, episodes=(several[place],))
         for policies in episodes.values()
+        for places in [_shown_places(policies, each)]
         for several in policies.values()
-        for episode in several[:each]
+        for place in places
+        if place < len(several)
     ]
+
+
+def _shown_places(policies: Mapping[str, Sequence[Episode]], each: int) -> list[int]:
+    before = policies.get("sft") or policies.get("base") or ()
+    pairs = zip(policies.get("grpo", ()), before, strict=False)
+    changes = [
+        (after.reward.value - old.reward.value, place)
+        for place, (after, old) in enumerate(pairs)
+        if after.task == old.task
+        and after.reward is not None
+        and old.reward is not None
+        and after.reward.value is not None
+        and old.reward.value is not None
+    ]
+    extremes = [place for _, place in (max(changes), min(changes))] if changes and each > 1 else []
+    return list(dict.fromkeys([*extremes, *range(each)]))[:each]
 
 
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:

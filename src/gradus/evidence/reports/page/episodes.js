@@ -29,6 +29,15 @@ function learnKinds(entries) {
   }
 }
 
+// What GRPO changed on each task that both students are stored of, the largest gain first.
+function studentChanges(entries) {
+  const value = (entry) => entry.members.length === 1 ? entry.members[0].reward?.value : null;
+  return entries.filter((entry) => entry.policy === "grpo" && known(value(entry))).flatMap((after) => {
+    const before = ["sft", "base"].map((name) => entries.find((each) => each.policy === name && each.condition === after.condition && each.seed === after.seed && known(value(each)))).find(Boolean);
+    return before ? [{ after, before, change: value(after) - value(before) }] : [];
+  }).sort((a, b) => b.change - a.change);
+}
+
 function episodeBrowser(host, entries, listed) {
   const graderName = host.dataset.grader;
   learnKinds(entries);
@@ -93,6 +102,14 @@ function episodeBrowser(host, entries, listed) {
     link.set(0);
     if (chosen[0]) address.replaceChildren(html("a", { href: episodeAddress(chosen[0]) }, "Link to this episode"));
     addDownloads();
+  }
+  const changes = studentChanges(entries);
+  if (changes.length) {
+    const { after, before } = changes[0];
+    Object.assign(state, { condition: after.condition, seed: String(after.seed), policy: after.policy, beside: before.policy });
+    const worst = changes[changes.length - 1];
+    const loss = worst.change < 0 ? [" Its largest loss is ", html("a", { href: episodeAddress(worst.after) }, "here"), "."] : [];
+    document.getElementById("gain")?.replaceChildren("The first one is GRPO's largest gain of those in this file, beside the student before it.", ...loss);
   }
   refresh();
   episodeSearch(host.querySelector("#find"), entries, listed, visit);
