@@ -30,7 +30,11 @@ _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pa
 _Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
 
 _POLICIES = typer.Option(
-    "--policy", "-p", help="Policies, separated by commas; `all` for the scripted ones (repeatable)."
+    "--policy",
+    "-p",
+    "--model",
+    "-m",
+    help="Policies or models, separated by commas; `all` for the scripted ones (repeatable).",
 )
 _CONDITIONS = typer.Option("--condition", "-c", help="Conditions, by commas; `all`, or `first` (repeatable).")
 _GRADERS = typer.Option("--grader", "-g", help="Graders, by commas; the first is the main one (repeatable).")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -227,11 +226,10 @@ def _functions(rewards: Sequence[Any]) -> list[Any]:
 
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
+    from gradus.environments.verifiable import with_own_rewards
     from gradus.rewards import own_grader
 
-    return replace(
-        spec, graders={**spec.graders, "rewards": own_grader(spec, reward_entries(rewards))}, default_grader="rewards"
-    )
+    return with_own_rewards(spec, own_grader(spec, reward_entries(rewards)))
 
 
 def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import agent, as_name, reward_entries
-from gradus.commands.given import as_list, known_options, path_text, whole_number
+from gradus.commands.given import as_list, known_options, path_text, python_words, whole_number
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
 from gradus.commands.output import Shown, next_command
 from gradus.commands.signature import command
@@ -159,7 +159,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     """
     known_options(options, RunOptions, "gradus.run", also=("data",))
     of_recipe, whole = split_options(options)
-    made = make_recipe(data, **of_recipe)
+    require_training()
     from gradus.runs.checks import require_names
     from gradus.runs.stages.runner import run_recipe
     from gradus.runs.stages.seeds import run_seeds
@@ -176,7 +176,8 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
         "redo": whole.get("redo", False),
         "anyway": whole.get("anyway", False),
     }
-    with gradients():
+    with gradients(), python_words():
+        made = make_recipe(data, **of_recipe)
         require_names(made)
         if seeds in (None, 1):
             return Run(run_recipe(made, **told))

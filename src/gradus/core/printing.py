@@ -12,7 +12,7 @@ import sys
 
 from gradus.core.errors import StorageError
 
-OUTPUT_VARIABLE, STRICT_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT"
+OUTPUT_VARIABLE, STRICT_VARIABLE, TYPED_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT", "GRADUS_TYPED"
 QUIET, VERBOSE = "quiet", "verbose"
 STAND_IN = "gradus-stand-in"  # an error handler: replaces characters that the encoding of an output does not have
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
@@ -29,6 +29,11 @@ def quiet() -> bool:
 def verbose() -> bool:
     """Say whether every step is printed with all its figures (``--verbose``)."""
     return os.environ.get(OUTPUT_VARIABLE) == VERBOSE
+
+
+def on_command_line() -> bool:
+    """Say whether a person typed a command, and did not call a function."""
+    return TYPED_VARIABLE in os.environ
 
 
 def go_around(damage: str, instead: str) -> None:

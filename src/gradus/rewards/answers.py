@@ -35,6 +35,16 @@ _CHOSEN = re.compile(  # (A) / Option A / A. Paris
     r"(?:(?i:option|choice)\s+)?[$(\[]*(?P<letter>[A-Z])(?:[$)\].:]*|[)\]]*[).:]\s+(?P<text>.+))"
 )
 _ANOTHER = re.compile(r"(?<![\w'])[B-HJ-Z](?![\w'])|\([A-Z]\)|(?<!\w)[A-Z][).:]|\b(?:not|never|wrong|false)\b")
+_UNMARKED = "no answer is marked"
+_SENTENCES = re.compile(r"\n+|(?<=[.!?])\s+")
+_FRAME = " \t\n*_`.!?"
+_STATED = re.compile(
+    r"^(?:so|thus|hence|therefore)\b,?\s*|\b(?:is|are|equals|makes)\s+(?:exactly\s+)?|=|:\s", re.IGNORECASE
+)
+_WAVERS = re.compile(
+    r"n['’]t\b|\b(?:not|never|no|nor|neither|cannot|wrong|incorrect|false|or|either|maybe|perhaps|might|could|instead|rather|unless|if)\b",
+    re.IGNORECASE,
+)
 _TOLERANCE = Fraction(1, 10**6)  # Math-Verify's six decimals; above 1 and below 0.001 a share of the gold
 _SMALL = Fraction(1, 1000)
 _LONGEST_EXPRESSION = 300  # characters that Math-Verify is asked about
@@ -65,13 +75,35 @@ def read_answer(completion: str) -> AnswerReading:
     marked = _ANSWER.findall(outside) or _boxed(outside) or _HASHES.findall(outside)[-1:]
     answers = [answer.strip() for answer in marked]
     if not answers:
-        return AnswerReading(problem="no answer is marked")
+        return AnswerReading(problem=_UNMARKED)
     others = dict.fromkeys(answer for answer in answers if answer != answers[0])
     if len(others) > _MOST_MARKS or not all(same_answer(answer, answers[0]) for answer in others):
         return AnswerReading(problem="two different answers are marked")
     if not answers[-1]:
         return AnswerReading(problem="the answer is empty")
     return AnswerReading(text=answers[-1])
+
+
+def read_final(completion: str) -> AnswerReading:
+    """Reads the marked answer, or else what the last sentence states: all of it, or what follows its last ``is``, ``=`` or colon.
+
+    A sentence that denies or offers a choice commits to nothing.
+
+    >>> read_final("5 boxes of 9 apples. So there are 5 * 9 = 45.").text, read_final("**The answer is 45**").text
+    ('45', '45')
+    >>> read_final("The answer is 14, not 45.").problem
+    'the last sentence commits to no answer'
+    """
+    marked = read_answer(completion)
+    if marked.text is not None or marked.problem != _UNMARKED:
+        return marked
+    sentences = [each for each in _SENTENCES.split(without_reasoning(completion)) if each.strip(_FRAME)]
+    if not sentences:
+        return AnswerReading(problem="the answer is empty")
+    last = sentences[-1].strip(_FRAME)
+    if _WAVERS.search(last):
+        return AnswerReading(problem="the last sentence commits to no answer")
+    return AnswerReading(text=_STATED.split(last)[-1].strip(_FRAME) or last)
 
 
 def without_reasoning(text: str) -> str:

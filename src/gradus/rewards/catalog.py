@@ -18,6 +18,7 @@ from gradus.rewards.judge import Judge
 
 BUILT_IN: dict[str, Callable[..., Any]] = {
     "correctness": functions.correctness,
+    "final_answer": functions.final_answer,
     "format": functions.strict_format,
     "incremental_format": functions.incremental_format,
     "length": functions.length,

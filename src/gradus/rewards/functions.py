@@ -6,17 +6,20 @@ Those with settings are made by a function (``length(limit=200)``); ``component_
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.calls import without_thoughts
 from gradus.core.files import read_json
-from gradus.rewards.answers import gold_answer, read_answer, same_answer, without_reasoning
+from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, read_final, same_answer, without_reasoning
 from gradus.rewards.compose import RewardFunction, completion_text
 
 _TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
@@ -36,14 +39,22 @@ def correctness(
     prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
 ) -> list[float | None]:
     """1 if the marked answer states the gold value, else 0; None if the data set has no answer."""
-    return [_correct(completion_text(text), gold) for text, gold in zip(completions, answer, strict=True)]
+    return [_correct(completion_text(text), gold, read_answer) for text, gold in zip(completions, answer, strict=True)]
 
 
-def _correct(text: str, gold: Any) -> float | None:
+@_named("correct")
+def final_answer(
+    prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
+) -> list[float | None]:
+    """1 if the last sentence states the gold value, with or without marks, else 0; None if the data set has no answer."""
+    return [_correct(completion_text(text), gold, read_final) for text, gold in zip(completions, answer, strict=True)]
+
+
+def _correct(text: str, gold: Any, read: Callable[[str], AnswerReading]) -> float | None:
     expected = "" if gold is None else gold_answer(str(gold))
     if not expected:
         return None
-    given = read_answer(text).text
+    given = read(text).text
     return float(given is not None and same_answer(given, expected))
 
 
@@ -78,9 +89,19 @@ def _incremental(text: str) -> float:
     return earned - min(0.01 * after, 0.5)
 
 
-def reads_marks(function: RewardFunction) -> bool:
-    """True for a built-in that reads tags, so that prompts have to ask for them."""
-    return function in (correctness, strict_format, incremental_format)
+def reads_tags(function: RewardFunction) -> bool:
+    """Says if a reward reads ``<answer>`` tags, so that prompts have to ask for them: a built-in that does, or code that names the tag."""
+    if function in (correctness, strict_format, incremental_format):
+        return True
+    if getattr(function, "__module__", "").startswith("gradus."):
+        return False
+    code: Any = sys.modules.get(
+        getattr(function, "__module__", ""), function
+    )  # the tag may stand in a helper beside it
+    for each in (code, function, type(function)):
+        with suppress(OSError, TypeError):
+            return "<answer>" in inspect.getsource(each)
+    return False
 
 
 def length(*, limit: int, margin: int | None = None) -> RewardFunction:

@@ -11,7 +11,7 @@ from gradus.environments.verifiable.from_files import (
     parse_source,
     read_tasks,
 )
-from gradus.environments.verifiable.from_rows import one_turn, rows_spec
+from gradus.environments.verifiable.from_rows import one_turn, rows_spec, with_own_rewards
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.rows import list_rows
@@ -37,4 +37,5 @@ __all__ = [
     "parse_source",
     "read_tasks",
     "rows_spec",
+    "with_own_rewards",
 ]

@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, quote
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StorageError
 from gradus.core.files import read_json_lines, read_text
-from gradus.environments.verifiable.from_rows import graded, judge_value, one_turn_of
+from gradus.environments.verifiable.from_rows import graded, one_turn_of, unjudged
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns, with_class_names
 from gradus.environments.verifiable.spec import table_spec
@@ -121,7 +121,7 @@ def _unanswered(source: DataSource, tasks: TableTasks) -> EnvironmentSpec:
     return one_turn_of(
         tasks,
         items=tasks.splits["train"],
-        judge=judge_value,
+        judge=unjudged,
         graders=[Grader(name="answers", compute=refuse, summary="none: the rows have no answers, so give rewards")],
         summary=f"questions out of a {'CSV' if source.kind == 'csv' else 'JSONL'} file, for rewards of your own",
         write=lambda _, answer: answer,

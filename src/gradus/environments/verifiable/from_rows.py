@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.environments.verifiable.checks import asks_for_marks
-from gradus.environments.verifiable.environment import Judge, Verdict
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TaskSource, split_items
-from gradus.environments.verifiable.policies import Writer
+from gradus.environments.verifiable.environment import Judge, Verdict, judge_marked
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
+from gradus.environments.verifiable.policies import Writer, in_format
 from gradus.environments.verifiable.rows import list_rows, read_items, usual_columns
-from gradus.environments.verifiable.spec import answering_of, one_turn_spec, table_spec
+from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_spec, table_spec
 from gradus.rewards import (
     RewardFunction,
     Rewards,
     find_reward,
-    gold_answer,
     grader_of,
-    read_answer,
-    reads_marks,
+    reads_tags,
     reward_pairs,
-    same_answer,
 )
 from gradus.rewards.compose import copied_cell
+from gradus.rewards.grading import rewards_of
 from gradus.rewards.limits import limited
 
 _WAY_OUT = ", or gradus.one_turn(rows, test=...)"
@@ -69,15 +68,14 @@ def one_turn(
     own = Rewards(pairs, messages=tasks.chats, time_limit=time_limit) if pairs else None
     graders = [grader_of(own, name="rewards", summary="the given rewards")] if own else []
     graders += [] if judge is None else [score_grader()]
-    answered = all(item.answer for item in items)
     return one_turn_of(
         tasks,
         items=tasks.splits["train"],
-        judge=judge_of(judge, time_limit) if judge else judge_value,
+        judge=judge_of(judge, time_limit) if judge else unjudged,
         graders=graders,
         summary=f"{len(items)} rows of one turn",
         write=lambda _, answer: answer_format.replace("{answer}", answer),
-        true_reward=None if judge or answered else graded,
+        true_reward=None if judge else graded,
     )
 
 
@@ -140,40 +138,59 @@ def _score(episode: Episode) -> Reward:
     return Reward(grader="score", value=value, components={"score": value}, terms=tuple(terms))
 
 
-def judge_value(item: Item, text: str) -> Verdict:
-    """Compares the marked answer, or the whole text, with the gold answer; no score if the row has none."""
-    given = read_answer(text).text or text.strip() or None
-    problem = None if given else "the answer is empty"
-    if not item.answer:
-        return Verdict(score=None, given=given, problem=problem)
-    right = given is not None and same_answer(given, gold_answer(item.answer))
-    return Verdict(score=float(right), given=given, problem=problem)
+def unjudged(item: Item, text: str) -> Verdict:
+    """Takes the text as the answer and leaves the verdict to the rewards."""
+    given = text.strip() or None
+    return Verdict(score=None, given=given, problem=None if given else "the answer is empty")
 
 
 def graded(episode: Episode) -> float | None:
-    """Returns the reward as the true reward, if there is no gold answer and no judge."""
+    """Returns the reward as the true reward: rewards of one's own are the truth unless a judge is given."""
     return episode.reward.value if episode.reward else None
 
 
 def rows_spec(data: Any, rewards: Sequence[tuple[RewardFunction, float]]) -> EnvironmentSpec:
-    """Makes an environment of rows, or of a table of pandas, and of reward functions with weights.
-
-    If gold answers alone judge, or if rewards read tags that the questions do not ask for, it is that of a file: prompts ask for tags.
-    """
+    """Makes an environment of rows, or of a table of pandas. If all have answers, it is that of a file, see :func:`with_own_rewards`."""
     rows = list_rows(data)  # which may be an iterator
     items = _items(rows)
     answered = [bool(item.answer) for item in items]
-    if not rewards and not all(answered):
+    if rewards and not all(answered):
+        return one_turn(rows, rewards)
+    if not all(answered):
         number = answered.index(False) + 1
         raise ConfigError(
             f"row {number} has no answer; its columns are {', '.join(items[0].columns)}. Leave the row out, or give rewards that "
             "need no answer"
         )
-    tags = any(reads_marks(function) for function, _ in rewards) and not any(map(asks_for_marks, items))
-    if rewards and not (tags and all(answered)):
-        return one_turn(rows, rewards)
     tasks = split_items("rows", items, system_prompt=SYSTEM_PROMPT, way_out=_WAY_OUT)
     return table_spec(tasks, f"{len(items)} rows of one turn")
+
+
+def with_own_rewards(spec: EnvironmentSpec, own: Grader) -> EnvironmentSpec:
+    """Returns the environment with a grader of reward functions as its default one.
+
+    Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: no
+    system prompt is added, and the reward is the true reward.
+    """
+    graded_anew = replace(spec, graders={**spec.graders, own.name: own}, default_grader=own.name)
+    rewards, tasks = rewards_of(own), spec.data_set
+    if rewards is None or not isinstance(tasks, TableTasks) or MARKED not in spec.graders:
+        return graded_anew
+    items = tasks.splits["train"]
+    tags = any(map(reads_tags, rewards.functions.values()))
+    if tags and not any(map(asks_for_marks, items)):
+        return graded_anew
+    prompt = "" if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
+    return one_turn_spec(
+        TableTasks(tasks.name, tasks.splits, system_prompt=prompt),
+        answering_of(items, prompt, write=in_format if tags else lambda _, answer: answer),
+        summary=spec.summary,
+        recipe=spec.recipe,
+        judge=judge_marked if tags else unjudged,
+        graders=[own, *spec.graders.values()],
+        conditions=tuple(spec.conditions),
+        true_reward=None if tags else graded,
+    )
 
 
 def _items(data: Any) -> list[Item]:

@@ -39,6 +39,7 @@ _CONDITIONS = {
     "held-out": "operands or questions that are never trained on",
     "harder": "one digit more, or the longest quarter of the held-out questions",
 }
+MARKED = "composed"  # the default grader of answers in tags
 _ENDLESS = 1000  # seeds a condition where a source has no end
 
 
@@ -144,9 +145,9 @@ def make_graders() -> dict[str, Grader]:
             summary="1 for the right answer, else 0",
             range=(0.0, 1.0),
         ),
-        "composed": grader_of(
+        MARKED: grader_of(
             Rewards([(correctness, 2.0), (strict_format, 0.5), (incremental_format, 0.5)]),
-            name="composed",
+            name=MARKED,
             summary="2 for the right answer, 0.5 for the strict format, up to 0.5 for single tags",
             range=(-0.25, 3.0),
         ),
@@ -177,7 +178,7 @@ def one_turn_spec(
         summary=summary,
         make=lambda: VerifiableEnvironment(source, judge),
         graders=by_name,
-        default_grader="composed" if graders is None else next(iter(by_name)),
+        default_grader=MARKED if graders is None else next(iter(by_name)),
         conditions={
             name: Condition(
                 name=name, seeds=_seeds(source, name), summary=_condition_summary(source, name), options={"split": name}
@@ -216,11 +217,14 @@ def _seeds(source: TaskSource, split: str) -> Sequence[int]:
 
 
 def _metrics(episode: Episode) -> dict[str, float | None]:
-    given = episode.outcome.get("given")
+    """Returns figures beside the judge's; none if the rewards alone judge."""
+    outcome = episode.outcome
+    if outcome.get("correct") is None:
+        return {}
     return {
-        "format": episode.outcome.get("format"),
-        "exact": episode.outcome.get("exact"),
-        "answered": None if episode.outcome.get("correct") is None else float(given is not None),
+        "format": outcome.get("format"),
+        "exact": outcome.get("exact"),
+        "answered": float(outcome.get("given") is not None),
     }
 
 
@@ -229,8 +233,10 @@ def _view(episode: Episode) -> EpisodeView:
     outcome = episode.outcome
     reward = episode.reward
     rows = [[name, format_number(value, 2)] for name, value in (reward.components if reward else {}).items()]
-    score = outcome.get("correct")
+    score, value = outcome.get("correct"), reward.value if reward else None
     right = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
+    if score is None and value is not None:
+        right = f"reward {format_number(value, 2)}"
     return EpisodeView(
         title=turn.observation[:80] if turn else "no answer",
         facts={"gold": str(outcome.get("answer")), "given": str(outcome.get("given") or "–"), "verdict": right},

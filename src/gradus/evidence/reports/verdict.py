@@ -182,7 +182,7 @@ def _student_headline(results: Json, condition: str) -> str | None:
         return None
     true, aim = pair.figures.get("true_reward"), _aim(results)
     amount = f"reward {_change(results, condition, pair, 'reward')}"
-    if true is not None and not _said_already(results, pair):
+    if true is not None and not _said_already(pair):
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
@@ -301,7 +301,7 @@ def _claim(results: Json, pair: Difference) -> Claim | None:
     wins = "" if pair.wins is None else f", won on {pair.wins} of {pair.episodes} tasks"
     amount = f"{_with_doubt(reward)}{wins}"
     text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
-    if true is not None and not _said_already(results, pair):
+    if true is not None and not _said_already(pair):
         aim = f"{_aim(results)} ({_with_doubt(true, 2)})"
         same = state_of(true) == state
         text += f", and in {aim}" if same else f", but {VERBS[state_of(true)]} it in {aim}"
@@ -319,9 +319,9 @@ def _against(results: Json, condition: str, subject: str) -> dict[str, Differenc
     return against
 
 
-def _said_already(results: Json, pair: Difference) -> bool:
-    """Says if reward and true reward are one figure with one name."""
-    return _aim(results) == _grader(results) and pair.figures.get("true_reward") == pair.figures.get("reward")
+def _said_already(pair: Difference) -> bool:
+    """Says if reward and true reward are one figure."""
+    return pair.figures.get("true_reward") == pair.figures.get("reward")
 
 
 def _grader(results: Json) -> str:

@@ -92,7 +92,7 @@ def export_model(
     changes = {"quantize": "none", "dtype": chosen}
     settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    causal.generation_config = generation_config(loaded, free_sampling(settings))
+    causal.generation_config = generation_config(loaded, sampling or free_sampling(settings))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
         title=title or target.name,

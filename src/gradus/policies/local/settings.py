@@ -12,6 +12,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 
 SETTINGS_FILE = "gradus.json"
+_ROOM = 256  # tokens of an answer outside the environment, whose own answers may be a few
 
 
 class ModelSettings(BaseModel):
@@ -46,12 +47,13 @@ class ModelSettings(BaseModel):
 
 def default_sampling(settings: ModelSettings) -> SamplingConfig:
     """How a model was trained to answer."""
-    return settings.sampling or SamplingConfig(max_new_tokens=256)
+    return settings.sampling or SamplingConfig(max_new_tokens=_ROOM)
 
 
 def free_sampling(settings: ModelSettings) -> SamplingConfig:
-    """How a model answers outside its environment: as it was trained, without the environment's grammar."""
-    return default_sampling(settings).model_copy(update={"grammar": False})
+    """How a model answers outside its environment: as it was trained, without the environment's grammar and with room for an answer."""
+    sampling = default_sampling(settings)
+    return sampling.model_copy(update={"grammar": False, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)})
 
 
 def read_settings(folder: str | os.PathLike[str]) -> ModelSettings | None:

@@ -157,5 +157,7 @@ def _full(subject: Subject, episode: Episode, top: float | None) -> bool:
     value = episode.reward.value if episode.reward else None
     if top is not None:
         return value is not None and value >= top - 1e-6
-    aim = subject.spec.true_reward(episode)  # a grader without a range is held to the true aim
-    return aim is not None and aim >= 1.0 - 1e-6
+    aim = subject.spec.true_reward(
+        episode
+    )  # a grader without a range is held to the true aim, if that is another figure
+    return aim is not None and (aim == value or aim >= 1.0 - 1e-6)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.environments import file_name
+from gradus.environments.verifiable import with_own_rewards
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, own_grader, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
@@ -248,7 +249,7 @@ class Recipe(_Section):
             max_steps=self.grpo.max_steps,
             epochs_a_step=epochs_a_step(spec, self.grpo),
         )
-        return replace(spec, graders={**spec.graders, OWN_GRADER: own}, default_grader=OWN_GRADER)
+        return with_own_rewards(spec, own)
 
     def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
         """The policies of the evaluation in ``spec``, in the order of its tables."""
