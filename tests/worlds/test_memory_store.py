@@ -3,21 +3,19 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import StorageError
-from gradus_worlds.memory import NINE_BANKS, PAPER, DurableMemory, Memory, RefusedCall, import_file, run_calls
+from gradus_worlds.memory import NINE_BANKS, PAPER, DurableMemory, Memory, RefusedCall, run_calls
 from gradus_worlds.memory.text import count_tokens, count_words
 
 BANKS = [*NINE_BANKS.banks, "nowhere", ""]
@@ -153,54 +151,32 @@ def test_what_was_written_is_there_when_reopened(tmp_path: Path) -> None:
         assert memory.insert("values", "Bob cause bees").id == 3
 
 
-def test_every_flipped_bit_of_a_memory_is_noticed_and_nothing_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [('"Ann fact 2"', '"Ann fact 7"'), ('"id": 2', '"id": 5'), ("insert", "forget"), ("}\n", "\n")]
+)
+def test_a_file_that_was_damaged_is_refused_and_left_as_it_is(tmp_path: Path, before: str, after: str) -> None:
     with DurableMemory(tmp_path / "m") as memory:
         for i in range(3):
             memory.insert("values", f"Ann fact {i}")
-    file = tmp_path / "m" / "memory.sqlite"
-    whole = file.read_bytes()
-    rng = Random(0)
-    places = [whole.index(b"fact 2"), whole.rindex(b"fact 2"), *(rng.randrange(len(whole)) for _ in range(40))]
-    for place in places:
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
-        damaged = file.read_bytes()
-        with pytest.raises(StorageError, match="is damaged"):
-            DurableMemory(tmp_path / "m", create=False)
-        assert file.read_bytes() == damaged, "opening changed a damaged file"
-    file.write_bytes(whole)
-    with DurableMemory(tmp_path / "m", create=False) as memory:
-        assert len(memory.entries) == 3
-
-
-def test_an_index_of_other_tokens_is_made_anew(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.insert("values", "莉娜住在东京")
-        memory.insert("values", "Ann cause rivers")
-    database = sqlite3.connect(tmp_path / "m" / "memory.sqlite")
-    database.execute("INSERT INTO words (words) VALUES ('delete-all')")
-    database.execute("INSERT INTO words (rowid, tokens) VALUES (1, '莉娜住在东京')")
-    database.execute("DELETE FROM facts WHERE name = 'index'")
-    database.commit()
-    database.close()
-    (tmp_path / "m" / "memory.sha256").unlink()
-    for _ in range(2):
-        with DurableMemory(tmp_path / "m", create=False) as memory:
-            assert [hit.entry.id for hit in memory.search("东京")] == [1]
-            assert [hit.entry.id for hit in memory.search("rivers")] == [2]
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.delete("values", 1)
-        assert not memory.search("东京")
-
-
-def test_after_a_kill_rows_are_checked(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.insert("values", "Ann fact 0")
-    folder = tmp_path / "m"
-    (folder / "memory.sha256").unlink()  # as after a kill
-    file = folder / "memory.sqlite"
-    file.write_bytes(file.read_bytes().replace(b"Ann fact 0", b"Ann fact 7"))
+    file = tmp_path / "m" / "memory.json"
+    file.write_text(damaged := file.read_text().replace(before, after, 1))
     with pytest.raises(StorageError, match="is damaged"):
-        DurableMemory(folder)
+        DurableMemory(tmp_path / "m", create=False)
+    assert file.read_text() == damaged
+
+
+def test_a_change_that_cannot_be_written_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    with DurableMemory(tmp_path / "m") as memory:
+        memory.insert("values", "Ann cause rivers")
+        with monkeypatch.context() as patch:
+            patch.setattr("gradus_worlds.memory.store.durable.write_text", full)
+            with pytest.raises(StorageError, match="full"):
+                memory.insert("values", "Bob cause bees")
+        assert [entry.content for entry in memory.entries.values()] == ["Ann cause rivers"]
+        assert memory.search("bees") == []
 
 
 def test_reading_changes_no_file(tmp_path: Path) -> None:
@@ -234,7 +210,7 @@ def test_half_a_character_is_refused_and_nothing_is_kept(tmp_path: Path) -> None
 
 
 def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match=r"in use by process \d+"):
+    with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match="in use by another process"):
         DurableMemory(tmp_path / "m")
     with pytest.raises(StorageError, match="has schema 'nine-banks'"):
         DurableMemory(tmp_path / "m", PAPER)
@@ -294,41 +270,6 @@ def test_a_batch_is_written_as_a_whole(tmp_path: Path) -> None:
         assert memory.state() == state
 
 
-def test_import_takes_whole_memories_and_lines(tmp_path: Path) -> None:
-    source = Memory()
-    source.insert("values", "Ann cause rivers", timestamp="1 May")
-    source.insert("values", "Bob cause bees")
-    source.delete("values", 1)
-    source.set_core("two people")
-    source.save(tmp_path / "whole.json")
-    rows = [
-        {"category": "values", "content": "Bob cause bees"},
-        {"category": "values", "content": "Cem cause seas", "importance": 0.9},
-        {"category": "nowhere", "content": "x y"},
-        {"content": "no category"},
-    ]
-    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    with DurableMemory(tmp_path / "m") as memory:
-        import_file(memory, tmp_path / "whole.json")
-        assert memory.state() == source.state()
-        assert memory.operations == source.operations
-        summary = import_file(memory, tmp_path / "lines.jsonl")
-        assert (summary.inserted, summary.duplicates, len(summary.refused)) == (1, 1, 2)
-        again = import_file(memory, tmp_path / "whole.json")
-        assert (again.inserted, again.duplicates) == (0, 1)
-        state = memory.state()
-    with DurableMemory(tmp_path / "m") as memory:
-        assert memory.state() == state
-    far = json.dumps({"category": "values", "content": "Dan said\u2028so"}, ensure_ascii=False)
-    (tmp_path / "far.jsonl").write_text(f"\ufeff{far}\n\r\n{far}\n", encoding="utf-8")
-    with DurableMemory(tmp_path / "m") as memory:
-        summary = import_file(memory, tmp_path / "far.jsonl")
-        assert (summary.inserted, summary.duplicates) == (1, 1)
-    (tmp_path / "bad").write_text("[1]")
-    with DurableMemory(tmp_path / "m") as memory, pytest.raises(StorageError, match="holds something that is no entry"):
-        import_file(memory, tmp_path / "bad")
-
-
 @pytest.mark.parametrize("joint", ["_", ",", "__", ".", "/", "'", "—", "\u200b", "-"])
 def test_joined_words_are_counted_as_readers_read_them(joint: str) -> None:
     text = "Toda lives in Lina and has three small dogs"
@@ -352,18 +293,6 @@ def test_ordinary_text_has_a_word_for_each_stretch(text: str, words: int) -> Non
     assert count_words(text) == len(text.split()) == words
 
 
-def test_an_import_says_that_it_leaves_a_core_out(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "other") as other:
-        other.set_core("two people")
-        other.save(tmp_path / "whole.json")
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.set_core("three people")
-        assert import_file(memory, tmp_path / "whole.json").core_left_out
-        assert memory.core == "three people"
-        memory.set_core("two people")
-        assert not import_file(memory, tmp_path / "whole.json").core_left_out
-
-
 def test_what_was_learned_does_not_steer_the_terminal(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
@@ -383,9 +312,8 @@ def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:
     memory = DurableMemory(tmp_path / "m")
     memory.insert("values", "a b")
     memory.close()
-    for read in (lambda: memory.search("a"), lambda: memory.entries, lambda: memory.core):
-        with pytest.raises(StorageError, match="cannot be read"):
-            read()
+    with pytest.raises(StorageError, match="is closed"):
+        memory.insert("values", "c d")
 
 
 def test_an_error_of_ones_own_inside_a_batch_is_told_as_it_is(tmp_path: Path) -> None:

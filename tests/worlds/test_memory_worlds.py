@@ -476,7 +476,7 @@ def test_questions_that_the_strict_reader_can_never_answer_are_named(tmp_path: P
     ]
     path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
     with pytest.warns(UserWarning, match=r"can answer 3 of 4 questions .* 'How many dogs has Ann\?'"):
-        jsonl_source(str(path))
+        load(f"memory:jsonl:{path}")
 
 
 def test_knobs_that_are_legal_in_training_make_every_condition() -> None:

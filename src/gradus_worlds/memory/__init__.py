@@ -7,10 +7,8 @@ from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.readers.reading import RemoteReader, read_generous, read_strict
 from gradus_worlds.memory.spec import load
 from gradus_worlds.memory.store.durable import DurableMemory
-from gradus_worlds.memory.store.entries import RefusedCall
 from gradus_worlds.memory.store.memory import Memory
-from gradus_worlds.memory.store.schema import NINE_BANKS, PAPER, find_schema
-from gradus_worlds.memory.store.transfer import import_file
+from gradus_worlds.memory.store.records import NINE_BANKS, PAPER, RefusedCall, find_schema
 from gradus_worlds.memory.tools.running import run_calls
 
 __all__ = [
@@ -22,7 +20,6 @@ __all__ = [
     "RefusedCall",
     "RemoteReader",
     "find_schema",
-    "import_file",
     "load",
     "read_generous",
     "read_strict",

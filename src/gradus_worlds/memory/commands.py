@@ -22,9 +22,10 @@ from gradus.commands.guests import (
     print_json,
     printable,
 )
-from gradus.core import ConfigError, EnvironmentFault, Policy, Task
+from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Grader, Policy
 
 if TYPE_CHECKING:
+    from gradus_worlds.memory.learning import OwnText
     from gradus_worlds.memory.readers.asking import Answered
     from gradus_worlds.memory.tools.running import CallResult
 
@@ -155,7 +156,7 @@ def learn_text(
     ``agent``: a run folder, a model folder, ``remote:MODEL``, or a policy that comes with the memory environment. ``memory``: its
     folder; ``memory`` inside the agent's folder by default. ``tell`` gets (chunks read, all, what became of the last calls).
     """
-    from gradus.rollouts import roll_out
+    from gradus import roll_out
     from gradus_worlds.memory.learning import FIRST_ID, OwnText, read_chunks
     from gradus_worlds.memory.policies import scripted_policies
     from gradus_worlds.memory.spec import load
@@ -181,9 +182,7 @@ def learn_text(
         texts.append(text)
         before, problem = len(chunks) - text.unread, None
         if text.unread:
-            own = replace(spec, make=lambda: text, max_turns=text.unread, metrics=None)
-            task = Task(environment=spec.name, seed=seed, condition="own")
-            (episode,) = roll_out(own, policy, [task], seed=seed, key=("learn",)).episodes
+            (episode,) = roll_out(_own(spec, text), policy, episodes=1, condition="own", seed=seed).episodes
             failure = episode.failure
             problem = f"{failure.stage}: {failure.type}: {failure.message}" if failure else None
         written = sorted({word for chunk in chunks for word in chunk.text.split()})
@@ -199,6 +198,21 @@ def learn_text(
             new_words=_spelled(policy, written),
             problem=problem,
         )
+
+
+def _own(spec: EnvironmentSpec, text: OwnText) -> EnvironmentSpec:
+    """The environment of one's own text: one episode, of which nothing is asked, so nothing is paid."""
+    nothing = Grader(name="nothing", compute=lambda episodes: [None] * len(episodes))
+    own = Condition(name="own", seeds=(0,), summary="your text")
+    return replace(
+        spec,
+        make=lambda: text,
+        max_turns=text.unread,
+        metrics=None,
+        graders={"nothing": nothing},
+        default_grader="nothing",
+        conditions={"own": own},
+    )
 
 
 def ask_memory(

@@ -14,8 +14,8 @@ from gradus_worlds.memory.facts import facts_right, grounded
 from gradus_worlds.memory.graders import balanced_accuracy
 from gradus_worlds.memory.readers.reading import READERS, Reader, Reading
 from gradus_worlds.memory.showing import SHOWN, show_chunk
-from gradus_worlds.memory.store.entries import Entry
 from gradus_worlds.memory.store.memory import Hit, Memory
+from gradus_worlds.memory.store.records import Entry
 from gradus_worlds.memory.text import content_words, count_words
 from gradus_worlds.memory.tools.running import CallResult, run_calls
 from gradus_worlds.memory.tools.writing import refusals, system_prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gradus_worlds.memory.readers.claims import claim_of
-from gradus_worlds.memory.store.entries import Entry
+from gradus_worlds.memory.store.records import Entry
 from gradus_worlds.memory.text import index_tokens, substring_match
 from gradus_worlds.memory.tools.running import CallResult
 from gradus_worlds.memory.worlds.records import Fact, Slot

@@ -13,7 +13,7 @@ from gradus_worlds.memory.measures import curves, metrics
 from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.readers.reading import READERS, Reader, RemoteReader
 from gradus_worlds.memory.readers.remote import remote_chat
-from gradus_worlds.memory.store.schema import NINE_BANKS
+from gradus_worlds.memory.store.records import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus_worlds.memory.view import view
 from gradus_worlds.memory.worlds.records import Source
@@ -75,9 +75,10 @@ def _babi(argument: str | None) -> Source:
 
 
 def _jsonl(argument: str | None) -> Source:
+    from gradus_worlds.memory.readers.readable import warn_of_unreadable
     from gradus_worlds.memory.worlds.jsonl import jsonl_source
 
-    return jsonl_source(_path("jsonl", argument))
+    return jsonl_source(_path("jsonl", argument), warn_of_unreadable)
 
 
 def _path(kind: str, argument: str | None) -> str:

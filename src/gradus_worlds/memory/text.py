@@ -76,9 +76,6 @@ def _units(stretch: str) -> list[str]:
     return [stretch] if stretch.isascii() else _UNITS.findall(stretch) or [stretch]
 
 
-INDEX = "2"  # counts up when index_tokens reads a text in another way, so that a memory on disk is indexed anew
-
-
 @lru_cache(maxsize=1 << 15)
 def index_tokens(text: str) -> tuple[str, ...]:
     """The tokens retrieval knows a text by: words without stop words, plurals reduced by Harman's S-stemmer (1991). In a script without

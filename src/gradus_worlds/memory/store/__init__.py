@@ -1,1 +1,1 @@
-"""A memory of entries in banks: in the process, or on disk by SQLite."""
+"""A memory of entries in banks: in the process, or in a folder."""

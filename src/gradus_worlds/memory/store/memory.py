@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError, beginning, whole_characters, write_text
-from gradus_worlds.memory.store.entries import Entry, Operation, RefusedCall
-from gradus_worlds.memory.store.ranking import Matches, rank_banks, rank_entries
-from gradus_worlds.memory.store.schema import NINE_BANKS, SCHEMAS, Schema
-from gradus_worlds.memory.store.shelf import Shelf
-from gradus_worlds.memory.store.sqlite_shelf import SqliteShelf
+from gradus_worlds.memory.store.index import Matches, Shelf, rank_banks, rank_entries
+from gradus_worlds.memory.store.records import NINE_BANKS, SCHEMAS, Entry, Operation, RefusedCall, Schema
 from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
@@ -37,18 +34,11 @@ class Memory:
     breaks a rule raises :class:`RefusedCall` and leaves everything as it was.
     """
 
-    def __init__(
-        self,
-        schema: Schema = NINE_BANKS,
-        *,
-        first_id: int = 1,
-        clock: Clock | None = None,
-        shelf: Shelf | SqliteShelf | None = None,
-    ) -> None:
+    def __init__(self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None) -> None:
         self.schema = schema
         self.first_id = first_id
         self._clock: Clock = clock or (lambda: None)
-        self._shelf = shelf or Shelf(next_id=first_id)
+        self._shelf = Shelf(next_id=first_id)
 
     @property
     def core(self) -> str:
@@ -245,7 +235,7 @@ class Memory:
         if not isinstance(data, Mapping) or data.get("format") != "gradus-memory/1":
             raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
         try:
-            schema = schema_from(data["schema"])
+            schema = _schema_from(data["schema"])
             operations = [Operation.from_json(line) for line in data["operations"]]
             memory = cls.replay(operations, schema, first_id=data["first_id"])
             same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
@@ -268,7 +258,7 @@ class Memory:
             raise StorageError(f"no memory could be read from {path}: {error}") from error
 
     def _commit(self, operation: Operation) -> None:
-        """Make an operation part of the memory. A durable memory writes it to disk before."""
+        """Make an operation part of the memory. A durable memory writes it to disk, too."""
         self.apply(operation)
 
     def _check_bank(self, bank: str) -> None:
@@ -307,13 +297,13 @@ class Memory:
             raise RefusedCall("duplicate", f"entry {there} says that already")
 
 
-def schema_from(data: Mapping[str, Any]) -> Schema:
+def _schema_from(data: Mapping[str, Any]) -> Schema:
     schema = Schema(**data)
     return next((known for known in SCHEMAS.values() if known == schema), schema)
 
 
 def check_number(entry_id: Any) -> int:
-    """An entry's number. RefusedCall for anything that cannot be one: SQLite takes 64 bits."""
+    """An entry's number. RefusedCall for anything that cannot be one, such as thousands of digits."""
     if isinstance(entry_id, bool) or not isinstance(entry_id, int) or abs(entry_id) >= 1 << 63:
         raise RefusedCall("entry-id-type", "entry_id must be the number of an entry")
     return entry_id

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import whole_characters
-from gradus_worlds.memory.store.entries import Entry, RefusedCall
 from gradus_worlds.memory.store.memory import Memory, check_number
+from gradus_worlds.memory.store.records import Entry, RefusedCall
 from gradus_worlds.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from gradus.core import child_rng
 from gradus_worlds.memory.store.memory import Hit
-from gradus_worlds.memory.store.schema import NINE_BANKS, Schema
+from gradus_worlds.memory.store.records import NINE_BANKS, Schema
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'

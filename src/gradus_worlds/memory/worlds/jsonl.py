@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gradus.core import ConfigError
 from gradus_worlds.memory.worlds.files import file_source, known_answers, locate_evidence, with_facts
-from gradus_worlds.memory.worlds.readable import warn_of_unreadable
 from gradus_worlds.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 
@@ -43,15 +43,19 @@ class _WorldLine(_Strict):
     questions: tuple[_QuestionLine, ...] = Field(min_length=1)
 
 
-def jsonl_source(path: str) -> Source:
-    """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used."""
+def jsonl_source(path: str, check: Callable[[Sequence[Question], str], None] | None = None) -> Source:
+    """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used.
+
+    ``check`` gets all questions and the path.
+    """
     try:
         # A text may hold what str.splitlines takes for the end of a line.
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
     worlds = [_world(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
-    warn_of_unreadable([question for world in worlds for question in world.questions], path)
+    if check is not None:
+        check([question for world in worlds for question in world.questions], path)
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Task, Vocabulary
-from gradus_worlds.memory.store.schema import NINE_BANKS, Schema
+from gradus_worlds.memory.store.records import NINE_BANKS, Schema
 
 UNKNOWN = "unknown"
 NOTHING = "nothing"  # the answer if a list is asked for and is empty

@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Sequence
 
 from gradus_worlds.memory.readers.reading import read_strict
-from gradus_worlds.memory.store.entries import RefusedCall
 from gradus_worlds.memory.store.memory import Memory
+from gradus_worlds.memory.store.records import RefusedCall
 from gradus_worlds.memory.text import content_words, spaced
 from gradus_worlds.memory.worlds.records import Question
 
