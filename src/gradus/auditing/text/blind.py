@@ -60,6 +60,22 @@ def _joined(separator: str) -> Operator:
     return join
 
 
+def _all_joined(separator: str) -> Operator:
+    return lambda gold, rng: separator.join(dict.fromkeys(gold.others.golds)) if len(gold.others.counts) > 1 else None
+
+
+def _quantile(share: float) -> Operator:
+    """Of golds that are numbers the one below which this share of them lies: rewards by distance pay it."""
+
+    def make(gold: Gold, rng: Random) -> str | None:
+        numbers = sorted(
+            (each for each in gold.others.golds if NUMBER.fullmatch(each)), key=lambda n: float(n.replace("−", "-"))
+        )
+        return numbers[int(share * len(numbers))] if 2 * len(numbers) > len(gold.others.golds) else None
+
+    return make
+
+
 def _options(separator: str) -> Operator:
     return lambda gold, rng: separator.join(labels) if len(labels := gold.others.labels) > 1 else None
 
@@ -73,10 +89,16 @@ BLIND: Mapping[str, Operator] = {
     **{f"the gold's shape filled with {value}": _filled(value) for value in ("0", "1", "nan", "x")},
     **{f"golds of other tasks joined by {s!r}": _joined(s) for s in (" or ", ", ", "\n", " ")},
     **{f"all options joined by {s!r}": _options(s) for s in (" ", ", ", " or ", "")},
+    **{f"all golds joined by {s!r}": _all_joined(s) for s in (", ", "\n")},
+    **{f"the golds' quantile {share}": _quantile(share) for share in (0.1, 0.25, 0.5, 0.75, 0.9)},
     "the numbers 0 to 20": _constant(" ".join(map(str, range(21)))),
     "the numbers 0 to 299": _constant(" ".join(map(str, range(300)))),
     "the numbers 0 to 299 with commas": _constant(",".join(map(str, range(300)))),
-    "300 words": _constant(" ".join(f"word{i}" for i in range(300))),
+    **{f"{n} words": _constant(" ".join(f"word{i}" for i in range(n))) for n in (10, 30, 100, 300, 1000)},
+    "connectives": _constant(
+        "First, note that. Second, therefore. However, because of this, thus it follows. Wait, let me check. Finally, in conclusion."
+    ),
+    "citations": _constant("According to [1], [2] and [3] (Smith et al., 2020), see https://doi.org/10.1000/182."),
     "60,000 characters of filler": _constant("so the answer is this " * 2800),
     "one word a hundred times": _constant("yes " * 100),
 }
@@ -157,6 +179,21 @@ def _expressions(prompt: str) -> list[str]:
     spans = [match.strip() for match in _EXPRESSION.findall(prompt)]
     cut = [re.sub(r"^(?:(?:[A-Za-z]{3,}|is|of|to|in|by|as|be)\s+)+", "", each) for each in spans]
     return sorted((each for each in cut if re.search(r"[\dA-Za-z)]\s*[-+*/^]", each)), key=len)
+
+
+_ASKED = re.compile(
+    r"(?i)\b(?:what is|compute|calculate|evaluate|simplify|find)\s+(?:the (?:value|result|sum|product) of\s+)?(\S.*?)\s*(?:\?|[.:]?\s*(?:\n|\Z)|[.:]\s)"
+)
+
+
+def _asked(form: str) -> Operator:
+    """What stands behind "What is" or "Compute", as it is written there: a grader that computes both sides takes it for the answer."""
+
+    def reflex(gold: Gold, rng: Random) -> str | None:
+        asked = _ASKED.search(gold.prompt)
+        return form.replace("ASKED", asked[1].strip("$ ")) if asked and re.search(r"\d|\\[a-z]", asked[1]) else None
+
+    return reflex
 
 
 def _restated(form: str) -> Operator:
@@ -243,6 +280,10 @@ REFLEXES: Mapping[str, Operator] = {
         for value in ("0", "1")
         for first in (True, False)
     },
+    "what is asked for": _asked("ASKED"),
+    "what is asked for, as a formula": _asked("$ASKED$"),
+    "what is asked for, in brackets": _asked("(ASKED)"),
+    "the question's list twice": _listed(lambda items: [*items, *items]),
     "the question's formula": _restated("EXPR"),
     "the question's formula unexpanded": _restated("expand(EXPR)"),
     "the question's formula as an integral": _restated("Integral(EXPR, VAR)"),

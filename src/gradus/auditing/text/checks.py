@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from math import ceil, fsum
 
 from gradus.auditing.leaks import told_at
@@ -12,6 +13,7 @@ from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_o
 from gradus.auditing.text.asking import DECLARED, Ground, Result
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Probe, between, quoted, settled_by, shown
+from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -30,19 +32,25 @@ def sanity(ground: Ground) -> Result:
     changed: Differences = ()
     batched: Differences = ()
     rehashed: Differences = ()
+    stepped = ""
     if ground.is_usable:
         ground.enter("sanity")
         if not ground.subject.remote:  # a judge keeps what it said by its content
             changed, batched, rehashed = _asked_again(ground), _in_a_batch(ground), _elsewhere(ground)
-    return sanity_of(ground, changed, batched, rehashed)
+            stepped = _at_steps(ground)
+    return sanity_of(ground, changed, batched, rehashed, stepped)
 
 
 def sanity_of(
-    ground: Ground, changed: Differences = (), batched: Differences = (), rehashed: Differences = ()
+    ground: Ground,
+    changed: Differences = (),
+    batched: Differences = (),
+    rehashed: Differences = (),
+    stepped: str = "",
 ) -> Result:
-    """The check from the answers whose reward is not the same."""
+    """The check from the answers whose reward is not the same. ``stepped``: what is wrong at a step of training."""
     n, subject = len(ground.tasks), ground.subject
-    problems: list[str] = []
+    problems = [stepped] if stepped else []
     if ground.unpaid and (wilson(len(ground.unpaid), n).low or 0.0) > LEAST_EFFECT:
         first = ground.unpaid[0]
         problems.append(
@@ -136,6 +144,35 @@ def _elsewhere(ground: Ground) -> Differences:
         rows += [(task, task.whole(answer)) for answer in answers if answer]
     values = ground.subject.elsewhere(rows) or ((), ())
     return [(answer, a, b) for (_, answer), a, b in zip(rows, *values, strict=False) if a != b]
+
+
+def _at_steps(ground: Ground) -> str:
+    """What is wrong at the first, the middle or the last step of a training, if gold no longer earns more than a wrong answer there.
+
+    Each step is asked in a process of its own, every answer twice: the second time it has a history.
+    """
+    if ground.subject.judge_at is None or ground.effort < 1.0:
+        return ""
+    asked = [(task, wrong, gold) for task, wrong, gold in _with_wrong(ground) if wrong]
+    rows = [(task, task.whole(answer)) for _ in range(2) for task, wrong, gold in asked for answer in (wrong, gold)]
+    for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
+        subject = replace(ground.subject, judge=partial(ground.subject.judge_at, share))
+        scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
+        try:
+            scores = scorer.fresh(rows)
+        finally:
+            scorer.close()
+        values = [score.value for score in scores if score.value is not None]
+        if not values or len(values) < len(rows):
+            continue
+        for part, history in ((values[: len(rows) // 2], "without"), (values[len(rows) // 2 :], "with")):
+            gain = fsum(part[1::2]) - fsum(part[::2])
+            if gain <= LEAST_EFFECT * ground.span * len(asked):
+                return (
+                    f"at the {name} step of a training, {history} earlier calls, gold earns no more than a wrong answer, "
+                    f"e.g. {rows[0][1][:60]!r} earns {part[0]}; make the reward a function of task and answer alone"
+                )
+    return ""
 
 
 def gold(ground: Ground) -> Result:

@@ -44,8 +44,9 @@ class Try:
 
     @property
     def name(self) -> str:
-        shown_text = self.text.replace(SLOT, "..." if self.near is None else "a near value")
-        return repr(shown_text if len(shown_text) <= 60 else f"{shown_text[:57]}...")
+        text = self.text.replace(SLOT, "..." if self.near is None else "(a near value)")
+        words = f"; {len(text.split())} words, {len(text):,} characters" if len(text) > 60 else ""
+        return f"{text[:57]!r}...{words}" if words else repr(text)
 
     def completion(self, task: TextTask, answer: str) -> str:
         """The whole completion, with an answer in the slot."""
@@ -91,6 +92,8 @@ class _Search:
 
     def line(self, each: Try) -> Place:
         """The first line that only paid tries came to, else the first that no plain answer came to, else the line of the words."""
+        if each.text == SLOT:
+            return each.place
         lines = self.kept[each][1]
         new = next((line for known in (self.unpaid, self.plain) for line in lines if line not in known), None)
         return each.place if new is None else Place(file=new[0], line=new[1])

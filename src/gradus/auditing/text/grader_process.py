@@ -22,7 +22,7 @@ from gradus.sandbox.worker import Fork
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
-_GRACE = 5.0  # seconds beyond the limit until a process that ignores its alarm is killed
+_GRACE = 2.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
 @dataclass(frozen=True, kw_only=True)

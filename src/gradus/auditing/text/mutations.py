@@ -196,6 +196,47 @@ def _twice(elements: list[str], rng: Random) -> list[str] | None:
     return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
 
 
+def _doubled(elements: list[str], rng: Random) -> list[str] | None:
+    return [*elements, *elements] if all(is_number(each.strip("'\"")) for each in elements) else None
+
+
+def _not_a_number(elements: list[str], rng: Random) -> list[str] | None:
+    """NaN for one: a comparison of distances finds no difference."""
+    if not all(is_number(each) for each in elements):
+        return None
+    elements[rng.randrange(len(elements))] = "NaN"
+    return elements
+
+
+_CALLS = re.compile(r"(?i)\b(?:tools?|functions?|calls?)\b")
+
+
+def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    """Of a tool call: the same call again changes what it acts on twice."""
+    calls = gold.json if isinstance(gold.json, list) else [gold.json]
+    if not calls or not all(isinstance(each, dict) for each in calls):
+        return None
+    return (_written([*calls, *calls], gold.text), f"{gold.text}\n{gold.text}")
+
+
+_ROUGHLY = re.compile(
+    r"(?i)\b(?:about|around|approximate\w*|roughly|estimate\w*|within|nearest|round\w*|tolerance)\b|±"
+)
+
+
+def _off(share: float) -> Wrong:
+    """A value so far off, unless the question allows one. Of a decimal number half a percent may be rounding."""
+
+    def change(number: str, rng: Random) -> str | None:
+        if not re.fullmatch(r"-?\d+(?:\.\d+)?", number):
+            return None
+        places = len(number.partition(".")[2])
+        return None if places and share < _ROUNDED else f"{float(number) * (1 + share):.{places}f}"
+
+    return replace(_number(change), settled=False, rule=lambda prompt: not _ROUGHLY.search(prompt))
+
+
+_ROUNDED = 0.02
 _LISTS = re.compile(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
 
 
@@ -357,6 +398,9 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 WRONG: Mapping[str, Wrong] = {
     "one digit changed": _number(_one_digit),
     "off by one": _number(_off_by_one),
+    "half a percent more": _off(0.005),
+    "5 percent more": _off(0.05),
+    "9 percent more": _off(0.09),
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
     "the right answer denied": _not_of_programs(Wrong(make=_denied)),
@@ -372,6 +416,9 @@ WRONG: Mapping[str, Wrong] = {
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
     "one number twice": _elements(_twice),
+    "all numbers twice": _elements(_doubled),
+    "NaN for one number": _elements(_not_a_number),
+    "the call made twice": Wrong(make=_called_twice, settled=False, rule=_CALLS.search),
     "one word twice": Wrong(make=_word_twice),
     "an element too many": Wrong(make=_one_more),
     "neighbors swapped": _elements(_swapped, settled=False, rule=_wants_order),

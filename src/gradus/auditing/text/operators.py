@@ -57,6 +57,7 @@ EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
     "a space at the end": (_form("GOLD "), True),
     "a space before it": (_indented, True),
     "a period at the end": (_form("GOLD."), False),
+    "on a line of its own": (_form("\nGOLD\n"), False),
     "in quotes": (_form('"GOLD"'), False),
     "in bold": (_form("**GOLD**"), False),
     "in a sentence": (_form("The answer is GOLD."), False),
@@ -125,6 +126,7 @@ HOSTILE: Mapping[str, Operator] = {
             "[" * 12_000,  # Python's json nests to 10,000 from 3.12 on
             '{"a":' * 12_000,
             f"```{' ' * 5000}",
+            "9**9**9**9",  # a signal does not interrupt this
         ),
     )
 }

@@ -234,12 +234,12 @@ def _node_of(code: CodeType) -> ast.AST | None:
         tree = ast.parse("".join(lines))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds)]
-    return next((node for node in nodes if _starts_as(node, code)), None)
+    return next((node for node in ast.walk(tree) if _starts_as(node, code)), None)
 
 
-def _starts_as(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, code: CodeType) -> bool:
+def _starts_as(node: ast.AST, code: CodeType) -> bool:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        return False
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
     name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
     return name == code.co_name and min([node.lineno, *(each.lineno for each in decorators)]) == code.co_firstlineno

@@ -48,6 +48,7 @@ class TextTask:
 TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
 PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
+_STEPS = 1000  # of the training that a grader is told of
 Values = Sequence["float | None"]
 Judge = Callable[[TextTask, str], "float | None"]
 
@@ -60,7 +61,7 @@ class TextSubject:
     tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
     different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
     with two seeds of hashes give, None if they cannot import the grader. ``functions``: those that decide the reward, whose source is
-    read. ``note``: what was left out of the tasks, in words.
+    read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step. ``note``: what was left out of the tasks, in words.
     """
 
     name: str
@@ -75,6 +76,7 @@ class TextSubject:
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
     functions: Sequence[Callable[..., Any]] = ()
+    judge_at: Callable[[float, TextTask, str], float | None] | None = None
 
 
 def share_in_time(seconds: float, limit: float) -> float:
@@ -113,6 +115,13 @@ def subject_of(
         return score_elsewhere(grader, [_unjudged(environment, place[task.key], answer) for task, answer in rows])
 
     rewards = rewards_of(grader)
+
+    def judge_at(share: float, task: TextTask, answer: str) -> float | None:
+        assert rewards is not None
+        rewards.trainer_state.max_steps = _STEPS
+        rewards.trainer_state.global_step = int(share * _STEPS)
+        return judge(task, answer)
+
     return TextSubject(
         name=spec.name,
         grader=grader.name,
@@ -126,6 +135,7 @@ def subject_of(
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
         functions=list(rewards.functions.values()) if rewards else [type(environment).step, grader.compute],
+        judge_at=judge_at if rewards and not grader.remote else None,
     )
 
 
