@@ -231,7 +231,7 @@ def test_a_start_that_failed_leaves_a_folder_that_can_be_used(
         raise ValueError("no optimizer")
 
     with monkeypatch.context() as patched:
-        patched.setattr("gradus.training.sft.make_optimizer", broken)
+        patched.setattr("gradus.training.lessons.make_optimizer", broken)
         with pytest.raises(ValueError, match="no optimizer"):
             train_sft(lamps_model, taught, settings(), tmp_path / "run")
     assert train_sft(lamps_model, taught, settings(max_steps=1), tmp_path / "run").steps == 1

@@ -15,10 +15,10 @@ from gradus.core import ConfigError, Environment, Episode, EpisodeStart, Observa
 from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
 from gradus_worlds.rhythm import RhythmEnvironment, load
-from gradus_worlds.rhythm.persons import NEUTRAL, arrays, sample_profile
+from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, arrays, sample_profile
 from gradus_worlds.rhythm.planner import plan
 from gradus_worlds.rhythm.posterior import Posterior
-from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS
+from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS, STEPS
 from gradus_worlds.rhythm.teacher import BayesPolicy, BayesSession
 from gradus_worlds.rhythm.world import draw_start, effect_tables, transition
 
@@ -232,3 +232,26 @@ def test_a_neutral_person_is_recognized() -> None:
 def test_wrong_arguments_of_policies_are_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SPEC.policy(name)
+
+
+def test_what_the_teacher_states_agrees_with_what_it_says() -> None:
+    """Probabilities add up to 1, the likeliest action is worth as much as the one it takes, and asking twice teaches nothing."""
+
+    episodes = roll_out(SPEC, SPEC.policy("bayes"), [SPEC.train_task(index) for index in range(6)]).episodes
+    keys = [(0, index) for index in range(len(episodes))]
+    asked, told = BayesSession(keys), BayesSession(keys)
+    for turn in range(STEPS):
+        shown = [Observation(text=each.turns[turn].observation, data=each.turns[turn].data) for each in episodes]
+        requests = [Request(row=row, observation=each) for row, each in enumerate(shown)]
+        stated = asked.distributions(requests)
+        again = asked.distributions(requests)
+        assert again == stated
+        actions = asked.act(requests)
+        assert [each.text for each in actions] == [each.text for each in told.act(requests)]
+        for spans, action in zip(stated, actions, strict=True):
+            assert [each.span for each in spans] == [*BELIEFS, "action"]
+            assert all(abs(sum(each.probabilities) - 1) < 1e-9 for each in spans)
+            words = action.text.split()
+            for each, word in zip(spans, words, strict=True):
+                chosen = each.probabilities[each.answers.index(word)]
+                assert chosen == pytest.approx(max(each.probabilities), abs=1e-6)

@@ -14,6 +14,7 @@ from gradus.core.errors import (
 from gradus.core.files import parse_json_lines, read_text, write_text
 from gradus.core.printing import beginning
 from gradus.core.protocols import (
+    AnswerDistribution,
     Environment,
     EpisodeStart,
     GraderFunction,
@@ -22,6 +23,8 @@ from gradus.core.protocols import (
     Renderer,
     Request,
     Session,
+    SpanDistribution,
+    StatesDistributions,
 )
 from gradus.core.records import (
     Action,
@@ -60,6 +63,7 @@ from gradus.core.values import whole_characters
 
 __all__ = [
     "Action",
+    "AnswerDistribution",
     "Asked",
     "AuditHints",
     "ChatOptions",
@@ -92,6 +96,8 @@ __all__ = [
     "RewardTerm",
     "Session",
     "Span",
+    "SpanDistribution",
+    "StatesDistributions",
     "Stepping",
     "StopReason",
     "StorageError",

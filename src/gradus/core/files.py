@@ -22,7 +22,7 @@ from gradus.core.errors import ConfigError, StorageError
 
 # What only this module calls its files, and where a run has some: the folder may hold hidden files of somebody's own, and other runs.
 _PLACES = (".", "checkpoints", "episodes", "teach", "eval", "report",
-           *(f"{stage}{place}" for stage in ("sft", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip
+           *(f"{stage}{place}" for stage in ("sft", "distill", "grpo") for place in ("", "/checkpoints", "/episodes")))  # fmt: skip
 _HALF_WRITTEN = re.compile(r"\..+\.[a-z0-9_]{8}\.part|\.(model|best|final|step-\d+)\.(tmp|old)")
 _LEVEL = 3  # of gzip: episodes come down to an eighth; level 6 takes three times as long for a tenth
 _SUMS = "SHA256SUMS"  # as `sha256sum --check` reads it

@@ -100,9 +100,9 @@ class AlertRecord(TypedDict):
 
 
 class SftRecord(TypedDict):
-    """One logged step of SFT; losses in nats per action token."""
+    """One logged step of SFT or distillation; losses in nats per action token."""
 
-    kind: Literal["sft"]
+    kind: Literal["sft", "distill"]
     step: int
     epoch: int
     loss: float | None
@@ -116,7 +116,13 @@ class SftRecord(TypedDict):
     tokens_per_second: float | None
 
 
-KINDS = {"step": StepRecord, "validation": ValidationRecord, "alert": AlertRecord, "sft": SftRecord}
+KINDS = {
+    "step": StepRecord,
+    "validation": ValidationRecord,
+    "alert": AlertRecord,
+    "sft": SftRecord,
+    "distill": SftRecord,
+}
 
 
 def whole_records(lines: JsonLines) -> list[dict[str, Any]]:

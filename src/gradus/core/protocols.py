@@ -91,6 +91,28 @@ class Relabelable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class SpanDistribution:
+    """How likely each text of one span of an answer is: ``answers`` and their ``probabilities``, which add up to 1."""
+
+    span: str
+    answers: tuple[str, ...]
+    probabilities: Sequence[float]
+
+
+# The spans of an answer in the order of its text, a space between two; one span for a distribution over whole answers.
+AnswerDistribution = Sequence[SpanDistribution]
+
+
+@runtime_checkable
+class StatesDistributions(Session, Protocol):
+    """A session that can say how likely each answer is, not only give one: what distillation learns from a scripted teacher."""
+
+    def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
+        """Return the distribution of the answer to each request, in order. ``act`` may be called for the same requests."""
+        ...
+
+
 class Policy(Protocol):
     """Something that answers observations."""
 

@@ -14,6 +14,7 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
     "audit": ("audit.json",),
     "teach": ("teach/*.jsonl*",),
     "sft": ("sft/*.json*",),
+    "distill": ("distill/*.json*",),
     "grpo": ("grpo/*.json*", "grpo/episodes/*"),
     "eval": ("results.json", "eval/*.jsonl*", "report/*.json*"),
     "doctor": ("doctor.json",),
@@ -21,6 +22,7 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
 _MODELS: Mapping[str, tuple[str, ...]] = {
     "model": ("model",),
     "sft": ("sft/best", "sft/final"),
+    "distill": ("distill/best", "distill/final"),
     "grpo": ("grpo/best", "grpo/final"),
 }
 # What is made of several stages when a run ends.

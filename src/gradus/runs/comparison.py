@@ -20,7 +20,7 @@ from gradus.runs.recipe.stepping import LIMITS
 from gradus.runs.shared_tasks import on_shared_conditions, with_tasks
 from gradus.runs.stages.state import CHECKPOINTS
 
-STUDENTS = ("grpo", "sft", "base")
+STUDENTS = ("grpo", "distill", "sft", "base")
 _CODE, _NOTHING = "code of ", "has none"
 
 

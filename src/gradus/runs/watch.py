@@ -162,7 +162,7 @@ def progress_of(runs: Mapping[str, Path]) -> dict[str, Any]:
         seeds = {} if (folder / "results.json").is_file() else seed_folders(folder)
         for seed, each in (seeds or {"": folder}).items():
             said.append(": ".join(filter(None, (name if len(runs) > 1 else "", seed, _place(each)))))
-    parts = ("sft", "grpo", "results.json")
+    parts = ("sft", "distill", "grpo", "results.json")
     return {"said": "; ".join(said), "stages": sum((each / part).exists() for each in _folders(runs) for part in parts)}
 
 
@@ -174,10 +174,13 @@ def _folders(runs: Mapping[str, Path]) -> list[Path]:
 def _place(folder: Path) -> str:
     if (folder / "results.json").is_file():
         return "the run has ended"
-    sft, grpo = (read_lines(folder / stage / "metrics.jsonl", stage, []) for stage in ("sft", "grpo"))
+    sft, distill, grpo = (
+        read_lines(folder / stage / "metrics.jsonl", stage, []) for stage in ("sft", "distill", "grpo")
+    )
     steps = [line for line in grpo if line.get("kind") == "step"]
     if not steps:
-        return f"SFT, step {sft[-1].get('step')}" if sft else "nothing was trained yet; the page waits for it"
+        name, taught = ("distillation", distill) if distill else ("SFT", sft)
+        return f"{name}, step {taught[-1].get('step')}" if taught else "nothing was trained yet; the page waits for it"
     last = steps[-1].get("step") or 0
     try:
         total = int(read_document(folder / "grpo" / "config.json", dict[str, Any])["max_steps"])

@@ -1,4 +1,4 @@
-"""Settings of supervised fine-tuning."""
+"""Settings of supervised fine-tuning, and what distillation shares with it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from gradus.algorithms.distillation import DivergenceName
 from gradus.training.trainer_config import TrainerConfig, refuse_without_effect
 
+_TURNING = 0.1  # share of the steps over which forward becomes reverse
 
-class SftConfig(TrainerConfig):
-    """Supervised fine-tuning. Training ends after ``epochs`` or ``max_steps``, whichever comes first."""
+
+class LessonConfig(TrainerConfig):
+    """What SFT and distillation share."""
 
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
@@ -19,20 +22,11 @@ class SftConfig(TrainerConfig):
     warmup: float = Field(
         default=0.05, ge=0, lt=1, description="Share of all steps over which the rate rises linearly from 0."
     )
-    epochs: int = Field(default=1, ge=1, description="Passes over the episodes.")
-    max_steps: int | None = Field(default=None, ge=1, description="Most optimizer steps; no limit by default.")
     batch_size: int = Field(default=32, ge=1, description="Episodes of an optimizer step.")
-    validation_share: float = Field(
-        default=0.05,
-        ge=0,
-        lt=1,
-        description="Share of the episodes that is held out, if no validation episodes are given.",
-    )
     validation_every: int | None = Field(
         default=None, ge=0, description="Steps between validations; once an epoch by default, 0 for never."
     )
     log_every: int = Field(default=1, ge=1, description="Steps between two records of the metrics.")
-    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
     history_noise: float = Field(
         default=0.0,
         ge=0,
@@ -60,4 +54,85 @@ class SftConfig(TrainerConfig):
         if self.short_turns is None:
             named = self.model_fields_set & {"short_turns_share"}
             refuse_without_effect(named, "without short_turns; set it, or leave the share out")
+        return self
+
+
+class SftConfig(LessonConfig):
+    """Supervised fine-tuning. Training ends after ``epochs`` or ``max_steps``, whichever comes first."""
+
+    epochs: int = Field(default=1, ge=1, description="Passes over the episodes.")
+    max_steps: int | None = Field(default=None, ge=1, description="Most optimizer steps; no limit by default.")
+    validation_share: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="Share of the episodes that is held out, if no validation episodes are given.",
+    )
+    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
+
+
+class DistillConfig(LessonConfig):
+    """Distillation: the student learns its teacher's distribution of every token, not only what the teacher would have said."""
+
+    max_steps: int = Field(default=100, ge=1, description="Optimizer steps.")
+    validation_every: int | None = Field(default=0, ge=0, description="Steps between validations, 0 for never.")
+    teacher: str | None = Field(
+        default=None,
+        description="A policy that states distributions, a model folder with the student's tokenizer, or the address of a server with "
+        "log-probs, as in http://HOST:PORT/v1; the environment's own teacher by default.",
+    )
+    divergence: DivergenceName = Field(
+        default="forward",
+        description="`forward` covers all that the teacher may say, `reverse` keeps to what it finds likely, `jsd` lies between (beta).",
+    )
+    beta: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="Share of the teacher in `jsd`'s mixture: near 0 as forward, near 1 as reverse.",
+    )
+    reverse_from: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of the steps after which `forward` becomes `reverse`, over a tenth of them: first all, then the best.",
+    )
+    temperature: float = Field(
+        default=1.0, gt=0, description="Divides the logits of the student, and of a model that teaches."
+    )
+    top_k: int | None = Field(
+        default=None,
+        ge=1,
+        description="Only the teacher's likeliest so many words, and one word for all others; all words by default.",
+    )
+    on_policy: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Share of the episodes that the student rolls out; the teacher rolls out the others.",
+    )
+    explore: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of a scripted teacher's own answers that are drawn at random, so that the student meets states off its way.",
+    )
+    first_task: int = Field(default=0, ge=0, description="Index of the first training task that this stage may use.")
+    validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
+
+    def reverse_share(self, step: int) -> float:
+        """How much of the divergence is ``reverse`` at a step, 1 for the first, if ``reverse_from`` is set."""
+        return min(1.0, max(0.0, (step / self.max_steps - (self.reverse_from or 1.0)) / _TURNING))
+
+    @model_validator(mode="after")
+    def _refuse_what_has_no_effect(self) -> Self:
+        given = self.model_fields_set
+        if self.divergence != "jsd":
+            refuse_without_effect(given & {"beta"}, f"with divergence = {self.divergence!r}; set divergence = 'jsd'")
+        if self.divergence != "forward":
+            refuse_without_effect(
+                given & {"reverse_from"}, f"with divergence = {self.divergence!r}; set divergence = 'forward'"
+            )
+        if self.on_policy == 1:
+            refuse_without_effect(given & {"explore"}, "while the student rolls out all episodes; lower on_policy")
         return self

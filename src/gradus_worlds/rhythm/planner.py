@@ -25,10 +25,34 @@ def plan(
     horizon: int = HORIZON,
     beam: int = BEAM,
 ) -> Integers:
-    """The best first action of each person, (R,).
+    """The best first action of each person, (R,); see :func:`search_plans`. Ties go to the action that is listed first."""
+    return search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=beam)[0][:, 0]
+
+
+def action_values(
+    meters: Array, weights: Array, effects: Array, step: int, *, bonus: Array, horizon: int = HORIZON
+) -> Array:
+    """What the best plan is worth that begins with each action, (R, 10); -inf if the search lost all that begin so."""
+    first, values = search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=len(ACTIONS) ** 2)
+    best = np.full((len(meters), len(ACTIONS)), -np.inf)
+    np.maximum.at(best, (np.arange(len(meters))[:, None], first), values)
+    return best
+
+
+def search_plans(
+    meters: Array,
+    weights: Array,
+    effects: Array,
+    step: int,
+    *,
+    bonus: Array | None,
+    horizon: int,
+    beam: int,
+) -> tuple[Integers, Array]:
+    """The first actions and the values of each person's best plans, best first, (R, ``beam``) both.
 
     meters (R, 5); weights (R, 5) and effects (R, 4, 11, 5) of the persons that are planned for; ``bonus`` (R, 10) is added
-    to the value of each first action. All rows are at the same ``step``. Ties go to the action that is listed first.
+    to the value of each first action. All rows are at the same ``step``.
     """
     rows, actions = len(meters), len(ACTIONS)
     states = meters[:, None, :]  # (R, B, 5)
@@ -49,4 +73,4 @@ def plan(
         values = np.take_along_axis(total, best, axis=1)
         first = np.take_along_axis(origin, best, axis=1)
         states = np.take_along_axis(after.reshape(rows, -1, len(METERS)), best[:, :, None], axis=1)
-    return first[:, 0]
+    return first, values

@@ -6,10 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
-from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session
-from gradus_worlds.rhythm.persons import TARGET_MODIFIERS
-from gradus_worlds.rhythm.planner import plan
+from gradus.core import (
+    Action,
+    AnswerDistribution,
+    ConfigError,
+    EpisodeStart,
+    Policy,
+    Request,
+    Session,
+    SpanDistribution,
+)
+from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
+from gradus_worlds.rhythm.planner import action_values, plan
 from gradus_worlds.rhythm.posterior import Evidence, Posterior
 from gradus_worlds.rhythm.scripted import by_step, heuristic_action
 from gradus_worlds.rhythm.tables import (
@@ -33,6 +43,11 @@ _BELIEF_VALUE = 40.0
 _PLAN_VALUE = 1.0
 _HORIZON = 2  # two steps ahead lose 2 % of eight steps' reward, and a small student can follow them
 _RESOLUTION = ANOMALY_GRID / 3  # an effect this large is seen about half the time
+# What the teacher states: a digit by how near it is to the posterior mean, which minimizes the expected squared error, and an action by
+# what the best plan that begins with it is worth. Digits of the posterior itself would have twice the error of its mean.
+_DIGIT_SPREAD = 0.5  # standard deviation, in digits
+_ACTION_TEMPERATURE = 0.3  # in reward of a step
+_DIGITS = tuple("0123456789")
 _UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
 _PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
 
@@ -72,6 +87,21 @@ class BayesSession:
         self.posterior = Posterior(keys)
         self._heuristic, self._reasoning = heuristic, reasoning
         self._meters: dict[int, list[float]] = {}
+        self._seen: dict[int, int] = {}  # the last step that a row has learned from
+
+    def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
+        """How good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
+        stated: list[AnswerDistribution] = [()] * len(requests)
+        for step, places in by_step(requests).items():
+            rows = [requests[place].row for place in places]
+            self.learn([requests[place] for place in places])
+            away = np.arange(10) - 9 * self.posterior.belief(rows)[:, :, None]  # (R, 3, 10)
+            digits = softmax(-0.5 * (away / _DIGIT_SPREAD) ** 2, axis=2).tolist()
+            actions = softmax(self._values(step, rows) / _ACTION_TEMPERATURE, axis=1).tolist()
+            for place, beliefs, action in zip(places, digits, actions, strict=True):
+                spans = [SpanDistribution(name, _DIGITS, each) for name, each in zip(BELIEFS, beliefs, strict=True)]
+                stated[place] = (*spans, SpanDistribution("action", ACTIONS, action))
+        return stated
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         answers = [Action()] * len(requests)
@@ -94,11 +124,20 @@ class BayesSession:
         return [answer_text(*parts) for parts in zip(names, beliefs, reasons, strict=True)]
 
     def _planned(self, step: int, rows: list[int]) -> list[str]:
+        meters, weights, effects, bonus = self._situation(step, rows)
+        best = plan(meters, weights, effects, step, bonus=bonus, horizon=_HORIZON)
+        return [ACTIONS[index] for index in best.tolist()]
+
+    def _values(self, step: int, rows: list[int]) -> Array:
+        """What each action is worth, (R, 10)."""
+        meters, weights, effects, bonus = self._situation(step, rows)
+        return action_values(meters, weights, effects, step, bonus=bonus, horizon=_HORIZON)
+
+    def _situation(self, step: int, rows: list[int]) -> tuple[Array, Array, Array, Array]:
+        """Meters, weights and effects to plan with, and what each action would teach."""
         mean, variance = self.posterior.modifier_moments(rows)
         meters = np.array([self._meters[row] for row in rows])
-        bonus = information_bonus(variance, step)
-        best = plan(meters, self.posterior.weights_mean(rows), effect_tables(mean), step, bonus=bonus, horizon=_HORIZON)
-        return [ACTIONS[index] for index in best.tolist()]
+        return meters, self.posterior.weights_mean(rows), effect_tables(mean), information_bonus(variance, step)
 
     def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:
         _, variance = self.posterior.modifier_moments(rows)
@@ -110,7 +149,10 @@ class BayesSession:
         ]
 
     def learn(self, requests: Sequence[Request]) -> None:
-        """Update on the step that led to these observations, all of one step of the week."""
+        """Update on the step that led to these observations, all of one step of the week; once, however often it is shown."""
+        requests = [request for request in requests if self._seen.get(request.row) != request.observation.data["step"]]
+        if not requests:
+            return
         rows = [request.row for request in requests]
         data = [request.observation.data for request in requests]
         lines = [shown(record) for record in data]
@@ -127,6 +169,7 @@ class BayesSession:
             )
             self.posterior.update(rows, evidence)
         self._meters.update({row: line[0] for row, line in zip(rows, lines, strict=True)})
+        self._seen |= dict.fromkeys(rows, int(data[0]["step"]))
 
 
 def bayes(argument: str | None) -> Policy:

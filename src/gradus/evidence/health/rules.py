@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (
             check=engine_rules.not_a_number,
             kind=kind,
         )
-        for kind in ("step", "sft")
+        for kind in ("step", "sft", "distill")
     ),
     Rule(
         name="gradient spike",
@@ -213,7 +213,7 @@ RULES: tuple[Rule, ...] = (
             check=engine_rules.slow_training,
             kind=kind,
         )
-        for kind in ("step", "sft")
+        for kind in ("step", "sft", "distill")
     ),
     Rule(
         name="loss near zero",

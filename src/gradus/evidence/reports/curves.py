@@ -79,7 +79,7 @@ GRPO = (
 
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
     """The curves of SFT that have any values."""
-    steps = [record for record in records if record.get("kind", "sft") == "sft"]
+    steps = [record for record in records if record.get("kind", "sft") in ("sft", "distill")]
     curves = _drawn([_keyed(steps, *spec) for spec in SFT])
     return [replace(each, top=_top(each)) if each.title == "Loss" else each for each in curves]
 

@@ -80,10 +80,16 @@ def read_run(folder: Path) -> RunRecord:
         doctor=part("doctor.json", "the doctor's diagnoses", Diagnoses),
         costs=part("costs.json", "the costs", Costs),
         recipe=_text(recipe, "the recipe (recipe.toml)", missing),
-        sft=lines("sft/metrics.jsonl", "the curves of SFT"),
+        sft=lines(_warm_start(folder), "the curves of SFT"),
         grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
         missing=missing,
     )
+
+
+def _warm_start(folder: Path) -> str:
+    """The metrics of SFT, or of the distillation that a run has in its place."""
+    taught, distilled = "sft/metrics.jsonl", "distill/metrics.jsonl"
+    return distilled if (folder / distilled).is_file() and not (folder / taught).is_file() else taught
 
 
 def holds_a_run(folder: Path) -> bool:
@@ -94,6 +100,7 @@ def holds_a_run(folder: Path) -> bool:
         "state.json",
         "doctor.json",
         "sft/metrics.jsonl",
+        "distill/metrics.jsonl",
         "grpo/metrics.jsonl",
         "report/about.json",
     )

@@ -28,6 +28,8 @@ TERMS: Mapping[str, str] = {
     "base": "the model before any training",
     "sft": "the student after the warm start on a teacher's episodes, sampled as in training",
     "sft-greedy": "the same student, always taking its likeliest token",
+    "distill": "the student after distillation from a teacher, sampled as in training",
+    "distill-greedy": "the same student, always taking its likeliest token",
     "grpo": "the student after GRPO, sampled as in training",
     "grpo-greedy": "the student after GRPO, always taking its likeliest token",
 }

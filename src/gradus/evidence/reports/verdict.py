@@ -23,7 +23,7 @@ from gradus.evidence.reports.results import (
 from gradus.stats import format_interval, format_number, format_p, format_signed
 
 Json = Mapping[str, Any]
-STUDENTS = ("grpo", "sft")  # a run's own checkpoints, the one to be judged first
+STUDENTS = ("grpo", "distill", "sft")  # a run's own checkpoints, the one to be judged first
 HEADLINES = {  # by what is shown of the reward and of the true reward
     ("shown", "shown"): "GRPO made the student better",
     ("shown", "none"): "GRPO raised the reward; no true reward was measured",
@@ -175,7 +175,7 @@ def state_of(difference: Figure) -> str:
 
 def _student_headline(results: Json, condition: str) -> str | None:
     """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt."""
-    before = next((name for name in ("sft", "base") if name in _against(results, condition, "grpo")), None)
+    before = next((name for name in ("distill", "sft", "base") if name in _against(results, condition, "grpo")), None)
     pair = _against(results, condition, "grpo")[before] if before else None
     reward = pair.figures.get("reward") if pair else None
     if pair is None or reward is None:

@@ -43,7 +43,7 @@ class WordGrammar:
     ) -> None:
         self._stops = tuple(sorted(stop_ids))
         self._words: list[tuple[tuple[int, ...], ...]] = []
-        speller = _Speller(encode, self._stops)
+        speller = Speller(encode, self._stops)
         for place, words in enumerate(places):
             if not words:
                 raise ConfigError(f"place {place + 1} of the grammar has no legal word; name at least one")
@@ -81,7 +81,7 @@ class WordGrammar:
         return self._legal[state]
 
 
-class _Speller:
+class Speller:
     """Token ids of a word as they stand inside a line: what a word adds behind another one."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]) -> None:

@@ -96,6 +96,10 @@ def _policy(subject: Subject, name: str) -> None:
         raise ConfigError(
             f"policy {name!r} is SFT's student, and teach.enabled = false leaves SFT out; name base instead"
         )
+    if name in CHECKPOINTS and CHECKPOINTS[name][0] == "distill" and subject.recipe.distill is None:
+        raise ConfigError(
+            f"policy {name!r} is the distilled student, and the recipe has no table [distill]; add one, or leave it out"
+        )
     if name in CHECKPOINTS or head == "remote" or head in installed_policies():
         return
     if head in subject.spec.policies:

@@ -38,6 +38,7 @@ _COMMENTS = {
     "audit": "Is the reward worth training on? Answers that are right, wrong or made to cheat, and a search for a hack.",
     "teach": "Whose answers SFT learns before GRPO; gold answers if there are no worked solutions.",
     "sft": "Supervised training on the teacher's answers.",
+    "distill": "Training on the distributions that a teacher states.",
     "grpo": "Training on the reward. A step is groups x group_size answers.",
     "eval": "Who is compared at the end, on the same questions.",
     "lm": "What takes the place of this for a language model: rates and adapters follow from its size.",

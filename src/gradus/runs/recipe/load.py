@@ -31,7 +31,7 @@ from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import own_table, raw_recipe
 from gradus.runs.recipe.trl_names import trl_hint
 from gradus.training.config import GrpoConfig
-from gradus.training.sft_config import SftConfig
+from gradus.training.sft_config import DistillConfig, SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
 # as in a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
@@ -107,7 +107,7 @@ def _for_model(
         changes |= {key: value for key, value in sized.items() if key not in own}
     else:
         replaced = {key: value for key, value in lm.items() if f"{key}." not in _ADDED and key not in ("sft", "grpo")}
-        changes |= {"sft": None, "grpo": None, **dict.fromkeys(replaced), **sized, **changes_of(lm)}
+        changes |= {"sft": None, "distill": None, "grpo": None, **dict.fromkeys(replaced), **sized, **changes_of(lm)}
     size = "its size, which is not known" if parameters is None else f"its {parameters / 1e6:,.3g} million parameters"
     whose = (
         "the recipe's for a language model ([lm])" if lm else "the recipe's" if whole else "those for a language model"
@@ -150,7 +150,7 @@ def _for_rewards(rewards: Sequence[Mapping[str, Any]], *, whole: bool) -> dict[s
 def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
     """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
-    for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
+    for stage, config in {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}.items():
         for (
             key,
             owners,

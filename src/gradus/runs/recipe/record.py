@@ -23,7 +23,7 @@ from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import epochs_a_step
-from gradus.training.sft_config import SftConfig
+from gradus.training.sft_config import DistillConfig, SftConfig
 
 
 class _Section(BaseModel):
@@ -156,6 +156,9 @@ class Recipe(_Section):
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
+    distill: DistillConfig | None = Field(
+        default=None, description="Distillation before GRPO; none without this table."
+    )
     grpo: GrpoConfig = GrpoConfig()
     rewards: tuple[RewardConfig, ...] = Field(
         default=(), description="Reward functions that compose a grader, called `rewards`, in place of `grader`."
@@ -254,7 +257,8 @@ class Recipe(_Section):
     def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
         """The policies of the evaluation in ``spec``, in the order of its tables."""
         random = ("random",) if "random" in spec.policies else ()
-        names = self.eval.policies or (*random, *(("sft",) if self.teach.enabled else ()), "grpo", "grpo-greedy")
+        taught = (*(("sft",) if self.teach.enabled else ()), *(("distill",) if self.distill else ()))
+        names = self.eval.policies or (*random, *taught, "grpo", "grpo-greedy")
         return names if "base" in names else ("base", *names)  # what training began with is in every table
 
     @property

@@ -21,7 +21,7 @@ from gradus.runs.stages.state import CHECKPOINTS, MadeFrom, RunState
 from gradus.training.data.tasks import reserved_ids, training_tasks
 
 GRADED = ("grader", "weights", "rewards", "reward_messages", "stepping")
-TRAINED = ("model", "teach", "sft", "grpo", *GRADED, "stage", "adaptive")
+TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
 
 Select = Callable[["RunContext"], dict[str, Any]]  # the settings that a stage depends on
 

@@ -56,7 +56,13 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for condition in list(conditions)[:1]:
         stored = {(each.first, each.second): each for each in differences(conditions, condition)}
-        for first, second in (("grpo", "sft"), ("grpo-greedy", "sft-greedy"), ("grpo", "base")):
+        for first, second in (
+            ("grpo", "distill"),
+            ("grpo-greedy", "distill-greedy"),
+            ("grpo", "sft"),
+            ("grpo-greedy", "sft-greedy"),
+            ("grpo", "base"),
+        ):
             turned = stored.get((second, first))
             pair = stored.get((first, second)) or (turned.reversed() if turned else None)
             if pair is not None:

@@ -36,7 +36,7 @@ from gradus.runs.stages.state import CHECKPOINTS
 from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
 from gradus.training.run.trackers import check_trackers
-from gradus.training.sft_config import SftConfig
+from gradus.training.sft_config import LessonConfig
 
 SHARED = "eval/shared.jsonl.gz"
 
@@ -95,7 +95,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one seed: audited already, one thread, and evaluated with the same draws as every other seed."""
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
 
-    def own(config: SftConfig | GrpoConfig) -> dict[str, Any]:
+    def own(config: LessonConfig | GrpoConfig) -> dict[str, Any]:
         """One process of one thread; and a seed that the recipe gives this stage moves on with the run's."""
         moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
         return {"threads": 1, "processes": None, **moved}
@@ -106,6 +106,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "audit": recipe.audit.model_copy(update={"enabled": False}),
             "teach": recipe.teach.model_copy(update={"workers": 1}),
             "sft": recipe.sft.model_copy(update=own(recipe.sft)),
+            "distill": recipe.distill and recipe.distill.model_copy(update=own(recipe.distill)),
             "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
             "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
         }

@@ -31,7 +31,14 @@ from gradus.runs.stages.evaluation_processes import roll_out_beside, workers_wor
 from gradus.runs.stages.report_episodes import write_report_episodes
 from gradus.runs.stages.teaching import spent, teach
 from gradus.runs.stages.training_processes import training_processes
-from gradus.runs.stages.training_stages import begun, grpo_stage, make_nano_model, read_lessons, sft_stage
+from gradus.runs.stages.training_stages import (
+    begun,
+    distill_stage,
+    grpo_stage,
+    make_nano_model,
+    read_lessons,
+    sft_stage,
+)
 from gradus.stats import format_number
 from gradus.training.data.tasks import reserved_ids
 
@@ -105,9 +112,16 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
+def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
+    folder = run.folder / "distill"
+    result = distill_stage(run.recipe, run.checkpoint(_before("distill", run.recipe)), folder, resume=begun(folder))
+    run.console.print(f"divergence {format_number(result.loss)} nats per token", highlight=False)
+    cost.update(steps=result.steps, tokens=_tokens(folder))
+
+
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
-    start = run.checkpoint("sft" if run.recipe.teach.enabled else "model")
+    start = run.checkpoint(_before("grpo", run.recipe))
     resume = begun(folder)
     with training_processes(run.recipe, "grpo", model=start, folder=folder, resume=resume):
         result = grpo_stage(run.recipe, start, folder, run.grader, resume=resume)
@@ -151,7 +165,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
 def _tokens(folder: Path) -> int:
     """Tokens that a training stage went through, from its own metrics."""
     records = read_metrics(folder / "metrics.jsonl")
-    return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in ("step", "sft"))
+    return sum(int(record.get("tokens") or 0) for record in records if record.get("kind") in ("step", "sft", "distill"))
 
 
 STAGES: Mapping[str, Stage] = {
@@ -159,6 +173,7 @@ STAGES: Mapping[str, Stage] = {
     "audit": (_do_audit, section_of("audit", *GRADED)),
     "teach": (_do_teach, section_of("teach")),
     "sft": (_do_sft, section_of("model", "teach", "sft")),
+    "distill": (_do_distill, section_of("model", "teach", "sft", "distill")),
     "grpo": (_do_grpo, section_of(*TRAINED)),
     "eval": (_do_eval, section_of(*TRAINED, "eval", "promises")),
     "doctor": (_do_doctor, section_of(*TRAINED, "eval")),
@@ -167,5 +182,11 @@ STAGES: Mapping[str, Stage] = {
 
 def stages_of(recipe: Recipe) -> dict[str, Stage]:
     """The stages that a recipe wants, in order."""
-    left_out = () if recipe.teach.enabled else ("teach", "sft")
+    left_out = {*(() if recipe.teach.enabled else ("teach", "sft")), *(() if recipe.distill else ("distill",))}
     return {name: stage for name, stage in STAGES.items() if name not in left_out}
+
+
+def _before(stage: str, recipe: Recipe) -> str:
+    """The training stage whose student ``stage`` begins with."""
+    trained = [name for name in stages_of(recipe) if name in ("model", "sft", "distill", "grpo")]
+    return trained[trained.index(stage) - 1]

@@ -16,7 +16,7 @@ from gradus.core.documents import Stages, read_document
 from gradus.core.files import digest, write_json
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.training.config import GrpoConfig
-from gradus.training.sft_config import SftConfig
+from gradus.training.sft_config import DistillConfig, SftConfig
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -24,7 +24,8 @@ UPSTREAM: Mapping[str, tuple[str, ...]] = {
     "audit": (),
     "teach": (),
     "sft": ("model", "teach"),
-    "grpo": ("sft",),
+    "distill": ("model", "sft"),
+    "grpo": ("sft", "distill"),
     "eval": ("grpo",),
     "doctor": ("grpo", "eval"),
 }
@@ -35,12 +36,16 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "base-greedy": ("model", True),
     "sft": ("sft", False),
     "sft-greedy": ("sft", True),
+    "distill": ("distill", False),
+    "distill-greedy": ("distill", True),
     "grpo": ("grpo", False),
     "grpo-greedy": ("grpo", True),
 }
 
 _RESOURCES = {
-    f"{name}.{key}" for name, config in (("sft", SftConfig), ("grpo", GrpoConfig)) for key in config.resources
+    f"{name}.{key}"
+    for name, config in (("sft", SftConfig), ("distill", DistillConfig), ("grpo", GrpoConfig))
+    for key in config.resources
 }
 
 

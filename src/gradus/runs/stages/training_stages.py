@@ -11,22 +11,30 @@ from gradus.core.printing import go_around
 from gradus.core.waiting import blocking
 from gradus.evidence.health import Monitor
 from gradus.evidence.stage_files import changed_since
+from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import make_nano
 from gradus.rollouts import read_episodes
 from gradus.runs.planning.model_probe import check_model
+from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.connections import served_sampler, track
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
+from gradus.training.data.tasks import reserved_ids
+from gradus.training.distill import train_distill
 from gradus.training.distributed.processes import barrier, world
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.sft import SftResult, train_sft
-from gradus.training.sft_config import SftConfig
+from gradus.training.sft import train_sft
+from gradus.training.sft_config import DistillConfig, SftConfig
+from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
 from gradus.training.trainer_config import TrainerConfig
 
-C = TypeVar("C", SftConfig, GrpoConfig)
+C = TypeVar("C", SftConfig, DistillConfig, GrpoConfig)
 
 
 def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
@@ -42,7 +50,7 @@ def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
     return episodes
 
 
-def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> SftResult:
+def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> LessonResult:
     """SFT with what the recipe wants besides: trackers."""
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
@@ -50,6 +58,35 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
         return train_sft(
             loaded, episodes, config, folder, resume=resume, options=RunOptions(monitor=Monitor(), on_record=trackers)
         )
+
+
+def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> LessonResult:
+    """Distillation with what the recipe wants besides: trackers."""
+    assert recipe.distill is not None
+    config, spec = _seeded(recipe.distill, recipe), recipe.spec()
+    with track(recipe.trackers, folder, config) as trackers:
+        loaded = prepare_model(_model_to_train(recipe, spec, model, config), config)
+        return train_distill(
+            loaded,
+            find_teacher(spec, loaded, config, recipe.grpo.sampling),
+            spec,
+            config,
+            folder,
+            sampling=recipe.grpo.sampling,
+            reserved=reserved_ids(spec, recipe.grpo),
+            resume=resume,
+            options=RunOptions(monitor=Monitor(), on_record=trackers),
+        )
+
+
+def find_teacher(
+    spec: EnvironmentSpec, student: LoadedModel, config: DistillConfig, sampling: SamplingConfig
+) -> Teacher:
+    """The teacher that the settings name: a model folder, or a policy that states distributions."""
+    name = teacher_name(spec, config.teacher)
+    if find_model(name) is not None:
+        return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), student, sampling)
+    return ScriptedTeacher(make_policy(spec, name), student, explore=config.explore)
 
 
 def make_nano_model(recipe: Recipe, folder: Path) -> None:

@@ -40,18 +40,4 @@ def with_history_noise(
 
 def short_turns(sequence: TrainingSample, turns: int) -> TrainingSample:
     """The sequence with only its first ``turns`` turns learned; what comes after them is not computed either."""
-    kept = sequence.turns < sequence.turns.min() + turns
-    legal = (
-        None
-        if sequence.legal is None
-        else tuple(entry for entry, keep in zip(sequence.legal, kept.tolist(), strict=True) if keep)
-    )
-    return replace(
-        sequence,
-        positions=sequence.positions[kept],
-        logprobs=sequence.logprobs[kept],
-        turns=sequence.turns[kept],
-        offsets=sequence.offsets[kept],
-        targets=None if sequence.targets is None else sequence.targets[kept],
-        legal=legal,
-    )
+    return sequence.only(sequence.turns < sequence.turns.min() + turns)

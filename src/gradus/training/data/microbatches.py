@@ -13,6 +13,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gradus.training.data.sequences import TrainingSample
 
@@ -62,7 +63,8 @@ class Labels:
 
     ``source`` position in the row whose hidden state predicts the token; ``target`` its id; ``row`` index of its sequence
     in the microbatch, whose tokens follow each other; ``legal`` (A, V) bool or None. ``read_source`` and ``read_target`` (R,):
-    the same of the tokens that the environment showed before the last sampled one.
+    the same of the tokens that the environment showed before the last sampled one. ``soft``: likely tokens and their probabilities,
+    (A, K) both; None without a teacher's.
     """
 
     source: Tensor
@@ -71,12 +73,14 @@ class Labels:
     legal: Tensor | None
     read_source: Tensor
     read_target: Tensor
+    soft: tuple[Tensor, Tensor] | None = None
 
     def to(self, device: torch.device | str) -> Labels:
         """The same labels on ``device``."""
         names = ("source", "target", "row", "read_source", "read_target")
         moved = {name: getattr(self, name).to(device) for name in names}
-        return Labels(**moved, legal=None if self.legal is None else self.legal.to(device))
+        soft = None if self.soft is None else (self.soft[0].to(device), self.soft[1].to(device))
+        return Labels(**moved, legal=None if self.legal is None else self.legal.to(device), soft=soft)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +288,20 @@ def _labels(
         target=torch.cat([one.ids[one.positions] if one.targets is None else one.targets for one in chosen]),
         row=torch.arange(len(chosen)).repeat_interleave(torch.tensor([one.actions for one in chosen])),
         legal=_legal(chosen, vocabulary),
+        soft=_soft(chosen),
     )
+
+
+def _soft(chosen: Sequence[TrainingSample]) -> tuple[Tensor, Tensor] | None:
+    """The teacher's targets of all sampled tokens, as wide as the widest."""
+    targets = [one.soft for one in chosen if one.soft is not None]
+    if len(targets) < len(chosen):
+        return None
+    width = max(ids.shape[1] for ids, _ in targets)
+    ids, chances = (
+        torch.cat([pad(each, (0, width - each.shape[1])) for each in column]) for column in zip(*targets, strict=True)
+    )
+    return ids, chances
 
 
 def _legal(chosen: Sequence[TrainingSample], vocabulary: int | None) -> Tensor | None:

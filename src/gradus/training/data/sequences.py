@@ -28,7 +28,8 @@ class TrainingSample:
     index of the episode in the list the samples were made from. ``targets`` (A,): ids to be learned at ``positions`` if they
     are not what stands there (an expert's actions in a student's episode). ``advantages`` (A,) float64; None before credit is
     given, and in SFT. ``entropy`` (A,): the share of the entropy bonus that a token gets; None for 1. ``read`` (R,): where the
-    tokens stand that the environment showed after an action; None if they are not known.
+    tokens stand that the environment showed after an action; None if they are not known. ``soft``: likely tokens at ``positions`` and
+    their probabilities, (A, K) both, which distillation learns.
     """
 
     key: tuple[int, int]
@@ -43,6 +44,7 @@ class TrainingSample:
     advantages: Tensor | None = None
     entropy: Tensor | None = None
     read: Tensor | None = None
+    soft: tuple[Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,6 +53,20 @@ class TrainingSample:
     def actions(self) -> int:
         """A, the number of trained tokens, stop tokens included."""
         return len(self.positions)
+
+    def only(self, kept: Tensor) -> TrainingSample:
+        """The sample with the trained tokens that are ``kept``, (A,) bool."""
+        legal = (
+            None
+            if self.legal is None
+            else tuple(each for each, keep in zip(self.legal, kept.tolist(), strict=True) if keep)
+        )
+        chosen = {
+            name: None if (value := getattr(self, name)) is None else value[kept]
+            for name in ("positions", "logprobs", "turns", "offsets", "targets", "advantages", "entropy")
+        }
+        soft = None if self.soft is None else (self.soft[0][kept], self.soft[1][kept])
+        return replace(self, legal=legal, soft=soft, **chosen)
 
     @property
     def live(self) -> bool:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
@@ -78,6 +79,61 @@ def score_tokens(
         greedy=scores[2] if greedy else None,
         read=score(states[len(said) :], labels.read_target, None, SamplingConfig(), _Asked())[0] if read else None,
     )
+
+
+def compare_tokens(
+    model: nn.Module,
+    batch: MicroBatch,
+    compare: Callable[[Tensor, Tensor | None, slice], Tensor],
+    *,
+    teacher: nn.Module | None = None,
+    read: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """``compare(logits, teacher's logits, rows)`` of the sampled tokens, (A, ...), and log-probs (R,) of what the environment showed.
+
+    Logits are made a chunk of tokens at a time, and again in the backward pass: memory grows with tokens times hidden size. The gradient
+    goes into ``model`` alone. Call inside ``tree_attention`` of both models.
+    """
+    labels = batch.labels
+    states, head = _states_and_head(
+        model, batch, torch.cat([labels.source, labels.read_source]) if read else labels.source
+    )
+    said, shown = states[: len(labels.source)], states[len(labels.source) :]
+    with torch.no_grad():
+        known, teaching = (said, _same) if teacher is None else _states_and_head(teacher, batch, labels.source)
+
+    def compared(part: Tensor, start: int) -> Tensor:
+        rows = slice(start, start + len(part))
+        with torch.no_grad():
+            taught = None if teacher is None else teaching(known[rows])
+        return compare(head(part), taught, rows)
+
+    def read_logprobs(part: Tensor, start: int) -> Tensor:
+        return chosen_logprobs(head(part), labels.read_target[start : start + len(part)], SamplingConfig())
+
+    size = max(1, MAX_LOGITS // vocabulary_size(model))
+    return _in_chunks(compared, said, size), _in_chunks(read_logprobs, shown, size) if read else None
+
+
+def _in_chunks(figures: Callable[[Tensor, int], Tensor], states: Tensor, size: int) -> Tensor:
+    """``figures(states, first row)`` of all rows, ``size`` at a time."""
+    if len(states) <= size:
+        return figures(states, 0)
+    starts = range(0, len(states), size)
+    return torch.cat(
+        [checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts]
+    )
+
+
+def _states_and_head(model: nn.Module, batch: MicroBatch, wanted: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """What a model's head reads at the places ``wanted``, and the head; the logits if it cannot be taken apart."""
+    causal: Any = causal_model(model)
+    source, place = torch.unique(wanted, return_inverse=True)
+    finish = _finish_of(causal)
+    if finish is None:
+        return _logits(causal, batch, source).index_select(0, place), _same
+    head = causal.get_output_embeddings()
+    return _hidden(causal, batch, source).index_select(0, place), lambda hidden: finish(head(hidden))
 
 
 class _Asked(NamedTuple):

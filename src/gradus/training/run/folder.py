@@ -129,7 +129,7 @@ class RunFolder:
         checkpoints = self.path / "checkpoints"
         if not self.writing or any(checkpoints.glob("step-*")):
             return
-        if any(record.get("kind") in ("step", "sft") for record in self.records()):
+        if any(record.get("kind") in ("step", "sft", "distill") for record in self.records()):
             return
         self.metrics.unlink(missing_ok=True)
         shutil.rmtree(checkpoints, ignore_errors=True)  # the best weights before the first step

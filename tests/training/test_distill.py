@@ -1,0 +1,208 @@
+"""Distillation: exact targets of tokens, scripted teachers and models that teach, one loop with SFT."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import lamps
+from safetensors.torch import load_file
+
+from gradus import environments
+from gradus.core import ConfigError, SpanDistribution
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.rollouts import roll_out
+from gradus.training.data.answer_targets import AnswerTargets
+from gradus.training.data.microbatches import microbatches
+from gradus.training.data.sequences import episode_samples
+from gradus.training.distill import train_distill
+from gradus.training.engine import forward
+from gradus.training.engine.forward import compare_tokens
+from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.tree_support import tree_attention
+from gradus.training.run.folder import RunFolder
+from gradus.training.run.options import RunOptions
+from gradus.training.sft_config import DistillConfig
+from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
+
+RHYTHM = environments.load("rhythm")
+SAMPLING = SamplingConfig(max_new_tokens=8, grammar=True)
+
+
+@pytest.fixture(scope="module")
+def rhythm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rhythm") / "model"
+    assert RHYTHM.language.vocabulary is not None
+    shape = NanoConfig(hidden_size=32, layers=2, heads=2, intermediate_size=64, context=1024)
+    return make_nano(folder, RHYTHM.language.vocabulary(), shape)
+
+
+def settings(**changes: Any) -> DistillConfig:
+    base: dict[str, Any] = {"max_steps": 4, "batch_size": 4, "lr": 1e-2, "threads": 1, "device": "cpu"}
+    return DistillConfig(**{**base, "checkpoint_every": 2, **changes})
+
+
+def prepared(model: Path, config: DistillConfig) -> LoadedModel:
+    return prepare_model(load_model(model, device="cpu"), config)
+
+
+def distill(model: Path, folder: Path, config: DistillConfig, teacher: Teacher | None = None, **options: Any) -> Any:
+    loaded = prepared(model, config)
+    teacher = teacher or ScriptedTeacher(RHYTHM.policy("bayes"), loaded, explore=config.explore)
+    given = {"options": RunOptions(live=False), **options}
+    return train_distill(loaded, teacher, RHYTHM, config, folder, sampling=SAMPLING, **given)
+
+
+def chances(targets: Any) -> list[dict[int, float] | None]:
+    return [None if each is None else {token: round(share, 6) for token, share in each.items()} for each in targets]
+
+
+def test_spans_become_exact_targets_of_tokens(loaded: LoadedModel) -> None:
+    """Letters of one word are tokens here, so answers share prefixes, and one ends where another goes on."""
+    spell = AnswerTargets(loaded.renderer)
+    encode = loaded.tokenizer.encode
+    a, b, c = (encode(letter, add_special_tokens=False)[-1] for letter in ("za", "zb", "zc"))
+    stated = [
+        SpanDistribution("one", ("zq", "zqa", "zqb"), (0.5, 0.3, 0.2)),
+        SpanDistribution("two", ("zqa", "zqc"), (0.25, 0.75)),
+    ]
+    said = list(loaded.renderer.encode_answer("zqa zqc"))
+    whole = chances(spell.of(stated, said))
+    space = next(token for token in said if token not in {a, b, c, said[0]} and said.count(token) and token != said[1])
+    first = next(each for each in whole if each is not None and len(each) == 3)
+    assert first == {a: 0.3, b: 0.2, next(iter(first.keys() - {a, b})): 0.5}
+    assert space in said
+    second = next(each for each in reversed(whole) if each is not None and len(each) == 2)
+    assert second == {a: 0.25, c: 0.75}
+    assert whole[-1] == {loaded.renderer.stop_id: 1.0}
+    assert len(whole) == len(said)
+    off = chances(spell.of(stated, [said[0], b, *said[2:]]))
+    assert off[0] is not None
+    assert off[2:] == [None] * len(off[2:])
+
+
+def test_two_readings_of_one_text_keep_their_chances(loaded: LoadedModel) -> None:
+    """Brute force over all answers: P(next | so far) for every prefix of every answer, in a whole-answer distribution."""
+    spell = AnswerTargets(loaded.renderer)
+    answers = ("ab", "abc", "abcd", "b", "a")
+    shares = (0.1, 0.2, 0.3, 0.15, 0.25)
+    ids = {answer: loaded.renderer.encode_answer(answer) for answer in answers}
+    for answer in answers:
+        targets = spell.of([SpanDistribution("", answers, shares)], ids[answer])
+        for place, target in enumerate(targets):
+            begun = [
+                (each, share)
+                for each, share in zip(answers, shares, strict=True)
+                if ids[each][:place] == ids[answer][:place]
+            ]
+            expected: dict[int, float] = {}
+            for each, share in begun:
+                token = ids[each][place]
+                expected[token] = expected.get(token, 0.0) + share / sum(share for _, share in begun)
+            assert target == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("on_policy", [0.0, 0.5])
+def test_a_student_learns_what_a_script_states_and_resumes_bit_for_bit(
+    rhythm_model: Path, tmp_path: Path, on_policy: float
+) -> None:
+    config = settings(on_policy=on_policy, history_noise=1.0, observations=0.3, short_turns=6)
+    distill(rhythm_model, tmp_path / "whole", config)
+    records = RunFolder(tmp_path / "whole").records()
+    assert [record["kind"] for record in records] == ["distill"] * 4
+    assert records[-1]["loss"] < 0.9 * records[0]["loss"]
+
+    class Stopped(Exception):
+        pass
+
+    def stop(record: Any) -> None:
+        if record["step"] == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        distill(rhythm_model, tmp_path / "parts", config, options=RunOptions(live=False, on_step=stop))
+    distill(rhythm_model, tmp_path / "parts", config, resume=True)
+    weights = [load_file(tmp_path / name / "final" / "model.safetensors") for name in ("whole", "parts")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tmp_path: Path) -> None:
+    for top_k in (None, 3):
+        config = settings(max_steps=1, divergence="reverse", top_k=top_k)
+        teacher = ModelTeacher(load_model(rhythm_model, device="cpu"), prepared(rhythm_model, config), SAMPLING)
+        result = distill(rhythm_model, tmp_path / f"run{top_k}", config, teacher)
+        assert abs(result.loss) < 1e-6
+
+
+def test_another_tokenizer_is_refused(rhythm_model: Path, lamps_model: Path) -> None:
+    student, other = (load_model(path, device="cpu") for path in (rhythm_model, lamps_model))
+    with pytest.raises(ConfigError, match="another vocabulary than the student"):
+        ModelTeacher(other, student, SAMPLING)
+    own = load_model(rhythm_model, device="cpu")
+    own.tokenizer.chat_template = own.tokenizer.chat_template.replace(
+        "'<|observation|>' +", "'<|observation|>' + 'x' +"
+    )
+    changed = replace(own, renderer=type(own.renderer)(own.tokenizer))
+    with pytest.raises(ConfigError, match="another chat template than the student"):
+        ModelTeacher(changed, student, SAMPLING)
+
+
+def test_a_policy_without_distributions_is_refused(rhythm_model: Path, tmp_path: Path) -> None:
+    loaded = prepared(rhythm_model, settings())
+    with pytest.raises(ConfigError, match="heuristic states no distributions"):
+        distill(rhythm_model, tmp_path / "run", settings(), ScriptedTeacher(RHYTHM.policy("heuristic"), loaded))
+
+
+def test_chunks_and_microbatches_change_nothing(
+    lamps_model: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, teacher = lamps(), load_model(lamps_model, device="cpu")
+    with torch.no_grad():
+        for parameter in teacher.model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    policy = LocalPolicy(loaded, SamplingConfig(max_new_tokens=4))
+    episodes = roll_out(spec, policy, [spec.train_task(index) for index in range(4)]).episodes
+    samples = [one for index, each in enumerate(episodes) for one in episode_samples(each, index=index)]
+
+    def apart(logits: torch.Tensor, taught: torch.Tensor | None, rows: slice) -> torch.Tensor:
+        assert taught is not None
+        return (logits.log_softmax(-1) - taught.log_softmax(-1)).square().sum(1)
+
+    def figures(budget: int) -> tuple[float, list[torch.Tensor]]:
+        loaded.model.zero_grad()
+        loss = 0.0
+        for batch in microbatches(samples, budget=budget):
+            with tree_attention(loaded.model), tree_attention(teacher.model):
+                values, _ = compare_tokens(
+                    loaded.model,
+                    batch,
+                    apart,
+                    teacher=teacher.model,
+                )
+            values.sum().backward()
+            loss += float(values.detach().sum())
+        return loss, [each.grad.clone() for each in loaded.model.parameters() if each.grad is not None]
+
+    loss, gradients = figures(4096)
+    assert all(each.grad is None for each in teacher.model.parameters())
+    monkeypatch.setattr(forward, "MAX_LOGITS", 3 * forward.vocabulary_size(loaded.model))
+    for budget in (4096, 64):
+        again, others = figures(budget)
+        assert again == pytest.approx(loss, rel=1e-4)
+        for one, other in zip(gradients, others, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    loaded.model.zero_grad()
+
+
+def test_settings_without_effect_are_refused() -> None:
+    halfway = settings(max_steps=100, reverse_from=0.5)
+    assert [halfway.reverse_share(step) for step in (1, 50, 55, 60, 100)] == pytest.approx([0, 0, 0.5, 1, 1])
+    for given in ({"beta": 0.3}, {"explore": 0.2}, {"divergence": "jsd", "reverse_from": 0.5}):
+        with pytest.raises(ValueError, match="has no effect"):
+            settings(**given)
