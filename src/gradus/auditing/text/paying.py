@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check
 from gradus.auditing.text.asking import Ground, Result
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
+from gradus.auditing.text.clusters import Cluster, cluster_of
 from gradus.auditing.text.evolve import evolve
 from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
@@ -124,23 +125,52 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
 def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
     """Answers made wrong from gold. ``marks``: what a person said of doubtful ones, by their key."""
     ground.enter("wrong answers")
+    first = ground.some(_MUTATED)
+    probes: dict[str, list[Probe]] = {name: [] for name in WRONG}
+    for name, task, answers in _mutated(ground, WRONG, first):
+        probes[name] += _lowest(ground, name, task, answers)
+    some = [name for name, own in probes.items() if any(is_accepted(probe, ground) for probe in own)]
+    for name, task, answers in _mutated(ground, some, ground.tasks[len(first) :]):
+        probes[name] += _lowest(ground, name, task, answers)  # what is accepted on some tasks is asked on all
+    return wrong_of(ground, probes, marks)
+
+
+def _mutated(
+    ground: Ground, names: Collection[str], tasks: Sequence[TextTask]
+) -> list[tuple[str, TextTask, Sequence[str]]]:
+    """Task by task the answers that operators make wrong."""
     made: list[tuple[str, TextTask, Sequence[str]]] = []
-    for task in ground.some(_MUTATED):
-        for name, wrong in WRONG.items():
-            answers = wrong.make(ground.golds[task.key], ground.rng(name, task)) or ()
-            right = wrong.settled and any(states(answer, task.gold or "") for answer in answers)
+    for task in tasks:
+        for name in names:
+            answers = WRONG[name].make(ground.golds[task.key], ground.rng(name, task)) or ()
+            right = WRONG[name].settled and any(states(answer, task.gold or "") for answer in answers)
             if answers and task.key in ground.bases and not right:
                 made.append((name, task, answers))
-    probes: dict[str, list[Probe]] = {name: [] for name in WRONG}
-    for name, task, answers in made:
-        each = ground.ask("wrong answers", name, [(task, answer) for answer in answers])
-        if all(probe.value is not None for probe in each):  # all forms must be accepted: the lowest reward stands
-            probes[name].append(min(each, key=lambda p: p.value or 0.0))
-    return wrong_of(ground, probes, marks)
+    return made
+
+
+def _lowest(ground: Ground, name: str, task: TextTask, answers: Sequence[str]) -> list[Probe]:
+    """The answer that earns least: all forms must be accepted. Nothing if one has no reward."""
+    each = ground.ask("wrong answers", name, [(task, answer) for answer in answers])
+    known = all(probe.value is not None for probe in each)
+    return [min(each, key=lambda p: p.value or 0.0)] if known else []
+
+
+def _clusters(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> dict[str, Cluster]:
+    """Of each operator that is accepted on some tasks the rule that these tasks have in common, by Bonferroni over all of them."""
+    found: dict[str, Cluster] = {}
+    some = {name: {p.task.key: is_accepted(p, ground) for p in own} for name, own in probes.items()}
+    some = {name: accepted for name, accepted in some.items() if any(accepted.values())}
+    for name, accepted in some.items():
+        cluster = cluster_of(accepted, ground.golds)
+        if cluster is not None and cluster.p * len(some) < 0.05:
+            found[name] = cluster
+    return found
 
 
 def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mapping[str, str]) -> Result:
     """The check from the probes of each operator, one a task."""
+    clusters = _clusters(ground, probes)
     rows: dict[str, dict[str, Any]] = {}
     told: dict[str, list[str]] = {"failed": [], "unsure": [], "some": []}
     shares: list[Proportion] = []
@@ -156,6 +186,14 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
         first = accepted[0]
         rows[name]["example"] = shown(first)
         how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
+        cluster = clusters.get(name) if how != "failed" else None
+        if cluster is not None:
+            rows[name]["cluster"] = asdict(cluster)
+            told["failed"].append(
+                f"{name}: accepted in {cluster.accepted} of {cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all), "
+                f"e.g. {first.answer[:80]!r} for {(first.task.gold or '')[:40]!r}"
+            )
+            continue
         if how == "unsure":
             shares.append(share)
         if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
