@@ -745,7 +745,7 @@ def test_as_many_tasks_are_probed_as_were_asked_for():
     ("judge", "check"),
     [
         (lambda task, answer: float(answer == "unknown" and int(task.gold) % 4 == 0), "blind answers"),
-        (lambda task, answer: float(answer == f"-{task.gold}" and int(task.gold) % 7 < 4), "wrong answers"),
+        (lambda task, answer: float(answer == f"-{task.gold}" and int(task.gold) % 13 < 7), "wrong answers"),
     ],
 )
 def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
