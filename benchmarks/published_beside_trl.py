@@ -1,0 +1,105 @@
+"""One GRPO step of a published model, Gradus against TRL: SmolLM2-135M-Instruct, 4 stories asked for, 8 members, 32 new tokens each.
+
+The stories never end within 32 tokens, so both sides do the same work. All weights are trained in float32 on two threads; generation,
+loss and update are all timed. Give the model as a folder or a GGUF file: ``published_beside_trl.py --model FILE.gguf``
+(``examples/published/model.py`` fetches it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _against_trl import (
+    Alternate,
+    Elsewhere,
+    OurSteps,
+    arguments,
+    is_ours,
+    memory_of,
+    ours_alone,
+    print_peak,
+    report,
+    trl_trainer,
+    workplace,
+)
+
+import gradus
+from gradus.core import EnvironmentSpec
+from gradus.policies.local.gguf import dequantized, is_gguf
+from gradus.policies.local.sampling import SamplingConfig
+from gradus.training.config import GrpoConfig
+
+GROUPS, SIZE, NEW, RATE = 4, 8, 32, 1e-5
+HEROES = ("a fox", "a baker", "a sailor", "two sisters", "an old clock", "a robot", "a gardener", "a young king")
+PLACES = ("a lighthouse", "the desert", "a night train", "an empty city", "the north", "a deep wood", "a small island")
+QUESTIONS = tuple(f"Tell a long story about {hero} in {place}." for hero in HEROES for place in PLACES)
+
+
+def brief(completions: Sequence[Any], **_: Any) -> list[float]:
+    """Something that differs between answers and costs nothing: fewer letters a token."""
+    texts = [each if isinstance(each, str) else each[0]["content"] for each in completions]
+    return [-len(text) / 100 for text in texts]
+
+
+def spec() -> EnvironmentSpec:
+    """The stories as an environment of one turn."""
+    rows = [{"question": question} for question in QUESTIONS]
+    return gradus.one_turn(rows, [brief], name="stories", test=[{"question": "Tell a long story about a whale."}])
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--model", required=True, help="the model's folder, or a GGUF file")
+    options = parser.parse_args()
+    model = dequantized(options.model) if is_gguf(options.model) else Path(options.model)
+    steps = options.steps + 1
+    with workplace(options) as name:
+        folder = Path(name)
+        if is_ours(options):
+            config = GrpoConfig(
+                groups=GROUPS,
+                group_size=SIZE,
+                max_steps=steps,
+                lr=RATE,
+                sampling=SamplingConfig(max_new_tokens=NEW),
+                backward=options.backward,
+                autocast=options.bf16,
+                validation_every=0,
+                store_every=0,
+                device="cpu",
+            )
+            ours_alone(OurSteps(model, spec(), config, folder / "run"), steps, options)
+            return
+        ours = Elsewhere() if options.only != "trl" else None
+        watch = Alternate(ours)
+        trainer = trl_trainer(
+            model,
+            [[{"role": "user", "content": QUESTIONS[index % len(QUESTIONS)]}] for index in range(GROUPS * steps)],
+            brief,
+            folder / "trl",
+            steps=steps,
+            groups=GROUPS,
+            group_size=SIZE,
+            max_tokens=NEW,
+            lr=RATE,
+            rows=GROUPS * SIZE,
+            callback=watch,
+            bf16=options.bf16,
+        )
+        trainer.train()
+        if options.only == "trl" or ours is None:
+            print_peak()
+            return
+        ours.close()
+        memory = None
+        if not options.no_memory:
+            few = ["--steps", "1", "--model", options.model, "--backward", options.backward, "--only"]
+            memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
+        report("published_beside_trl", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The base model asked in its best way: a prompt of its own and a long limit, so that form and skill are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from model import model_file
+
+from gradus.core import Action, EnvironmentSpec, Episode, EpisodeStart, Message, Policy, Request, Session
+
+if TYPE_CHECKING:
+    from gradus.policies.local.loading import LoadedModel
+
+TEMPERATURE = 0.7  # of what is sampled here and in the recipes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A way to ask. ``shots`` are questions and answers that stand before the task's as earlier turns; ``limit`` is in tokens."""
+
+    system: str = ""
+    question: str = "{question}"
+    shots: Sequence[tuple[str, str]] = ()
+    limit: int = 48
+
+    def messages(self, asked: str) -> tuple[Message, ...]:
+        """The conversation that the model sees."""
+        earlier = [
+            Message(role=role, content=text)
+            for question, answer in self.shots
+            for role, text in (("user", self.question.format(question=question)), ("assistant", answer))
+        ]
+        return (*earlier, Message(role="user", content=self.question.format(question=asked)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompted:
+    """A policy that asks another one in the way of a prompt."""
+
+    name: str
+    inner: Policy
+    prompt: Prompt
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> PromptedSession:
+        """Opens a session under the prompt's own system prompt."""
+        session = self.inner.start([replace(each, system_prompt=self.prompt.system) for each in episodes])
+        return PromptedSession(session, self.prompt)
+
+
+@dataclass(frozen=True)
+class PromptedSession:
+    """Episodes of which every question is asked anew."""
+
+    inner: Session
+    prompt: Prompt
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        """Answers all requests, in order."""
+        return self.inner.act([self._asked(request) for request in requests])
+
+    def close(self) -> None:
+        """Closes the other policy's session."""
+        self.inner.close()
+
+    def _asked(self, request: Request) -> Request:
+        messages = self.prompt.messages(request.observation.text)
+        return replace(request, observation=replace(request.observation, text=messages[-1].content, messages=messages))
+
+
+def with_prompted(spec: EnvironmentSpec, prompt: Prompt, cluster: Callable[[Episode], str]) -> EnvironmentSpec:
+    """The environment with the policies ``prompted`` and ``prompted-greedy``; its intervals count the tasks of one cluster as one."""
+
+    def policy(name: str) -> Policy:
+        from gradus.policies.local.policy import LocalPolicy
+        from gradus.policies.local.sampling import SamplingConfig
+
+        sampling = SamplingConfig(max_new_tokens=prompt.limit, temperature=TEMPERATURE)
+        chosen = sampling.as_greedy() if name.endswith("greedy") else sampling
+        return Prompted(name=name, inner=LocalPolicy(_base(), chosen), prompt=prompt)
+
+    conditions = {name: replace(each, cluster=cluster) for name, each in spec.conditions.items()}
+    made = {name: lambda _, name=name: policy(name) for name in ("prompted", "prompted-greedy")}
+    return replace(spec, conditions=conditions, policies={**spec.policies, **made})
+
+
+@cache
+def _base() -> LoadedModel:
+    from gradus.policies.local.gguf import dequantized
+    from gradus.policies.local.loading import load_model
+
+    return load_model(dequantized(model_file()), keep_history=True)

@@ -1,0 +1,89 @@
+"""Short messages to a home, sorted by what they are about: the sentences that Home Assistant's community wrote for its voice assistant.
+
+``home-assistant-intents`` carries them as templates; every template becomes a few messages here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+LABELS = {
+    "timer": ("HassStartTimer", "HassIncreaseTimer", "HassDecreaseTimer", "HassCancelTimer", "HassPauseTimer", "HassTimerStatus"),
+    "light": ("HassLightSet",),
+    "heating": ("HassClimateSetTemperature", "HassClimateGetTemperature", "HassClimateSetFanMode"),
+    "media": ("HassSetVolume", "HassSetVolumeRelative", "HassMediaNext", "HassMediaPrevious", "HassMediaPause", "HassMediaSearchAndPlay"),
+    "list": ("HassListAddItem", "HassListCompleteItem", "HassListRemoveItem", "HassShoppingListAddItem", "HassShoppingListCompleteItem"),
+    "cleaning": ("HassVacuumStart", "HassVacuumCleanArea", "HassVacuumReturnToBase", "HassLawnMowerDock", "HassLawnMowerStartMowing"),
+}  # fmt: skip
+_WORDS = {
+    "area": "kitchen|bedroom|living room|bathroom|office|garage|hallway|nursery",
+    "floor": "first|ground|upper",
+    "name": "lamp|fan|speaker|robot|mower|heater",
+    "shopping_list_item": "milk|eggs|apples|bread|soap|coffee",
+    "todo_list_item": "call mum|pay rent|fix the bike|water the plants",
+    "timer_name": "pizza|laundry|tea|workout",
+    "timer_command": "lock the door|open the blinds|play some music",
+    "search_query": "the Beatles|some jazz|Hey Jude|the morning news",
+    "zone": "home|work",
+}
+
+
+class Templates:
+    """The English sentences of the package, and their expansion into messages."""
+
+    def __init__(self) -> None:
+        data = json.loads((files("home_assistant_intents") / "data" / "en.json").read_text(encoding="utf-8"))
+        self._rules, self._lists, self._intents = data["expansion_rules"], data["lists"], data["intents"]
+
+    def of(self, intents: tuple[str, ...]) -> list[str]:
+        """The templates of these intents."""
+        blocks = [block for intent in intents for block in self._intents[intent]["data"]]
+        return [sentence for block in blocks for sentence in block["sentences"]]
+
+    def message(self, template: str, rng: Random) -> str:
+        """A message of a template: ``[may be left out]``, ``(one|of|these)``, ``(any;order)``, ``{list}`` and ``<rule>``."""
+        text = template
+        while match := re.search(r"<(\w+)>|\{([^{}]*)\}|\[([^\[\]()<>{}]*)\]|\(([^\[\]()<>{}]*)\)", text):
+            rule, slot, optional, choice = match.groups()
+            if rule:
+                new = f"({self._rules[rule]})"
+            elif slot:
+                new = self._value(slot.partition(":")[0], rng)
+            elif optional is not None:
+                new = f"({optional}|)" if rng.random() < 0.5 else ""
+            else:
+                new = _one_of(choice, rng)
+            text = text[: match.start()] + new + text[match.end() :]
+        return " ".join(text.split())
+
+    def _value(self, name: str, rng: Random) -> str:
+        if name in _WORDS:
+            return rng.choice(_WORDS[name].split("|"))
+        entry = self._lists[name]
+        if "range" in entry:
+            low = max(1, entry["range"]["from"])
+            return str(rng.randint(low, max(60, low)))
+        return f"({rng.choice(entry['values'])['in']})"
+
+
+def _one_of(choice: str, rng: Random) -> str:
+    """One of the alternatives between bars, or all that stand between semicolons, in any order."""
+    parts = rng.choice(choice.split("|")).split(";")
+    return " ".join(rng.sample(parts, len(parts)))
+
+
+def rows(messages: int = 4) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Training rows and held-out rows. No message of a held-out template is trained on."""
+    made, templates = ([], []), Templates()
+    for label, intents in LABELS.items():
+        rng = Random(label)
+        sentences = templates.of(intents)
+        rng.shuffle(sentences)
+        for number, template in enumerate(sentences[:60]):
+            texts = {templates.message(template, rng) for _ in range(messages)}
+            made[number % 3 == 0].extend({"question": t, "answer": label, "template": template} for t in sorted(texts))
+    return made
