@@ -5,10 +5,10 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
 export TOKENIZERS_PARALLELISM ?= false
 export SOAK_MINUTES ?= 10
-# The others need a table or a run; each says which.
-BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py,$(wildcard benchmarks/[a-z]*.py))
+# The others need a table, a run or a model; each says which.
+BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py benchmarks/published_beside_trl.py,$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: setup demo test check unit bench prove docs clean
+.PHONY: setup demo demo-lm test check unit bench prove docs clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/gradus run rhythm
+
+# A published model: fetched once, or the file that SMOLLM2=FILE.gguf names.
+demo-lm: $(STAMP)
+	$(BIN)/gradus run examples/published/sums.toml --model "$$($(BIN)/python examples/published/smollm2.py)"
 
 test: check unit
 

@@ -2,7 +2,7 @@
 
 The stories never end within 32 tokens, so both sides do the same work. All weights are trained in float32 on two threads; generation,
 loss and update are all timed. Give the model as a folder or a GGUF file: ``published_beside_trl.py --model FILE.gguf``
-(``examples/published/model.py`` fetches it).
+(``examples/published/smollm2.py`` fetches it).
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def main() -> None:
         if not options.no_memory:
             few = ["--steps", "1", "--model", options.model, "--backward", options.backward, "--only"]
             memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
-        report("published_beside_trl", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+        report(
+            "published_beside_trl", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory
+        )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from model import model_file
+from smollm2 import model_file
 
 from gradus.core import Action, EnvironmentSpec, Episode, EpisodeStart, Message, Policy, Request, Session
 
@@ -91,4 +91,4 @@ def _base() -> LoadedModel:
     from gradus.policies.local.gguf import dequantized
     from gradus.policies.local.loading import load_model
 
-    return load_model(dequantized(model_file()), keep_history=True)
+    return load_model(dequantized(model_file()), autocast="auto", keep_history=True)

@@ -11,6 +11,10 @@ from importlib.resources import files
 from random import Random
 from typing import Any
 
+from asking import Prompt, with_prompted
+
+import gradus
+
 LABELS = {
     "timer": ("HassStartTimer", "HassIncreaseTimer", "HassDecreaseTimer", "HassCancelTimer", "HassPauseTimer", "HassTimerStatus"),
     "light": ("HassLightSet",),
@@ -19,6 +23,8 @@ LABELS = {
     "list": ("HassListAddItem", "HassListCompleteItem", "HassListRemoveItem", "HassShoppingListAddItem", "HassShoppingListCompleteItem"),
     "cleaning": ("HassVacuumStart", "HassVacuumCleanArea", "HassVacuumReturnToBase", "HassLawnMowerDock", "HassLawnMowerStartMowing"),
 }  # fmt: skip
+SYSTEM = f"Sort the message into one of: {', '.join(LABELS)}. Reply with that word alone."
+_MESSAGES, _TEMPLATES = 120, 60  # of each label at most
 _WORDS = {
     "area": "kitchen|bedroom|living room|bathroom|office|garage|hallway|nursery",
     "floor": "first|ground|upper",
@@ -76,14 +82,32 @@ def _one_of(choice: str, rng: Random) -> str:
     return " ".join(rng.sample(parts, len(parts)))
 
 
-def rows(messages: int = 4) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def rows() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Training rows and held-out rows. No message of a held-out template is trained on."""
-    made, templates = ([], []), Templates()
+    made: tuple[list[dict[str, str]], list[dict[str, str]]] = ([], [])
+    templates = Templates()
     for label, intents in LABELS.items():
         rng = Random(label)
         sentences = templates.of(intents)
         rng.shuffle(sentences)
-        for number, template in enumerate(sentences[:60]):
-            texts = {templates.message(template, rng) for _ in range(messages)}
-            made[number % 3 == 0].extend({"question": t, "answer": label, "template": template} for t in sorted(texts))
-    return made
+        for number in range(_MESSAGES):  # as many of each label; a template comes again if there are too few
+            place = number % min(len(sentences), _TEMPLATES)
+            row = {"question": templates.message(sentences[place], rng), "answer": label, "template": sentences[place]}
+            made[place % 3 == 0].append(row)
+    trained = {row["question"] for row in made[0]}
+    return made[0], [row for row in made[1] if row["question"] not in trained]
+
+
+def named(row: Any, text: str) -> float:
+    """1 if the text names one subject, and that is the message's."""
+    return float(set(re.findall("|".join(LABELS), text.lower())) == {row["answer"]})
+
+
+_train, _test = rows()
+_SHOTS = [(row["question"], row["answer"]) for row in Random(1).sample(_train, 12)]
+_shown = "".join(f"\nMessage: {question}\nSubject: {answer}" for question, answer in _SHOTS)
+spec = with_prompted(
+    gradus.one_turn(_train, ["final_answer"], judge=named, name="messages", system_prompt=SYSTEM + _shown, test=_test),
+    Prompt(system=SYSTEM, shots=_SHOTS, limit=32),
+    cluster=lambda episode: episode.outcome["columns"]["template"],
+)

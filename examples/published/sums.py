@@ -18,7 +18,10 @@ def rows() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Training rows and held-out rows. A fact is an unordered pair: if 8 + 15 is trained, 15 + 8 is not held out."""
     facts = [(a, b) for a in range(1, 21) for b in range(a, 21)]
     Random(0).shuffle(facts)
-    held_out, trained = ([_row(*each) for fact in part for each in sorted({fact, fact[::-1]})] for part in (facts[:_HELD_OUT], facts[_HELD_OUT:]))
+    held_out, trained = (
+        [_row(*each) for fact in part for each in sorted({fact, fact[::-1]})]
+        for part in (facts[:_HELD_OUT], facts[_HELD_OUT:])
+    )
     return trained, held_out
 
 
@@ -31,14 +34,9 @@ def right(row: Any, text: str) -> float:
     return float(row["answer"] in re.findall(r"\d+", text))
 
 
-def ends_with_it(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-    """1 if the last number is the sum."""
-    return [float(re.findall(r"\d+", text)[-1:] == [gold]) for text, gold in zip(completions, answer, strict=True)]
-
-
 _train, _test = rows()
 spec = with_prompted(
-    gradus.one_turn(_train, [ends_with_it], judge=right, name="sums", system_prompt=SYSTEM, test=_test),
+    gradus.one_turn(_train, ["final_answer"], judge=right, name="sums", system_prompt=SYSTEM, test=_test),
     Prompt(system=SYSTEM, limit=48),
     cluster=lambda episode: episode.outcome["columns"]["fact"],
 )

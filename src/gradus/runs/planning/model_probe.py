@@ -7,7 +7,7 @@ seconds and is done for the user's own model before anything is spent on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,11 @@ def _limit(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def probe_model(loaded: LoadedModel) -> Probe:
-    """Sample two groups over two turns, then compute each token's log-prob by the trainer and by one plain forward a sequence."""
+    """Sample two groups over two turns, then compute each token's log-prob by the trainer and by one plain forward a sequence.
+
+    All three in the weights' own dtype, also if the run samples and trains under autocast: its rounding would hide a wrong mask.
+    """
+    loaded = replace(loaded, autocast=False)
     disable_dropout(loaded.model)
     sampling = SamplingConfig(max_new_tokens=6)
     policy = LocalPolicy(loaded, sampling, name="probe")

