@@ -36,7 +36,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.local_processes import beside, together
 from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import prepare_model
-from gradus.training.grpo import GrpoLoop
+from gradus.training.grpo import GrpoLoop, GrpoOptions
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen
 from gradus.training.run.resolved import resolve
@@ -54,7 +54,7 @@ class OurSteps:
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
         written = RunFolder(folder, writing=world().main)
-        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader())
+        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader(), GrpoOptions())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
 
     def __call__(self) -> float:

@@ -13,7 +13,7 @@ from gradus.core import ConfigError
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.policies.local import general_decoding
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import LoadedModel, evaluating, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.runs.planning.model_probe import check_model, probe_model
@@ -115,3 +115,13 @@ def test_a_run_under_autocast_is_probed_in_the_dtype_of_its_weights(tmp_path: Pa
     """The sampler's rounding, 0.1 nats in 135 million parameters, was held against the limit of float32."""
     loaded = load_model(make_model("qwen3", tmp_path / "qwen3"), autocast=True)
     assert check_model(loaded).sampler < 1e-4
+
+
+def test_autocast_casts_the_weights_once_for_all_tokens_of_an_answer(tmp_path: Path):
+    loaded = load_model(make_model("qwen3", tmp_path / "qwen3"), autocast=True)
+    ids, weight = torch.tensor([[1, 2, 3]]), list(loaded.model.get_output_embeddings().weight.shape)
+    with evaluating(loaded):
+        loaded.model(ids)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+            loaded.model(ids)
+    assert not [each for each in profile.events() if each.name == "aten::_to_copy" and weight in each.input_shapes]

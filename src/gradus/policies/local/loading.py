@@ -174,13 +174,17 @@ def torch_seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def evaluating(loaded: LoadedModel) -> Iterator[None]:
-    """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards."""
+    """Inference without dropout, under autocast if the model has it; modules in train mode are put back afterwards.
+
+    Autocast keeps the casts of weights from one forward to the next, but not in inference mode: there it casts all of them for
+    every token.
+    """
     training = [module for module in loaded.model.modules() if module.training] if loaded.model.training else []
     if training:
         loaded.model.eval()
     try:
         with (
-            torch.inference_mode(),
+            torch.no_grad() if loaded.autocast else torch.inference_mode(),
             torch.autocast(loaded.device.type, dtype=torch.bfloat16) if loaded.autocast else nullcontext(),
         ):
             yield
