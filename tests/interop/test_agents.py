@@ -23,6 +23,7 @@ from tiny_qwen2 import make_tiny_qwen2
 import gradus
 from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
 from gradus.environments import load, load_stored
+from gradus.interop.agents import running
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.endpoint import endpoint
 from gradus.interop.agents.running import Command
@@ -336,9 +337,13 @@ async def _block(task: Any, client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [(_raise, "ValueError"), (_exit, "SystemExit"), (_hang, "took more than"), (_block, "took more")]
+    ("fault", "said"),
+    [(_raise, "ValueError"), (_exit, "SystemExit"), (_hang, "took more than"), (_block, "blocked the")],
 )
-def test_what_an_agent_does_wrong_fails_its_own_episode(fault: Any, said: str, policy: LocalPolicy) -> None:
+def test_what_an_agent_does_wrong_fails_its_own_episode(
+    fault: Any, said: str, policy: LocalPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "BLOCKS", 1.0)
     wrong, others = one_fails(failing(fault), policy, seconds=3.0)
     assert wrong.stop is StopReason.FAILED
     assert wrong.reward is None

@@ -75,10 +75,14 @@ class AgentEnvironment:
             raise AgentFault("the agent returned without a call of its model; expected one at least")
         return seen
 
-    async def step(self, action: Action) -> Observation:
+    async def step(self, action: Action | Message | str) -> Observation:
         """Answer the call that waits, and wait for the next one or for the end."""
-        assert self._call is not None
+        if self._call is None:
+            raise AgentFault("expected reset before this step: no call waits for an answer")
         call, self._call = self._call, None
+        if isinstance(action, Message):
+            action = Action(text=action.content, message=action)
+        action = Action(text=action) if isinstance(action, str) else action
         answered = _answered(action, call, self._turns)
         if not action.at_stop:  # else the agent's text lacks what the policy said
             said = (*map(message_key, call.messages), message_key(answered.message))

@@ -11,15 +11,18 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from gradus.interop.agents.calls import Ended, Inbox
 
 _OUTPUT = 2**20  # bytes of a command's answer
-_LETS_GO = 0.5  # seconds that a canceled coroutine has
+BLOCKS = 20.0  # seconds that a coroutine may keep the others from running
 
 
 @dataclass(frozen=True)
@@ -44,43 +47,61 @@ class Address:
 
 
 class _Ended(BaseException):
-    """Raised inside an agent whose episode is over."""
+    """Raised inside an agent whose episode is over, or that blocked the loop."""
 
 
 class Running:
-    """An agent at work. Whatever it does, its end is put into the inbox, once."""
+    """An agent at work. Whatever it does, its end is put into the inbox, once.
+
+    Coroutines of all episodes share one event loop, as frameworks that keep a client expect; functions and commands have a thread each.
+    """
 
     def __init__(self, agent: Agent, task: Mapping[str, Any], address: Address, inbox: Inbox) -> None:
-        self._agent, self._task, self._address, self._inbox = agent, dict(task), address, inbox
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._main: asyncio.Task[Any] | None = None
+        self._agent, self._task, self._inbox = agent, dict(task), inbox
+        self._options = {"base_url": address.base_url, "api_key": address.api_key}
         self._process: subprocess.Popen[bytes] | None = None
-        self._state = threading.Lock()
-        self._done = False
-        self._thread = threading.Thread(target=self._work, name="gradus-agent", daemon=True)
-        self._thread.start()
+        self._coroutine: Future[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._state, self._done = threading.Lock(), False
+        if _is_coroutine(agent):
+            self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), _loop())
+        else:
+            self._thread = threading.Thread(target=self._work, name="gradus-agent", daemon=True)
+            self._thread.start()
 
     def end(self) -> None:
         """End the agent where it is, if it still runs. A thread that waits in foreign code ends when that code returns."""
-        if self._process is not None:
+        if self._coroutine is not None:
+            self._coroutine.cancel()
+        elif self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            return
-        if self._loop is not None and self._main is not None:
-            with suppress(RuntimeError):  # its loop is closed
-                self._loop.call_soon_threadsafe(self._main.cancel)
-            self._thread.join(_LETS_GO)
-        with self._state:
-            if not self._done and self._thread.ident is not None:
-                thread, raised = ctypes.c_ulong(self._thread.ident), ctypes.py_object(_Ended)
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, raised)
+        elif self._thread is not None:
+            with self._state:
+                if not self._done:
+                    _raise_in(self._thread)
+
+    async def _run_coroutine(self) -> None:
+        import httpx
+        from openai import AsyncOpenAI
+
+        assert not isinstance(self._agent, Command)
+        try:
+            async with httpx.AsyncClient(trust_env=False, verify=False, timeout=None) as http:
+                client = AsyncOpenAI(**self._options, max_retries=0, timeout=None, http_client=http)
+                end = Ended(result=await self._agent(self._task, client))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # an agent that exits ends its own episode
+            end = _fault(error)
+        self._inbox.put_end(end)
 
     def _work(self) -> None:
         with suppress(_Ended):  # it may come between two lines
             try:
                 end = Ended(result=self._run())
-            except BaseException as error:  # an agent that exits ends its own episode
-                end = Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000])
+            except BaseException as error:
+                end = _fault(error)
             with self._state:
                 self._done = True
             self._inbox.put_end(end)
@@ -88,29 +109,15 @@ class Running:
     def _run(self) -> Any:
         if isinstance(self._agent, Command):
             return self._run_command(self._agent.line)
-        if inspect.iscoroutinefunction(self._agent) or inspect.iscoroutinefunction(type(self._agent).__call__):
-            return asyncio.run(self._run_coroutine())
         import httpx
         from openai import OpenAI
 
         with httpx.Client(trust_env=False, verify=False, timeout=None) as http:
-            client = OpenAI(**self._options(), http_client=http)
+            client = OpenAI(**self._options, max_retries=0, timeout=None, http_client=http)
             return self._agent(self._task, client)
 
-    async def _run_coroutine(self) -> Any:
-        import httpx
-        from openai import AsyncOpenAI
-
-        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
-        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=None) as http:
-            client = AsyncOpenAI(**self._options(), http_client=http)
-            return await self._agent(self._task, client)
-
-    def _options(self) -> dict[str, Any]:
-        return {"base_url": self._address.base_url, "api_key": self._address.api_key, "max_retries": 0, "timeout": None}
-
     def _run_command(self, line: str) -> Any:
-        own = {"OPENAI_BASE_URL": self._address.base_url, "OPENAI_API_KEY": self._address.api_key}
+        own = {"OPENAI_BASE_URL": self._options["base_url"], "OPENAI_API_KEY": self._options["api_key"]}
         self._process = subprocess.Popen(
             shlex.split(line),
             stdin=subprocess.PIPE,
@@ -128,3 +135,45 @@ class Running:
             return json.loads(text)
         except ValueError:
             return text
+
+
+def _is_coroutine(agent: Agent) -> bool:
+    return inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
+
+
+def _fault(error: BaseException) -> Ended:
+    if isinstance(error, _Ended):
+        return Ended(
+            fault=f"the agent blocked the event loop for {BLOCKS:g} s; await what takes time, or write it as a plain function"
+        )
+    return Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000])
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    if thread.ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Ended))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop in which the coroutines of this process's agents run."""
+    loop = asyncio.new_event_loop()
+
+    def run() -> None:
+        while True:
+            with suppress(_Ended):  # it came when the agent that blocked the loop was done
+                loop.run_forever()
+
+    def watch(thread: threading.Thread) -> None:
+        while True:
+            alive = threading.Event()
+            loop.call_soon_threadsafe(alive.set)
+            if alive.wait(BLOCKS):
+                time.sleep(BLOCKS / 10)
+            else:
+                _raise_in(thread)
+
+    thread = threading.Thread(target=run, name="gradus-agents", daemon=True)
+    thread.start()
+    threading.Thread(target=watch, args=(thread,), name="gradus-agents-watch", daemon=True).start()
+    return loop

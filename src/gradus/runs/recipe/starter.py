@@ -134,7 +134,7 @@ def with_paths(name: str, change: Callable[[str], str]) -> str:
 
 def _option(option: str, change: Callable[[str], str]) -> str:
     key, _, value = option.partition("=")
-    return f"{key}={quoted(change(unquote_plus(value)))}" if key in ("test", "system") else option
+    return f"{key}={quoted(change(unquote_plus(value)))}" if key in ("test", "system", "tasks") else option
 
 
 def by_size(parameters: int | None) -> dict[str, Mapping[str, Any]]:
