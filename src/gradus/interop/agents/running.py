@@ -40,10 +40,11 @@ Agent = Callable[[Mapping[str, Any], Any], Any] | Command
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """The endpoint as one episode reaches it."""
+    """The endpoint as one episode reaches it. ``app``: the same without a socket, for a client in this process."""
 
     base_url: str
     api_key: str
+    app: Any
 
 
 class _Ended(BaseException):
@@ -58,7 +59,7 @@ class Running:
 
     def __init__(self, agent: Agent, task: Mapping[str, Any], address: Address, inbox: Inbox) -> None:
         self._agent, self._task, self._inbox = agent, dict(task), inbox
-        self._options = {"base_url": address.base_url, "api_key": address.api_key}
+        self._options, self._app = {"base_url": address.base_url, "api_key": address.api_key}, address.app
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
         self._thread: threading.Thread | None = None
@@ -87,7 +88,7 @@ class Running:
 
         assert not isinstance(self._agent, Command)
         try:
-            async with httpx.AsyncClient(trust_env=False, verify=False, timeout=None) as http:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=self._app), timeout=None) as http:
                 client = AsyncOpenAI(**self._options, max_retries=0, timeout=None, http_client=http)
                 end = Ended(result=await self._agent(self._task, client))
         except asyncio.CancelledError:

@@ -20,11 +20,13 @@ from gradus.core.naming import file_sources, import_file, import_object
 from gradus.environments.verifiable import TableTasks, one_turn
 from gradus.environments.verifiable.from_files import read_rows
 from gradus.environments.verifiable.rows import QUESTIONS, list_rows
+from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.environment import AgentEnvironment
 from gradus.interop.agents.running import Agent, Command
 from gradus.rewards import Rewards, find_reward, grader_of, reward_pairs
 
+_MOST_TEXTS = 2000  # cells whose words a nano model knows for sure
 _LIMITS = {"seconds": float, "calls": int, "tokens": int, "episodes": int}
 
 
@@ -65,7 +67,7 @@ def agent_spec(
         true_reward=lambda episode: episode.reward.value if episode.reward else None,
         true_reward_name="reward",
         presentation=Presentation(),
-        language=Language(vocabulary=base.language.vocabulary),
+        language=_language(base),
         audit=AuditHints(),
         train_task=lambda index: replace(base.train_task(index), environment=name),
     )
@@ -176,6 +178,16 @@ def _tasks_of(base: EnvironmentSpec) -> Callable[[int, Mapping[str, Any]], tuple
         return task, task
 
     return of_row if isinstance(table, TableTasks) else of_seed
+
+
+def _language(base: EnvironmentSpec) -> Language:
+    """The words of a nano model: those of all columns, for what an agent asks for may stand in any of them."""
+    table = base.data_set
+    if not isinstance(table, TableTasks):
+        return Language(vocabulary=base.language.vocabulary)
+    items = table.splits["train"]
+    texts = dict.fromkeys(str(value) for item in items for value in item.columns.values() if isinstance(value, str))
+    return Language(vocabulary=lambda: text_vocabulary(items, list(texts)[:_MOST_TEXTS]))
 
 
 def _no_rewards() -> Grader:
