@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import stat
 import sys
 import time
@@ -575,3 +577,43 @@ def test_the_shop_as_an_agent_has_the_tokens_and_the_gradient_of_the_environment
     one, other = (gradient(shop_model, of_length(each), credit) for each in (ours, foreign))
     assert one.abs().max() > 1e-4
     assert (one - other).abs().max() < 1e-6
+
+
+def test_a_taught_agent_goes_on_as_an_environment_does(tmp_path: Path) -> None:
+    """Audit is left out; teacher, SFT, GRPO, evaluation and report take an agent as they take the environment."""
+    run = gradus.run(
+        f"{agents.EXAMPLES / 'shop_agent.py'}:spec", quick=True, out=tmp_path / "run", settings={"teach.episodes": 32}
+    )
+    pairs = next(iter(run.results["conditions"].values()))["pairs"]
+    assert "grpo - sft" in pairs
+    assert run.metrics()[-1]["step"] == 2
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_function_is_trained_by_one_call_and_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
+    model = make_tiny_qwen2(tmp_path / "tiny", context=1024)
+    quick = {
+        "grpo.max_steps": 3,
+        "grpo.checkpoint_every": 1,
+        "eval.episodes": 2,
+        "grpo.groups": 2,
+        "grpo.group_size": 2,
+    }
+    quick |= {"grpo.sampling.max_new_tokens": 8, "audit.enabled": False, "grpo.validation_every": 0, "grpo.lr": 1e-3}
+    weights = []
+    for name in ("whole", "broken"):
+        calls: list[int] = []
+
+        async def agent(task: Any, client: Any, name: str = name, calls: list[int] = calls) -> str:
+            calls.append(1)
+            if name == "broken" and len(calls) == 10:  # in the third step
+                os.kill(os.getpid(), signal.SIGINT)
+            return await two_calls(task, client)
+
+        told: Any = {"rewards": [agents.length], "out": tmp_path / name, "settings": quick}
+        try:
+            gradus.train(model, agent, agents.ROWS, **told)
+        except KeyboardInterrupt:
+            gradus.train(model, agent, agents.ROWS, **told)
+        weights.append(load_model(tmp_path / name / "grpo" / "final").model.state_dict())
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])

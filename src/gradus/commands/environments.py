@@ -46,19 +46,27 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
 
 
 def agent(
-    function: Callable[..., Any], tasks: Any, rewards: Sequence[Any] = (), *, name: str | None = None, **limits: Any
+    function: Callable[..., Any],
+    tasks: Any,
+    rewards: Sequence[Any] = (),
+    *,
+    name: str | None = None,
+    teacher: Policy | None = None,
+    **limits: Any,
 ) -> EnvironmentSpec:
     """An environment of an agent: any function or coroutine ``my_agent(task, client)`` that talks to the OpenAI client that it is given.
 
     ``tasks``: a list of rows; a task is a row without its answer. ``rewards``: functions in TRL's signature, which also get ``result`` (what
-    the agent returned) and ``conversation``. ``limits``: of an episode, ``seconds``, ``calls`` and ``tokens``.
+    the agent returned) and ``conversation``. ``teacher``: a policy that answers the agent's calls, for SFT. ``limits``: of an episode,
+    ``seconds``, ``calls`` and ``tokens``.
     """
     from gradus.interop.agents.calls import AgentLimits
     from gradus.interop.agents.spec import agent_spec
 
-    known_options(limits, AgentLimits, "gradus.agent", also=("function", "tasks", "rewards", "name"))
+    known_options(limits, AgentLimits, "gradus.agent", also=("function", "tasks", "rewards", "name", "teacher"))
     called = name or getattr(function, "__name__", "agent")
-    return agent_spec(function, tasks, rewards, name=called, limits=AgentLimits(**limits))
+    called = f"my-{called}" if called in environments.own_names() else called
+    return agent_spec(function, tasks, rewards, name=called, limits=AgentLimits(**limits), teacher=teacher)
 
 
 def roll_out(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Grader, Language, Presentation, Stepping
+from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Grader, Language, Policy, Presentation, Stepping
 from gradus.core.naming import file_sources, import_file, import_object
 from gradus.environments.verifiable import TableTasks, one_turn
 from gradus.environments.verifiable.from_files import read_rows
@@ -37,13 +37,14 @@ def agent_spec(
     *,
     name: str = "agent",
     limits: AgentLimits | None = None,
+    teacher: Policy | None = None,
 ) -> EnvironmentSpec:
     """Make the environment of an agent.
 
     ``tasks``: a list of rows, or an environment whose tasks the agent takes. The agent gets a row without the column of the right answer;
     of an environment without rows it gets ``seed`` and the options of its reset. ``rewards``: functions in TRL's signature, which get the
     row's columns, ``result`` (what the agent returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
-    for each call.
+    for each call. ``teacher``: a policy that answers the agent's calls, for SFT.
 
     Raises ConfigError if the agent cannot be called with a task and a client, or there are no tasks.
     """
@@ -60,8 +61,8 @@ def agent_spec(
         max_turns=limits.calls + 1,  # the agent's own limit comes first, and says its name
         max_sessions=limits.episodes,
         stepping=Stepping(episode_seconds=limits.seconds, rounds=limits.together),
-        policies={},
-        teacher=None,
+        policies={"teacher": lambda _: teacher} if teacher else {},
+        teacher="teacher" if teacher else None,
         recipe=None,
         metrics=None,
         true_reward=lambda episode: episode.reward.value if episode.reward else None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jinja2.exceptions import TemplateError
 
-from gradus.core import ContextLengthError, Message, Observation, PolicyError
+from gradus.core import ContextLengthError, Message, Observation, PolicyError, Renderer, Turn
 from gradus.core.calls import write_calls
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.tool_renderer import ToolRenderer
@@ -36,10 +36,8 @@ class Conversation:
             context = renderer.following(seen.shown)
             # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
             return ((renderer.stop_id, *context) if self.cut else context), False
-        if seen.asked is None or not seen.messages:
-            return renderer.first(system_prompt, seen.shown), True
-        if seen.asked.after is None:
-            return prompt_ids(renderer, system_prompt, seen.messages), True
+        if seen.asked is None or seen.asked.after is None:
+            return opening_ids(renderer, system_prompt, seen), True
         chain, length, cut = self._ends[seen.asked.after]
         before = [*chain[:length], *((renderer.stop_id,) if cut else ())]
         return (*before, *prompt_ids(renderer, "", seen.messages[seen.asked.known :], later=True)), True
@@ -53,6 +51,13 @@ class Conversation:
         self.ids.extend(action)
         self.cut = cut
         self._ends.append((self.ids, len(self.ids), cut))
+
+
+def opening_ids(renderer: Renderer, system_prompt: str, seen: Observation | Turn) -> tuple[int, ...]:
+    """Return the ids of a whole prompt: of an environment's first observation, or of a conversation that a foreign agent sent."""
+    if seen.asked is None or not seen.messages or not isinstance(renderer, Speaker):
+        return renderer.first(system_prompt, seen.shown)
+    return prompt_ids(renderer, system_prompt, seen.messages)
 
 
 def prompt_ids(

@@ -10,6 +10,7 @@ import torch
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason, Turn
 from gradus.core.calls import without_thoughts
+from gradus.policies.local.conversation import opening_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
 
@@ -57,7 +58,7 @@ def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasonin
 
 
 def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
-    renderer = loaded.renderer.for_tools(episode.tools)
+    speaker = loaded.renderer.for_tools(episode.tools)
     parts: list[TrainingSample] = []
     ids: list[int] = []
     read: list[int] = []
@@ -65,15 +66,17 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
 
     def encoded(text: str, turn: Turn) -> list[int]:
         ids = [call.id for call in turn.calls]
-        return list(renderer.encode_answer(text if reasoning else strip_reasoning(text), ids))
+        return list(speaker.encode_answer(text if reasoning else strip_reasoning(text), ids))
 
     for index, turn in enumerate(episode.turns):
+        if turn.asked is not None:  # a foreign agent may offer other tools in each call
+            speaker = loaded.renderer.for_tools(turn.asked.tools)
         if turn.restart or not index:
             parts.append(_sequence(ids, places, read, number))
-            ids = list(renderer.first(episode.system_prompt, turn.shown))
+            ids = list(opening_ids(speaker, episode.system_prompt, turn))
             places, read = [], []
         else:
-            shown = renderer.following(turn.shown)
+            shown = speaker.following(turn.shown)
             read.extend(range(len(ids), len(ids) + len(shown)))
             ids.extend(shown)
         answer = encoded(turn.action, turn)
