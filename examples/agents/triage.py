@@ -79,13 +79,12 @@ if __name__ == "__main__":
     run = gradus.train(
         None,
         desk,
-        steps=4 if QUICK else 60,
+        steps=4 if QUICK else 80,
         out=os.environ.get("OUT", "runs/triage"),
         settings={
             "model.nano": {"hidden_size": 64, "layers": 2, "heads": 4, "intermediate_size": 192, "context": 128},
-            "teach.episodes": 64 if QUICK else 300,
+            "teach.episodes": 64 if QUICK else 2000,
             "grpo.sampling.max_new_tokens": 4,
-            "grpo.lr": 2e-3,
         },
     )
     print(run)

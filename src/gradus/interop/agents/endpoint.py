@@ -140,6 +140,7 @@ async def _answered_or_gone(request: Request, answers: asyncio.Future[list[Answe
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
+    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is looked at, whoever has left
     watching = asyncio.ensure_future(gone())
     try:
         await asyncio.wait({answers, watching}, return_when=asyncio.FIRST_COMPLETED)
