@@ -50,20 +50,20 @@ class Endpoint:
             Route("/v1/models", guarded(self._models)),
             Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
         ]
-        self._app = Starlette(
+        app = Starlette(
             routes=routes, middleware=[Middleware(Guard)], exception_handlers={404: not_found, 405: not_found}
         )
         listener = listen(_HOST, 0)
         listener.listen(1024)
         self._base = url(listener, _HOST, path="/v1")
-        config = uvicorn.Config(self._app, log_level="warning", ws="none", lifespan="off")
+        config = uvicorn.Config(app, log_level="warning", ws="none", lifespan="off")
         run, named = uvicorn.Server(config).run, {"name": "gradus-endpoint", "daemon": True}
         threading.Thread(target=run, kwargs={"sockets": [listener]}, **named).start()
 
     def open(self, inbox: Inbox) -> Address:
         """Let an episode be reached by its key."""
         self._inboxes[inbox.key] = inbox
-        return Address(base_url=self._base, api_key=inbox.key, app=self._app)
+        return Address(base_url=self._base, api_key=inbox.key)
 
     def forget(self, inbox: Inbox) -> None:
         """Let its key be worth nothing."""

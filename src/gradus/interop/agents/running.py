@@ -21,6 +21,7 @@ from typing import Any
 
 from gradus.interop.agents.calls import Ended, Inbox
 
+_PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
 _OUTPUT = 2**20  # bytes of a command's answer
 BLOCKS = 20.0  # seconds that a coroutine may keep the others from running
 
@@ -40,11 +41,10 @@ Agent = Callable[[Mapping[str, Any], Any], Any] | Command
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """The endpoint as one episode reaches it. ``app``: the same without a socket, for a client in this process."""
+    """The endpoint as one episode reaches it."""
 
     base_url: str
     api_key: str
-    app: Any
 
 
 class _Ended(BaseException):
@@ -59,7 +59,7 @@ class Running:
 
     def __init__(self, agent: Agent, task: Mapping[str, Any], address: Address, inbox: Inbox) -> None:
         self._agent, self._task, self._inbox = agent, dict(task), inbox
-        self._options, self._app = {"base_url": address.base_url, "api_key": address.api_key}, address.app
+        self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
         self._thread: threading.Thread | None = None
@@ -83,13 +83,15 @@ class Running:
                     _raise_in(self._thread)
 
     async def _run_coroutine(self) -> None:
-        import httpx
-        from openai import AsyncOpenAI
+        import openai
 
         assert not isinstance(self._agent, Command)
         try:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app=self._app), timeout=None) as http:
-                client = AsyncOpenAI(**self._options, max_retries=0, timeout=None, http_client=http)
+            http = openai.DefaultAsyncHttpxClient(**_PLAIN)
+            key, base = self._address.api_key, self._address.base_url
+            async with openai.AsyncOpenAI(
+                api_key=key, base_url=base, max_retries=0, timeout=None, http_client=http
+            ) as client:
                 end = Ended(result=await self._agent(self._task, client))
         except asyncio.CancelledError:
             raise
@@ -110,15 +112,14 @@ class Running:
     def _run(self) -> Any:
         if isinstance(self._agent, Command):
             return self._run_command(self._agent.line)
-        import httpx
-        from openai import OpenAI
+        import openai
 
-        with httpx.Client(trust_env=False, verify=False, timeout=None) as http:
-            client = OpenAI(**self._options, max_retries=0, timeout=None, http_client=http)
+        http, key, base = openai.DefaultHttpxClient(**_PLAIN), self._address.api_key, self._address.base_url
+        with openai.OpenAI(api_key=key, base_url=base, max_retries=0, timeout=None, http_client=http) as client:
             return self._agent(self._task, client)
 
     def _run_command(self, line: str) -> Any:
-        own = {"OPENAI_BASE_URL": self._options["base_url"], "OPENAI_API_KEY": self._options["api_key"]}
+        own = {"OPENAI_BASE_URL": self._address.base_url, "OPENAI_API_KEY": self._address.api_key}
         self._process = subprocess.Popen(
             shlex.split(line),
             stdin=subprocess.PIPE,
