@@ -83,7 +83,9 @@ if __name__ == "__main__":
         out=os.environ.get("OUT", "runs/triage"),
         settings={
             "model.nano": {"hidden_size": 64, "layers": 2, "heads": 4, "intermediate_size": 192, "context": 128},
-            "teach.episodes": 64 if QUICK else 2000,
+            "teach.episodes": 64 if QUICK else 1500,
+            "sft.optimizer": "muon",
+            "sft.epochs": 6,
             "grpo.sampling.max_new_tokens": 4,
         },
     )
