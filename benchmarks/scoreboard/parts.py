@@ -21,11 +21,11 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
 from gradus.runs.progress import progress_bar
 from gradus.stats import format_interval, wilson
-from scoreboard import hidden_graders
+from scoreboard import hidden_graders, styles
 from scoreboard.planted import plants
 from scoreboard.score import Case, Row, board, judged
 
-PARTS = ("planted", "hidden", "reasoning-gym", "reasoning-gym-held-out")
+PARTS = ("planted", "hidden", "styles", "styles-held-out", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
 _EVIDENCE = 200  # characters of the evidence that the page shows
 
@@ -65,6 +65,15 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
                     checks=EXPLOITABLE,
                     ours=True,
                 )
+        return
+    if part.startswith("styles"):
+        folder = Path(tempfile.mkdtemp(prefix="gradus-styles-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        for name, row in styles.labels().items():
+            if bool(row.get("held_out")) == (part == "styles-held-out"):
+                subject = partial(styles.subject, name, folder, seed=seed)
+                kind, reasons = row.get("kind", ""), row.get("reasons", ())
+                yield Case(name=name, label=row["label"], kind=kind, subject=subject, reasons=reasons, ours=True)
         return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")

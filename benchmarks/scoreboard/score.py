@@ -18,8 +18,8 @@ from gradus.stats import wilson
 class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
-    ``checks``: those that the label speaks of; any check if empty. ``ours``: the grader is part of this source. ``disputed``: what speaks
-    against the label, which counts all the same.
+    ``checks``: those that the label speaks of; any check if empty. ``reasons``: the checks that name the flaw, empty if nobody said which.
+    ``ours``: the grader is part of this source. ``disputed``: what speaks against the label, which counts all the same.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Case:
     kind: str
     subject: Callable[[], TextSubject]
     checks: Sequence[str] = ()
+    reasons: Sequence[str] = ()
     ours: bool = False
     disputed: str = ""
 
@@ -35,7 +36,7 @@ class Case:
 class Row:
     """What the audit said of a case: its verdict by the checks that the label speaks of, the checks that failed, and the first evidence.
 
-    ``seconds``: without those that the machine was busy with others.
+    ``seconds``: without those that the machine was busy with others. ``right_reason``: a check failed that names the flaw; None if nobody said which do.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Row:
     evidence: str
     seconds: float
     disputed: str = ""
+    right_reason: bool | None = None
 
 
 def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None = None) -> Row:
@@ -63,6 +65,7 @@ def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None 
         evidence=failed[0].evidence if failed else "",
         seconds=round(clock.now() - started, 1),
         disputed=case.disputed,
+        right_reason=any(check.name in case.reasons for check in failed) if case.reasons else None,
     )
 
 
@@ -74,8 +77,12 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "detection": _share(flawed),
         "false_alarms": _share(sound),
+        "right_reason": _share(
+            [row for row in flawed if row.right_reason is not None], lambda row: bool(row.right_reason)
+        ),
         "by_class": {kind: _share([r for r in flawed if r.kind == kind]) for kind in sorted({r.kind for r in flawed})},
         "misses": [asdict(row) for row in flawed if row.verdict != "fail"],
+        "other_reasons": [asdict(row) for row in flawed if row.verdict == "fail" and row.right_reason is False],
         "alarms": [asdict(row) for row in sound if row.verdict == "fail"],
         "unresolved": [row.name for row in rows if row.verdict == "unresolved"],
         "partial": [asdict(row) for row in rows if row.label == "partial"],
@@ -83,6 +90,6 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _share(rows: Sequence[Row]) -> Mapping[str, Any]:
-    share = wilson(sum(row.verdict == "fail" for row in rows), len(rows))
+def _share(rows: Sequence[Row], counts: Callable[[Row], bool] = lambda row: row.verdict == "fail") -> Mapping[str, Any]:
+    share = wilson(sum(map(counts, rows)), len(rows))
     return {"n": share.n, "share": share.share, "low": share.low, "high": share.high}
