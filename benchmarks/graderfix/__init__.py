@@ -1,0 +1,1 @@
+"""Graders before and after their own projects mended them."""

@@ -1,0 +1,138 @@
+"""Audits graders as they were before and after their own project changed them: `python benchmarks/graderfix`.
+
+It clones the projects, which are not part of this repository, takes their files at pinned commits, and prints how often the audit is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gradus.core.documents import SCHEMA
+from gradus.core.files import read_toml, write_text
+from gradus.runs.progress import progress_bar
+from gradus.stats import format_interval, wilson
+
+_HERE = Path(__file__).parent
+_FAILS = ("exploit", "crash", "refused")
+_PASSES = ("strict", "sound")
+_SECONDS = 300
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks/graderfix", description=__doc__)
+    parser.add_argument(
+        "--part", choices=("open", "held"), default="open", help="the third that is held is for one look"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--clones", type=Path, help="folder of clones, as OWNER+NAME/repo; cloned from GitHub otherwise"
+    )
+    parser.add_argument("--only", action="append", help="names of graders; repeatable")
+    parser.add_argument("--out", type=Path, help="file for the rows as JSON")
+    told = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(_rows(told, Path(folder)))
+    _show(rows)
+    if told.out is not None:
+        write_text(
+            told.out, json.dumps({"schema": SCHEMA, "part": told.part, "seed": told.seed, "rows": rows}, indent=1)
+        )
+
+
+def _rows(told: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    data = read_toml(_HERE / "pairs.toml")
+    clone = _clone(data["repository"], folder, told.clones)
+    pairs = [pair for pair in data["pair"] if bool(pair.get("held")) == (told.part == "held")]
+    pairs = [pair for pair in pairs if not told.only or pair["name"] in told.only]
+    with progress_bar(f"graderfix {told.part}", 2 * len(pairs), "graders") as advance:
+        for number, pair in enumerate(pairs):
+            for side, when in enumerate(("before", "after")):
+                commit = pair["commit"] + ("^" if when == "before" else "")
+                said = _audited(clone, commit, pair["name"], told.seed, folder)
+                advance(2 * number + side + 1, 2 * len(pairs), pair["name"])
+                why, shows = pair["why"][side], pair.get("shows", [])
+                label = pair[when]
+                reason = any(word in text for word in shows for text in said["evidence"])
+                yield {
+                    "name": pair["name"],
+                    "commit": commit,
+                    "label": label,
+                    "why": why,
+                    **said,
+                    "right_reason": reason,
+                }
+
+
+def _clone(repository: str, folder: Path, clones: Path | None) -> Path:
+    if clones is not None:
+        return clones / repository.replace("/", "+") / "repo"
+    place = folder / "clone"
+    address = f"https://github.com/{repository}"
+    subprocess.run(["git", "clone", "--quiet", "--bare", address, str(place)], check=True)
+    return place
+
+
+def take_files(clone: Path, commit: str, under: str, place: Path) -> None:
+    """Writes the files of a folder as they were at a commit. Data files that a clone leaves out are left out."""
+    git = ["git", "-C", str(clone)]
+    tree = subprocess.run(
+        [*git, "ls-tree", "-r", "-z", commit, under], check=True, capture_output=True, text=True
+    ).stdout
+    for line in filter(None, tree.split("\0")):
+        told, path = line.split("\t")
+        content = subprocess.run([*git, "cat-file", "blob", told.split()[2]], check=False, capture_output=True)
+        if content.returncode == 0:
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_bytes(content.stdout)
+
+
+def _audited(clone: Path, commit: str, name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """The audit of one version, in a process that imports it."""
+    place = folder / commit.replace("^", "-before")
+    if not place.is_dir():
+        take_files(clone, commit, "reasoning_gym", place)
+    out = folder / "said.json"
+    out.unlink(missing_ok=True)
+    command = [sys.executable, str(_HERE / "side.py"), str(place), name, str(seed), str(out)]
+    try:
+        subprocess.run(command, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    except subprocess.TimeoutExpired:
+        return {"verdict": "not run", "evidence": [f"took more than {_SECONDS} s"]}
+    return json.loads(out.read_text()) if out.is_file() else {"verdict": "not run", "evidence": ["the process died"]}
+
+
+def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+    ran = [row for row in rows if row["verdict"] != "not run"]
+    flawed = [row for row in ran if row["label"] in _FAILS]
+    passing = [row for row in ran if row["label"] in _PASSES]
+    found = [row for row in flawed if row["verdict"] == "fail"]
+    shares = {
+        "found": wilson(len(found), len(flawed)),
+        "for the right reason": wilson(sum(row["right_reason"] for row in found), len(flawed)),
+        "false alarms": wilson(sum(row["verdict"] == "fail" for row in passing), len(passing)),
+    }
+    for name, share in shares.items():
+        print(f"{name}: {format_interval({'mean': share.share, 'low': share.low, 'high': share.high})} of {share.n}")
+    for row in rows:
+        wrong = (row in flawed and not (row in found and row["right_reason"])) or (
+            row in passing and row["verdict"] == "fail"
+        )
+        if wrong or row["verdict"] == "not run":
+            print(
+                f"{row['name']}@{row['commit']} ({row['label']}: {row['why']}): {row['verdict']}. {'; '.join(row['evidence'])[:160]}"
+            )
+    print(json.dumps({"name": "graderfix", **{name: asdict(share) for name, share in shares.items()}}))
+
+
+if __name__ == "__main__":
+    main()
