@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gradus.commands.checking import check, plan
     from gradus.commands.comparing import compare, evaluate
     from gradus.commands.environments import agent, load_environment, roll_out
+    from gradus.commands.stages import distill
     from gradus.commands.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
@@ -30,6 +31,7 @@ _HOMES = {
     "gradus.commands.audits": ("audit",),
     "gradus.commands.checking": ("check", "plan"),
     "gradus.commands.comparing": ("compare", "evaluate"),
+    "gradus.commands.stages": ("distill",),
     "gradus.commands.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
     "gradus.environments.verifiable": ("one_turn",),
@@ -49,6 +51,7 @@ __all__ = [
     "audit",
     "check",
     "compare",
+    "distill",
     "evaluate",
     "load_environment",
     "load_run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from fakes import lamps
 from safetensors.torch import load_file
 
+import gradus
 from gradus import environments
 from gradus.core import ConfigError, SpanDistribution
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -18,18 +20,23 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
+from gradus.training.config import GrpoConfig
 from gradus.training.data.answer_targets import AnswerTargets
+from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
+from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distill import train_distill
 from gradus.training.engine import forward
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.tree_support import tree_attention
+from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import RunOptions
+from gradus.training.run.options import GrpoOptions, RunOptions
+from gradus.training.run.resolved import resolve
 from gradus.training.sft_config import DistillConfig
-from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
+from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher, with_teacher
 
 RHYTHM = environments.load("rhythm")
 SAMPLING = SamplingConfig(max_new_tokens=8, grammar=True)
@@ -54,7 +61,7 @@ def prepared(model: Path, config: DistillConfig) -> LoadedModel:
 
 def distill(model: Path, folder: Path, config: DistillConfig, teacher: Teacher | None = None, **options: Any) -> Any:
     loaded = prepared(model, config)
-    teacher = teacher or ScriptedTeacher(RHYTHM.policy("bayes"), loaded, explore=config.explore)
+    teacher = teacher or ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded, explore=config.explore)
     given = {"options": RunOptions(live=False), **options}
     return train_distill(loaded, teacher, RHYTHM, config, folder, sampling=SAMPLING, **given)
 
@@ -135,7 +142,7 @@ def test_a_student_learns_what_a_script_states_and_resumes_bit_for_bit(
 def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tmp_path: Path) -> None:
     for top_k in (None, 3):
         config = settings(max_steps=1, divergence="reverse", top_k=top_k)
-        teacher = ModelTeacher(load_model(rhythm_model, device="cpu"), prepared(rhythm_model, config), SAMPLING)
+        teacher = ModelTeacher(load_model(rhythm_model, device="cpu"), RHYTHM, prepared(rhythm_model, config), SAMPLING)
         result = distill(rhythm_model, tmp_path / f"run{top_k}", config, teacher)
         assert abs(result.loss) < 1e-6
 
@@ -143,20 +150,63 @@ def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tm
 def test_another_tokenizer_is_refused(rhythm_model: Path, lamps_model: Path) -> None:
     student, other = (load_model(path, device="cpu") for path in (rhythm_model, lamps_model))
     with pytest.raises(ConfigError, match="another vocabulary than the student"):
-        ModelTeacher(other, student, SAMPLING)
+        ModelTeacher(other, RHYTHM, student, SAMPLING)
     own = load_model(rhythm_model, device="cpu")
     own.tokenizer.chat_template = own.tokenizer.chat_template.replace(
         "'<|observation|>' +", "'<|observation|>' + 'x' +"
     )
     changed = replace(own, renderer=type(own.renderer)(own.tokenizer))
     with pytest.raises(ConfigError, match="another chat template than the student"):
-        ModelTeacher(changed, student, SAMPLING)
+        ModelTeacher(changed, RHYTHM, student, SAMPLING)
 
 
-def test_a_policy_without_distributions_is_refused(rhythm_model: Path, tmp_path: Path) -> None:
+def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, tmp_path: Path) -> None:
     loaded = prepared(rhythm_model, settings())
-    with pytest.raises(ConfigError, match="heuristic states no distributions"):
-        distill(rhythm_model, tmp_path / "run", settings(), ScriptedTeacher(RHYTHM.policy("heuristic"), loaded))
+    teacher = ScriptedTeacher(RHYTHM.policy("heuristic+constant"), RHYTHM, loaded)
+    episodes = roll_out(RHYTHM, RHYTHM.policy("heuristic+constant"), [RHYTHM.train_task(0)]).episodes
+    (sample,) = text_sequences(loaded, episodes)
+    (labeled,) = teacher.label([sample], episodes)
+    assert labeled.soft is not None
+    assert labeled.actions == sample.actions
+    assert labeled.soft[0][:, 0].tolist() == sample.ids[sample.positions].tolist()
+    assert teacher.logprobs([sample], episodes)[0].tolist() == [0.0] * sample.actions
+
+
+def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path: Path) -> None:
+    """Each token's advantage gains coef (log q - log p); one step of it alone makes the student likelier to the teacher."""
+    loaded = prepared(rhythm_model, settings())
+    tasks = [RHYTHM.train_task(index) for index in range(2)]
+    policy = LocalPolicy(loaded, SAMPLING, grammar=RHYTHM.language.grammar)
+    groups = roll_out(RHYTHM, policy, tasks, group_size=2, max_turns=3).groups
+    rule = resolve(GrpoConfig(credit="span", sampling=SAMPLING), RHYTHM.grader()).credit_rule
+    samples = credit_groups(groups, rule, loaded.renderer, weights=RHYTHM.grader().weights)
+    for teacher in (
+        ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded),
+        ModelTeacher(load_model(rhythm_model, device="cpu"), RHYTHM, loaded, SAMPLING),
+    ):
+        episodes = graded_episodes(groups)
+        gained = with_teacher(samples, episodes, teacher, 0.5)
+        for one, other, theirs in zip(samples, gained, teacher.logprobs(samples, episodes), strict=True):
+            assert one.advantages is not None
+            assert other.advantages is not None
+            expected = 0.5 * (theirs.double() - one.logprobs).clamp(-10, 10)
+            torch.testing.assert_close(other.advantages - one.advantages, expected)
+        if isinstance(teacher, ModelTeacher):  # the student's own weights
+            assert all(
+                torch.allclose(a.advantages, b.advantages, atol=1e-4) for a, b in zip(samples, gained, strict=True)
+            )
+    config = GrpoConfig(
+        credit="span", sampling=SAMPLING, distill_coef=0.1, max_steps=1, groups=2, group_size=2, max_turns=2, lr=1e-3,
+        threads=1, device="cpu", validation_every=0,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="distill_coef needs a teacher"):
+        train_grpo(rhythm_model, RHYTHM, config, tmp_path / "none", options=GrpoOptions(live=False))
+
+    def teacher_of(student: LoadedModel) -> Teacher:
+        return ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, student)
+
+    options = GrpoOptions(live=False, teacher=teacher_of)
+    assert train_grpo(rhythm_model, RHYTHM, config, tmp_path / "run", options=options).steps == 1
 
 
 def test_chunks_and_microbatches_change_nothing(
@@ -206,3 +256,15 @@ def test_settings_without_effect_are_refused() -> None:
     for given in ({"beta": 0.3}, {"explore": 0.2}, {"divergence": "jsd", "reverse_from": 0.5}):
         with pytest.raises(ValueError, match="has no effect"):
             settings(**given)
+
+
+def test_the_command_teaches_a_new_model_and_a_model_teaches_the_next(tmp_path: Path) -> None:
+    small = {"model.nano.hidden_size": 32, "model.nano.layers": 1, "distill.batch_size": 2, "distill.threads": 1}
+    first = gradus.distill(
+        "nano", "bayes", "rhythm", steps=2, out=tmp_path / "one", settings={**small, "distill.on_policy": 0.5}
+    )
+    second = gradus.distill(first, first, "rhythm", steps=1, out=tmp_path / "two", settings=small)
+    assert (second / "model.safetensors").is_file()
+    record = json.loads((tmp_path / "two" / "metrics.jsonl").read_text())
+    assert record["kind"] == "distill"
+    assert abs(record["loss"]) < 0.01  # it is its own teacher, but for bfloat16

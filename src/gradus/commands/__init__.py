@@ -20,7 +20,7 @@ from gradus.commands.models import chat, export, push, serve
 from gradus.commands.pages import docs
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.servers import package_env, serve_env, watch
-from gradus.commands.stages import Diagnosis, doctor, grpo, init, sft, teach
+from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
 from gradus.commands.training import Run, load_run, report, run, train
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "check",
     "compare",
     "compare_audits",
+    "distill",
     "docs",
     "doctor",
     "envs",

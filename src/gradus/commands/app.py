@@ -34,7 +34,7 @@ _INTERRUPTED = 130
 _CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
 _PANELS = {
     "Start here": ("run", "init", "envs", "play", "docs"),
-    "The five steps": ("audit", "teach", "sft", "grpo", "doctor", "eval", "report", "compare", "watch"),
+    "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare", "watch"),
     "Around them": (
         *("show", "regrade", "plan", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
         *("rewards list", "rewards try"),
@@ -175,8 +175,8 @@ def _ordered(words: list[str]) -> list[str]:
 def _stopped(words: list[str]) -> str:
     """Returns the line that names the way on from a command that Ctrl-C stopped."""
     command = next((word for word in words if not word.startswith("-")), "")
-    if command in ("sft", "grpo") and "--resume" not in words:
+    if command in ("sft", "distill", "grpo") and "--resume" not in words:
         words = [*words, "--resume"]
-    if command not in ("run", "teach", "sft", "grpo"):
+    if command not in ("run", "teach", "sft", "distill", "grpo"):
         return "stopped"
     return f"stopped; this goes on where it stopped: gradus {shlex.join(words)}"

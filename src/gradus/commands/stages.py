@@ -173,6 +173,48 @@ def sft(
         return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
 
 
+def _after_distill(best: Path, *, data: str) -> None:
+    typer.echo(f"model: {best}")
+    next_command("eval", data, "--model", best)
+
+
+@command("distill", _after_distill)
+def distill(
+    student: Annotated[
+        str | Path,
+        typer.Argument(help="The model to teach: a folder, a hub name, or nano for a new one."),
+        Line(kind=str),
+    ],
+    teacher: Annotated[
+        str | Path,
+        typer.Argument(
+            help="A model with the student's tokenizer, or a policy of the environment that states distributions."
+        ),
+        Line(kind=str),
+    ],
+    data: Environment,
+    *,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/distill"),
+    resume: Resume = False,
+    **options: Unpack[RecipeOptions],
+) -> Path:
+    """Let a student learn its teacher's distribution of every token, on answers of its own. Returns the best checkpoint."""
+    from gradus.runs.recipe.layers import parse_changes
+    from gradus.runs.stages.training import distill_alone
+
+    name = path_text("student", student)
+    own = {"distill.teacher": path_text("teacher", teacher), **({} if steps is None else {"distill.max_steps": steps})}
+    told: dict[str, Any] = {
+        **options,
+        "model": None if name == "nano" else name,
+        "settings": {**parse_changes(options.get("settings", ())), **own},
+    }
+    with gradients():
+        recipe = make_recipe(data, **told)
+        return distill_alone(recipe, Path(out), resume=resume)
+
+
 def _after_grpo(best: Path, *, out: Path) -> None:
     typer.echo(f"model: {best}")
     next_command("doctor", out)

@@ -215,7 +215,6 @@ class Turn:
     messages: tuple[Message, ...] = ()  # the observation as messages, if it came as such
     calls: tuple[ToolCall, ...] = ()  # of the action, as the environment took them
     asked: Asked | None = None  # of a foreign agent's call
-    expert_action: str | None = None  # what the teacher would have answered here; SFT learns it instead of the action
     tokens: TurnTokens | None = None
     usage: Usage | None = None
 

@@ -2,7 +2,7 @@
 
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.processes import in_processes
-from gradus.rollouts.relabeling import relabel
+from gradus.rollouts.replaying import replay
 from gradus.rollouts.rollout import MAX_CONCURRENT, RolloutResult, roll_out
 from gradus.rollouts.storage import (
     EpisodeWriter,
@@ -23,7 +23,7 @@ __all__ = [
     "in_processes",
     "read_episode",
     "read_episodes",
-    "relabel",
+    "replay",
     "roll_out",
     "write_episodes",
 ]

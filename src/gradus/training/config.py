@@ -90,6 +90,15 @@ class GrpoConfig(TrainerConfig):
     reference: str | None = Field(
         default=None, description="The model that KL is measured to; what the run began with by default."
     )
+    distill_coef: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of a teacher: how much likelier each token is to the teacher than it was to the sampler, in nats, is added to "
+        "its advantage (reverse KL by policy gradient); 0 needs no teacher.",
+    )
+    distill_teacher: str | None = Field(
+        default=None, description="That teacher, as in `distill.teacher`; the environment's own by default."
+    )
     entropy_coef: float = Field(default=0.0, description="Weight of the entropy bonus; below 0 it is a penalty.")
     entropy_schedule: Literal["linear", "cosine"] | None = Field(
         default=None,
@@ -173,6 +182,8 @@ class GrpoConfig(TrainerConfig):
             refuse_without_effect(
                 given & {"kl_estimator", "reference"}, "while kl_coef is 0; set kl_coef, or leave it out"
             )
+        if self.distill_coef == 0:
+            refuse_without_effect(given & {"distill_teacher"}, "while distill_coef is 0; set it, or leave it out")
         if self.entropy_coef == 0:
             refuse_without_effect(
                 given & {"entropy_schedule", "entropy_spans"}, "while entropy_coef is 0; set it, or leave them out"

@@ -169,7 +169,7 @@ class _DistillLessons:
 
     def _rolled_out(self, tasks: Sequence[Task], first: int, *, own: bool) -> list[list[TrainingSample]]:
         """The samples of each task's episode, with targets; none of one that failed."""
-        actor = self._teacher.actor(self._student if own else None)
+        actor = self._student if own else self._teacher.actor()
         key = ("distill", "own" if own else "taught")
         episodes = roll_out(self._spec, actor, tasks, seed=self._config.seed, key=key, first_group=first).episodes
         usable = [number for number, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]

@@ -16,7 +16,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import tell_steps_taken
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import OVERLONG, credit_groups, penalize_length
+from gradus.training.data.credit import OVERLONG, credit_groups, graded_episodes, penalize_length
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.fsdp import shard, sync_inference_model
@@ -36,6 +36,7 @@ from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
 from gradus.training.step_rollouts import StepRollouts
+from gradus.training.teachers import with_teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,9 @@ class GrpoLoop:
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None
         self.inference_model = shard(loaded, samples=samples, beside=bool(config.async_level) and sampler is None)
+        if config.distill_coef and options.teacher is None:
+            raise ConfigError("distill_coef needs a teacher: give one in the options, or set distill_coef = 0")
+        self.teacher = options.teacher(loaded) if options.teacher is not None and config.distill_coef else None
         self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
         policy = sampler or LocalPolicy(
             self.inference_model,
@@ -269,7 +273,10 @@ class GrpoLoop:
         weights = self.step_grader.weights
         if self.config.overlong_buffer is not None:
             weights = {**weights, OVERLONG: 1.0}
-        return credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=weights)
+        samples = credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=weights)
+        if self.teacher is None:
+            return samples
+        return with_teacher(samples, graded_episodes(groups), self.teacher, self.config.distill_coef)
 
     def observe(self, step: int, record: StepRecord) -> StepRecord:
         """Add the weights in force to a step's record and let the schedule see what came of them."""

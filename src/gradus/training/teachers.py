@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
+
+import torch
+from torch import Tensor
 
 from gradus.core import (
     Action,
     AnswerDistribution,
     ConfigError,
+    EnvironmentSpec,
     Episode,
     EpisodeStart,
     Policy,
     Request,
     Session,
+    SpanDistribution,
     StatesDistributions,
     child_rng,
 )
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.rollouts import replay
 from gradus.training.data.answer_targets import AnswerTargets
+from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine.forward import score_tokens, vocabulary_size
+from gradus.training.engine.tree_support import supports_tree, tree_attention
 
-_Stated = dict[tuple[int, int], list[AnswerDistribution]]  # (group, member) -> the distribution of each turn
+_FAR = 10.0  # nats between teacher and student that count
+_TOKENS = 16384  # of a pass that only scores
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
@@ -39,58 +50,103 @@ class Teacher(Protocol):
         """The model whose logits are compared with the student's; None if samples carry the targets."""
         ...
 
-    def actor(self, student: Policy | None) -> Policy:
-        """What rolls out: the student, with the teacher beside it if that must see the episode; the teacher for None."""
+    def actor(self) -> Policy:
+        """What rolls out the teacher's own episodes."""
         ...
 
     def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        """The samples of episodes that the last actor rolled out, with targets; tokens without one are left out."""
+        """The samples of these episodes with targets; tokens that have none are left out."""
+        ...
+
+    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+        """The teacher's log-probs (A,) of the tokens of each sample, NaN where it has none."""
         ...
 
 
 class ScriptedTeacher:
     """A policy whose sessions state distributions of answers, which become exact targets of tokens.
 
-    ``explore``: the share of its own answers that are drawn at random among those that it names.
+    One that only answers states its answer. ``explore``: the share of its own answers that are drawn at random among those that it names.
     """
 
     model: None = None
 
-    def __init__(self, policy: Policy, student: LoadedModel, *, explore: float = 0.0) -> None:
-        self._policy, self._explore = policy, explore
+    def __init__(self, policy: Policy, spec: EnvironmentSpec, student: LoadedModel, *, explore: float = 0.0) -> None:
+        self._policy, self._spec, self._explore = policy, spec, explore
         self._targets = AnswerTargets(student.renderer)
-        self._stated: _Stated = {}
 
     @property
     def name(self) -> str:
         return self._policy.name
 
-    def actor(self, student: Policy | None) -> Policy:
-        self._stated = {}
-        return _Beside(student, self._policy, self._explore, self._stated)
+    def actor(self) -> Policy:
+        return _Drawing(self._policy, self._explore)
 
     def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        stated = [self._stated[episode.group, episode.member] for episode in episodes]
+        stated = replay(self._spec, self._policy, episodes, state)
         return [self._targets.label(each, stated[each.episode]) for each in samples]
+
+    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+        stated = replay(self._spec, self._policy, episodes, state)
+        return [self._targets.logprobs(each, stated[each.episode]) for each in samples]
+
+
+def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
+    """What a session states: distributions, or its answer alone; nothing if it fails."""
+    if isinstance(session, StatesDistributions):
+        return session.distributions(requests)
+    return [
+        () if action.failure else (SpanDistribution("answer", (action.text,), (1.0,)),)
+        for action in session.act(requests)
+    ]
 
 
 class ModelTeacher:
     """A model with the student's words and template, whose logits are compared with the student's."""
 
-    def __init__(self, model: LoadedModel, student: LoadedModel, sampling: SamplingConfig) -> None:
+    def __init__(
+        self, model: LoadedModel, spec: EnvironmentSpec, student: LoadedModel, sampling: SamplingConfig
+    ) -> None:
         check_same_words(student, model)
-        self.model, self._sampling = model, sampling
+        self.model, self._sampling, self._grammar = model, sampling, spec.language.grammar
         model.model.requires_grad_(False)
 
     @property
     def name(self) -> str:
         return str(self.model.path)
 
-    def actor(self, student: Policy | None) -> Policy:
-        return student or LocalPolicy(self.model, self._sampling, name="teacher")
+    def actor(self) -> Policy:
+        return LocalPolicy(self.model, self._sampling, name="teacher", grammar=self._grammar)
 
     def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
         return list(samples)
+
+    @torch.no_grad()
+    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+        found = [torch.empty(0)] * len(samples)
+        words = vocabulary_size(self.model.model)
+        for batch in microbatches(samples, budget=_TOKENS, share=supports_tree(self.model.model), vocabulary=words):
+            with tree_attention(self.model.model):
+                scored = score_tokens(self.model.model, batch.to(self.model.device), self._sampling).logprobs.cpu()
+            parts = scored.split([samples[index].actions for index in batch.sequences])
+            for index, part in zip(batch.sequences, parts, strict=True):
+                found[index] = part
+        return found
+
+
+def with_teacher(
+    samples: Sequence[TrainingSample], episodes: Sequence[Episode], teacher: Teacher, coef: float
+) -> list[TrainingSample]:
+    """Add to each token's advantage ``coef`` times how much likelier it is to the teacher than it was to the sampler, in nats.
+
+    This is the policy gradient of reverse KL. What the teacher never says counts as 10 nats; a token without a target gets nothing.
+    """
+    taught: list[TrainingSample] = []
+    for sample, theirs in zip(samples, teacher.logprobs(samples, episodes), strict=True):
+        gain = (theirs.double() - sample.logprobs).clamp(-_FAR, _FAR).nan_to_num(0.0)
+        assert sample.advantages is not None
+        taught.append(replace(sample, advantages=sample.advantages + coef * gain))
+    return taught
 
 
 def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
@@ -113,54 +169,34 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
     )
 
 
-class _Beside:
-    """Rolls out ``actor``, or a teacher that draws from what it states, and keeps what the teacher states at every turn."""
+class _Drawing:
+    """A teacher that draws its answers from what it states."""
 
-    def __init__(self, actor: Policy | None, teacher: Policy, explore: float, stated: _Stated) -> None:
-        self._actor, self._teacher, self._explore, self._stated = actor, teacher, explore, stated
+    def __init__(self, teacher: Policy, explore: float) -> None:
+        self._teacher, self._explore = teacher, explore
 
     @property
     def name(self) -> str:
-        return (self._actor or self._teacher).name
+        return self._teacher.name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        teacher = self._teacher.start(episodes)
-        if not isinstance(teacher, StatesDistributions):
-            teacher.close()
-            raise ConfigError(
-                f"{self._teacher.name} states no distributions, so there is nothing to distil; give its session a method distributions, or "
-                "train on its answers with gradus teach and gradus sft"
-            )
-        actor = None if self._actor is None else self._actor.start(episodes)
-        return _BesideSession(actor, teacher, self._explore, episodes, self._stated)
+        return _DrawingSession(self._teacher.start(episodes), self._explore, episodes)
 
 
-class _BesideSession:
-    def __init__(
-        self,
-        actor: Session | None,
-        teacher: StatesDistributions,
-        explore: float,
-        episodes: Sequence[EpisodeStart],
-        stated: _Stated,
-    ) -> None:
-        self._actor, self._teacher, self._explore = actor, teacher, explore
+class _DrawingSession:
+    def __init__(self, teacher: Session, explore: float, episodes: Sequence[EpisodeStart]) -> None:
+        self._teacher, self._explore = teacher, explore
         self._rngs = [child_rng(0, *each.key, "distill") for each in episodes]
-        self._stated = [stated.setdefault((each.group, each.member), []) for each in episodes]
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        if not isinstance(self._teacher, StatesDistributions):
+            return self._teacher.act(requests)
         stated = self._teacher.distributions(requests)
-        for request, each in zip(requests, stated, strict=True):
-            self._stated[request.row].append(each)
-        if self._actor is not None:
-            return self._actor.act(requests)
         rngs = [self._rngs[request.row] for request in requests]
         return [Action(text=_drawn(each, rng, self._explore)) for each, rng in zip(stated, rngs, strict=True)]
 
     def close(self) -> None:
-        for session in (self._actor, self._teacher):
-            if session is not None:
-                session.close()
+        self._teacher.close()
 
 
 def _drawn(stated: AnswerDistribution, rng: random.Random, explore: float) -> str:

@@ -23,7 +23,9 @@ from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import epochs_a_step
-from gradus.training.sft_config import DistillConfig, SftConfig
+from gradus.training.sft_config import DistillConfig, LessonConfig, SftConfig
+
+_OF_SFT = {"seed", "max_steps", "validation_every"}  # what distillation does not take from SFT
 
 
 class _Section(BaseModel):
@@ -177,6 +179,17 @@ class Recipe(_Section):
     def _rows(cls, environment: str) -> str:
         """``rows.jsonl`` as on a command line."""
         return file_name(environment)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _distills_as_it_tunes(cls, table: Any) -> Any:
+        """The table ``distill`` takes from ``sft`` what it leaves out of optimizer, batches and noise."""
+        distill: Any = table.get("distill") if isinstance(table, Mapping) else None
+        sft: Any = table.get("sft", {}) if isinstance(distill, Mapping) else None
+        if not isinstance(sft, Mapping):
+            return table
+        shared = {key: value for key, value in sft.items() if key in LessonConfig.model_fields and key not in _OF_SFT}
+        return {**table, "distill": {**shared, **distill}}
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,14 @@ from gradus.runs.policies import base_model
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
 from gradus.runs.stages.training_processes import training_processes
-from gradus.runs.stages.training_stages import begun, grpo_stage, make_nano_model, read_lessons, sft_stage
+from gradus.runs.stages.training_stages import (
+    begun,
+    distill_stage,
+    grpo_stage,
+    make_nano_model,
+    read_lessons,
+    sft_stage,
+)
 from gradus.training.distributed.processes import world
 from gradus.training.run.folder import SOURCES
 
@@ -38,6 +45,16 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
             shutil.rmtree(folder / "model", ignore_errors=True)
             with suppress(OSError):  # something else is in it
                 folder.rmdir()
+
+
+def distill_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
+    """`gradus distill`: teach a model (a nano model if none is named); returns the best checkpoint."""
+    spec = recipe.spec()
+    base = base_model(recipe, folder)
+    if recipe.model.path is None and not begun(folder):
+        make_nano_model(recipe, folder / "model")
+    with _same_sources(folder, environment_sources(recipe.environment, spec)):
+        return distill_stage(recipe, str(find_model(base) or base), folder, resume=resume).best
 
 
 def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:

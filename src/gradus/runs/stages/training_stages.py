@@ -62,8 +62,7 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
 
 def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> LessonResult:
     """Distillation with what the recipe wants besides: trackers."""
-    assert recipe.distill is not None
-    config, spec = _seeded(recipe.distill, recipe), recipe.spec()
+    config, spec = _seeded(recipe.distill or DistillConfig(), recipe), recipe.spec()
     with track(recipe.trackers, folder, config) as trackers:
         loaded = prepare_model(_model_to_train(recipe, spec, model, config), config)
         return train_distill(
@@ -85,8 +84,8 @@ def find_teacher(
     """The teacher that the settings name: a model folder, or a policy that states distributions."""
     name = teacher_name(spec, config.teacher)
     if find_model(name) is not None:
-        return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), student, sampling)
-    return ScriptedTeacher(make_policy(spec, name), student, explore=config.explore)
+        return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), spec, student, sampling)
+    return ScriptedTeacher(make_policy(spec, name), spec, student, explore=config.explore)
 
 
 def make_nano_model(recipe: Recipe, folder: Path) -> None:
@@ -119,6 +118,9 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
                 sampler=sampler,
                 push_weights=push_weights,
                 sources=recipe.grpo_sources(),
+                teacher=lambda student: find_teacher(
+                    spec, student, DistillConfig(teacher=config.distill_teacher), config.sampling
+                ),
             ),
         )
 

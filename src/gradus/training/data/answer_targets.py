@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import nan
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ _Place = tuple[Tree, Sequence[float]]
 class AnswerTargets:
     """Spells a teacher's answers with a student's tokenizer.
 
-    Raises ConfigError at the first distribution whose spans the tokenizer does not write one by one.
+    Raises ConfigError at a distribution whose spans the tokenizer does not write one by one.
     """
 
     def __init__(self, renderer: ChatRenderer) -> None:
@@ -41,11 +42,13 @@ class AnswerTargets:
         self._speller = Speller(encode, renderer.stop_ids)
         self._end: _Place = ({(): {~renderer.stop_id: (0,)}}, (1.0,))
         self._tree: Callable[[tuple[str, ...], int], Tree] = lru_cache(maxsize=1024)(self._spelled)
-        self._checked: set[tuple[tuple[str, ...], ...]] = set()
+        self._check: Callable[[tuple[str, ...]], None] = lru_cache(maxsize=1024)(self._written)
 
     def of(self, stated: AnswerDistribution, said: Sequence[int]) -> list[Targets | None]:
         """The distribution of the next token before each token that was ``said``; None behind one that begins no answer."""
-        self._check(stated)
+        if not stated:
+            return [None] * len(said)
+        self._check(tuple(each.answers[0] for each in stated))
         places = [(self._tree(each.answers, place), each.probabilities) for place, each in enumerate(stated)]
         readings: dict[tuple[int, Ids], float] = {(0, ()): 1.0}
         targets: list[Targets | None] = []
@@ -56,13 +59,24 @@ class AnswerTargets:
 
     def label(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> TrainingSample:
         """The sample with ``soft`` targets, without the tokens that have none. ``stated``: the distribution of each turn."""
+        targets = self._targets(sample, stated)
+        kept = torch.tensor([each is not None for _, each in targets], dtype=torch.bool)
+        return replace(sample.only(kept), soft=padded([each for _, each in targets if each is not None]))
+
+    def logprobs(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> Tensor:
+        """Log-probs (A,) of the tokens that were said; NaN where there is no target, -inf where the teacher never says so."""
+        chances = [nan if each is None else each.get(token, 0.0) for token, each in self._targets(sample, stated)]
+        return torch.tensor(chances).log()
+
+    def _targets(
+        self, sample: TrainingSample, stated: Sequence[AnswerDistribution]
+    ) -> list[tuple[int, Targets | None]]:
+        """The tokens that were said, each with its target."""
         said = sample.ids[sample.positions] if sample.targets is None else sample.targets
         by_turn: dict[int, list[int]] = {}
         for turn, token in zip(sample.turns.tolist(), said.tolist(), strict=True):
             by_turn.setdefault(turn, []).append(token)
-        targets = [each for turn, ids in by_turn.items() for each in self.of(stated[turn], ids)]
-        kept = torch.tensor([each is not None for each in targets], dtype=torch.bool)
-        return replace(sample.only(kept), soft=padded([each for each in targets if each is not None]))
+        return [pair for turn, ids in by_turn.items() for pair in zip(ids, self.of(stated[turn], ids), strict=True)]
 
     def _spelled(self, answers: tuple[str, ...], place: int) -> Tree:
         tree: dict[Ids, dict[int, list[int]]] = {}
@@ -76,18 +90,14 @@ class AnswerTargets:
                 tree.setdefault(ids[:length], {}).setdefault(key, []).append(number)
         return tree
 
-    def _check(self, stated: AnswerDistribution) -> None:
-        key = tuple(each.answers for each in stated)
-        if key in self._checked:
-            return
-        words = [each.answers[0] for each in stated]
-        apart = tuple(token for place, word in enumerate(words) for token in self._speller.word(word, place))
+    def _written(self, words: tuple[str, ...]) -> None:
+        """Raise ConfigError unless the tokenizer writes the answer of these spans as the spans one by one."""
+        apart = [token for place, word in enumerate(words) for token in self._speller.word(word, place)]
         if self._renderer.encode_answer(" ".join(words)) != (*apart, self._renderer.stop_id):
             raise ConfigError(
                 f"the student's tokenizer writes the answer {' '.join(words)!r} otherwise than its spans one by one; let the teacher "
                 "state a distribution over whole answers"
             )
-        self._checked.add(key)
 
 
 def _step(

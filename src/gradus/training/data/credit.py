@@ -81,6 +81,11 @@ def credit_groups(
     ]
 
 
+def graded_episodes(groups: Sequence[Group]) -> list[Episode]:
+    """The episodes that :func:`credit_groups` makes samples of, in the order of their numbers there."""
+    return [episode for group in groups for episode in group.episodes if _is_graded(episode)]
+
+
 def _check_advantages(values: object, count: int) -> None:
     """Hold an algorithm of one's own to its word: a finite number for each episode."""
     if not isinstance(values, Tensor):

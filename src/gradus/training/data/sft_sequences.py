@@ -39,7 +39,6 @@ def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasonin
 
     The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
     answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
-    Where a teacher corrected a turn (``Turn.expert_action``), its answer is learned and the student's stays in the history.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
     sequences: list[TrainingSample] = []
@@ -80,15 +79,9 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             read.extend(range(len(ids), len(ids) + len(shown)))
             ids.extend(shown)
         answer = encoded(turn.action, turn)
-        target = answer if turn.expert_action is None else encoded(turn.expert_action, turn)
-        if (
-            target != answer
-        ):  # a correction stands in a sequence of its own: what was said instead is not what it follows
-            spots = [(len(ids) + offset, index, offset, token) for offset, token in enumerate(target)]
-            parts.append(_sequence([*ids, *target], spots, (), number))
-        elif turn.valid or turn.expert_action is not None:
+        if turn.valid:
             # A limit cut the answer, so the stop token behind it is nobody's: the next turn reads it, and it is no lesson.
-            learned = target[:-1] if turn.cut and turn.expert_action is None else target
+            learned = answer[:-1] if turn.cut else answer
             places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(learned))
         ids.extend(answer)
     parts.append(_sequence(ids, places, read, number))

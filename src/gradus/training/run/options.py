@@ -10,6 +10,7 @@ from gradus.core import Grader, Policy
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import RewardSchedule
 from gradus.training.run.alerts import Monitor
+from gradus.training.teachers import Teacher
 
 Observer = Callable[[Mapping[str, Any]], None]
 PushWeights = Callable[[LoadedModel, int], None]
@@ -38,7 +39,7 @@ class GrpoOptions(RunOptions):
 
     ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
     stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each
-    ``sync_every``-th one. ``sources``: setting -> where it came from, for ``resolved.json``.
+    ``sync_every``-th one. ``sources``: setting -> where it came from, for ``resolved.json``. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
     """
 
     grader: str | Grader | None = None
@@ -46,3 +47,4 @@ class GrpoOptions(RunOptions):
     sampler: Policy | None = None
     push_weights: PushWeights | None = None
     sources: Mapping[str, str] | None = None
+    teacher: Callable[[LoadedModel], Teacher] | None = None
