@@ -338,7 +338,7 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
         return HONEST.compute(episodes)
 
     spec = replace(SPEC, graders={"honest": replace(HONEST, compute=broken)})
-    assert "got no reward (ZeroDivisionError: no days)" in _hygiene(spec).evidence
+    assert "got no reward (ZeroDivisionError: no days (test_audit.py:" in _hygiene(spec).evidence
 
 
 def test_hygiene_asks_for_the_full_reward_only_where_a_range_says_what_is_full():

@@ -39,7 +39,7 @@ def test_a_reward_function_that_exits_is_an_error_of_its_completion(function):
     rewards = Rewards([function])
     scored = rewards([Completion(prompt="", completion=text) for text in ("a", "exit()", "b")])
     assert [each.value for each in scored] == [1.0, None, 1.0]
-    assert scored[1].error == f"reward '{function.__name__}' raised SystemExit: 3"
+    assert (scored[1].error or "").startswith(f"reward {function.__name__!r} raised SystemExit: 3")
     assert rewards.errors == {f"{function.__name__}: SystemExit": 1}
 
 
@@ -64,7 +64,7 @@ def test_a_grader_that_exits_loses_its_reward(spec, waits):
     grader = Grader(name="leaving", compute=grade_later if waits else grade)
     episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 3), grader=grader).episodes
     assert [each.reward.value for each in episodes] == [1.0, None, 1.0]
-    assert episodes[1].reward.error == "SystemExit: 3"
+    assert episodes[1].reward.error.startswith("SystemExit: 3")
 
 
 @pytest.mark.parametrize("stage", ["reset", "step", "outcome", "close"])

@@ -31,13 +31,15 @@ def test_a_figure_that_raises_for_one_episode_is_missing_there(spec, error):
     assert [each.metrics.get("share") for each in episodes] == [0.5, 0.5, None, 0.5]
     assert all(each.reward is not None and each.reward.value is not None for each in episodes)
     said = {str(each.message) for each in told}
-    assert "true_reward of 'guess' raised KeyError: 'answer' in an episode, where it is missing" in said
+    assert any(text.startswith("true_reward of 'guess' raised KeyError: 'answer' (test_grading.py:") for text in said)
     assert any(text.startswith(f"metrics of 'guess' raised {error.__name__}") for text in said)
 
 
 def test_a_figure_that_raises_for_all_is_an_error_that_names_it(spec):
     own = replace(spec, true_reward=lambda episode: episode.outcome["nothing"])
-    with pytest.raises(GradingError, match=r"true_reward of 'guess' raised KeyError: 'nothing' in all of 4 episodes"):
+    with pytest.raises(
+        GradingError, match=r"true_reward of 'guess' raised KeyError: 'nothing' .* in all of 4 episodes"
+    ):
         roll_out(own, own.policy("random"), TASKS)
 
 

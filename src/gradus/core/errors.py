@@ -28,6 +28,10 @@ class TemporaryFault(EnvironmentFault):
     """An environment could not reset or step just now and changed nothing; the same call may work in a moment."""
 
 
+class OutOfTime(EnvironmentFault):
+    """A call of somebody's code took longer than it may."""
+
+
 class PolicyError(GradusError):
     """A policy could not produce an action."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
+from gradus.core.foreign import GRADE_SECONDS, STEP_SECONDS, within
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
-from gradus.core.waiting import wait_for
+from gradus.core.waiting import settled
 
 
 def _env_return(episode: Episode) -> float | None:
@@ -48,8 +49,11 @@ class Grader:
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
         """Call :attr:`compute`, and wait if it is a coroutine."""
-        given = self.compute(episodes)
-        return wait_for(given) if isinstance(given, Awaitable) else given
+        parts = max(1, len(self.weights)) * max(
+            1, ceil(len(episodes) / 256)
+        )  # a composed one keeps to the limit for each component
+        what = f"grader {self.name!r}"
+        return within(GRADE_SECONDS * parts, what, lambda: settled(self.compute(episodes)))
 
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
         """Return the entries of :attr:`compute` as a list. Raises GradingError unless each episode has one."""
@@ -198,8 +202,8 @@ class AuditHints:
 class Stepping:
     """How resets and steps are run. Coroutines always run beside each other; other calls do so with ``threads``.
 
-    ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) limit coroutines and threads: an episode
-    beyond them fails. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all
+    ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) are limits: an episode beyond them fails.
+    Without either a call may take 300 s. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all
     episodes wait for it, not those that wait; a local model's rounding then does not depend on who came first.
     """
 
@@ -210,9 +214,9 @@ class Stepping:
     rounds: bool = False
 
     @property
-    def limited(self) -> bool:
-        """Say whether time is limited."""
-        return self.step_seconds is not None or self.episode_seconds is not None
+    def call_seconds(self) -> float:
+        """Return how long one call may take."""
+        return self.step_seconds or self.episode_seconds or STEP_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)

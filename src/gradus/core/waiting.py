@@ -10,9 +10,11 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from gradus.core.foreign import STEP_SECONDS, place_of, within
+
 T = TypeVar("T")
 _NAME = "gradus-waiting"
-_METHODS = ("reset", "step", "outcome", "close")  # of an environment that may be coroutines
+METHODS = ("reset", "step", "outcome", "close")  # of an environment that may be coroutines
 
 
 def begin(work: Awaitable[T]) -> Future[T]:
@@ -28,7 +30,12 @@ def wait_for(work: Awaitable[T]) -> T:
     """Run a coroutine to its end in the process's own loop, and return what it returns. Not for code that runs in that loop."""
     if threading.current_thread().name == _NAME:
         raise RuntimeError("expected an await: this code runs in the loop that it would wait for")
-    value, exits = begin(_caught(work)).result()
+    future = begin(_caught(work))
+    try:
+        value, exits = future.result()
+    except BaseException:
+        future.cancel()
+        raise
     if exits is not None:
         raise exits
     return cast(T, value)
@@ -47,25 +54,40 @@ def settled(value: Any) -> Any:
     return wait_for(value) if inspect.isawaitable(value) else value
 
 
-def blocking(environment: T) -> T:
-    """Return the environment, or something like it whose calls wait if its methods are coroutines; for code that takes one step at a time."""
-    methods = (getattr(environment, name, None) for name in _METHODS)
-    return cast(T, _Blocking(environment)) if any(map(inspect.iscoroutinefunction, methods)) else environment
+def blocking(environment: T, seconds: float = STEP_SECONDS) -> T:
+    """Return the environment with calls that wait, if they are coroutines, and end after ``seconds``; for code that takes one step at a time."""
+    return cast(T, _Blocking(environment, seconds))
 
 
 class _Blocking:
-    def __init__(self, inside: Any) -> None:
-        self._inside = inside
+    def __init__(self, inside: Any, seconds: float) -> None:
+        self._inside, self._seconds = inside, seconds
+        self._seed: Any = None
+        self._turn = 0
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inside, name)
-        if name not in _METHODS:
+        if name not in METHODS:
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
-            return settled(value(*arguments, **options))
+            self._seed, self._turn = (options.get("seed"), 0) if name == "reset" else (self._seed, self._turn)
+            self._turn += name == "step"
+            what = f"{name} of {type(self._inside).__name__} (seed {self._seed}, turn {self._turn})"
+            return within(self._seconds, what, lambda: settled(value(*arguments, **options)))
 
         return call
+
+
+def blocked(seconds: float) -> str | None:
+    """Say where the process's own loop is stuck, and leave it for a new one; None if it answers within ``seconds``."""
+    try:
+        begin(asyncio.sleep(0)).result(seconds)
+        return None
+    except TimeoutError:
+        stuck = [each for each in threading.enumerate() if each.name == _NAME]
+        _loop.cache_clear()
+        return place_of(stuck[-1]) if stuck else ""
 
 
 @cache

@@ -9,7 +9,6 @@ Source of the convention: TRL 1.16, GRPOTrainer, "Using a custom reward function
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import math
@@ -21,9 +20,10 @@ from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError
+from gradus.core.errors import OutOfTime
+from gradus.core.foreign import GRADE_SECONDS, raised_at, within
 from gradus.core.records import LARGEST_REWARD
-from gradus.core.waiting import wait_for
-from gradus.rewards.limits import OutOfTime, limited
+from gradus.core.waiting import settled
 
 Messages = list[dict[str, Any]]
 RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
@@ -120,7 +120,7 @@ class Rewards:
         functions: Sequence[tuple[RewardFunction, float] | RewardFunction],
         *,
         messages: bool = False,
-        time_limit: float = 600.0,
+        time_limit: float = GRADE_SECONDS,
     ) -> None:
         pairs = [pair if isinstance(pair, tuple) else (pair, 1.0) for pair in functions]
         if not pairs:
@@ -192,9 +192,8 @@ class Rewards:
         function, logged = self.functions[name], _Logged()
         try:
             seconds = self._seconds(places)
-            answer = limited(function, seconds)(**self._arguments(function, rows[places.start : places.stop], logged))
-            if inspect.isawaitable(answer):
-                answer = wait_for(_in_time(answer, seconds))
+            arguments = self._arguments(function, rows[places.start : places.stop], logged)
+            answer = within(seconds, f"reward {name!r}", lambda: settled(function(**arguments)))
             return self._accepted(name, answer, logged, len(rows), places)
         except (Exception, SystemExit) as error:
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
@@ -218,13 +217,13 @@ class Rewards:
     def _failed(self, name: str, error: Exception | SystemExit) -> _Outcome:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
-            return _Outcome(error=str(error))
+            return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
         way_out = ""
         if not self.messages and str(error).startswith(_READS_MESSAGES):
             way_out = "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true (or give --messages)"
         elif self.messages and str(error).startswith(_READS_TEXT):
             way_out = "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false (--texts)"
-        return _Outcome(error=f"raised {type(error).__name__}: {error}{way_out}")
+        return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}{way_out}")
 
     def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
@@ -318,15 +317,3 @@ def _checked(values: Any, rows: int) -> list[_Outcome]:
     if any(number is not None and abs(number) > LARGEST_REWARD for number in numbers):
         raise ValueError(f"returned a reward that is larger than {LARGEST_REWARD:g}")
     return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
-
-
-async def _in_time(answer: Awaitable[Any], seconds: float) -> Any:
-    """Awaits ``answer``. Raises OutOfTime if it takes too long; a TimeoutError of its own is an error like others."""
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            return await answer
-    except TimeoutError:
-        if limit.expired():
-            raise OutOfTime(f"took more than {seconds:g} s") from None
-        raise

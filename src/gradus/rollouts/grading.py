@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import fsum, isclose
 from typing import Any, TypeVar
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradingError, Reward, RewardTerm, StopReason
 from gradus.core.documents import check_metrics
+from gradus.core.errors import OutOfTime
+from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.values import storable, whole_characters
 
@@ -43,8 +46,9 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
     except ConfigError:
         raise  # not of one episode, but of what was set up
     except (Exception, SystemExit) as error:
-        if len(episodes) == 1:
-            return [Reward(grader=grader.name, value=None, error=f"{type(error).__name__}: {error}")]
+        if len(episodes) == 1 or isinstance(error, OutOfTime):
+            said = f"{type(error).__name__}: {error}{raised_at(error)}"
+            return [Reward(grader=grader.name, value=None, error=said) for _ in episodes]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
     entries = grader.entries(given, episodes)
     read = [_read(grader, entry, each) for entry, each in zip(entries, episodes, strict=True)]
@@ -135,9 +139,11 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float |
 def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -> tuple[T | None, str]:
     """Ask a function of the environment about an episode; returns None and what it raised if it fails, which must not cost the episode."""
     try:
-        return give(episode), ""
+        return within(STEP_SECONDS, what, partial(give, episode)), ""
+    except OutOfTime:
+        raise  # it would take as long in every episode
     except (Exception, SystemExit) as error:
-        return None, f"{what} raised {type(error).__name__}: {str(error)[:200]}"
+        return None, f"{what} raised {type(error).__name__}: {str(error)[:200]}{raised_at(error)}"
 
 
 def _call_counts(episode: Episode) -> dict[str, float | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from gradus.core import (
     Action,
@@ -191,7 +190,7 @@ def _run_rows(
                 for index, action in zip(waiting, actions, strict=True):
                     if rows[index].acts(action):
                         taken[index] = action
-                        stepper.begin(index, partial(rows[index].environment.step, rows[index].told(action)))
+                        stepper.begin(index, rows[index].step_call(action))
             waiting = []
             for index, seen, error in stepper.collect():
                 rows[index].take(taken.pop(index), seen, error, limit)

@@ -6,8 +6,9 @@ What goes wrong in an episode ends it and no other: failures are captured here, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gradus.core import (
@@ -25,9 +26,11 @@ from gradus.core import (
     Task,
     Turn,
 )
+from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.values import whole_characters
-from gradus.core.waiting import blocking, settled
+from gradus.core.waiting import settled
 from gradus.rollouts.received import check_answer, checked_prompt, plain, received
+from gradus.rollouts.stepping import Call
 
 
 @dataclass
@@ -45,10 +48,21 @@ class UnderWay:
     stop: StopReason | None = None
     failure: Failure | None = None
 
-    def reset_call(self) -> Callable[[], Any]:
+    def reset_call(self) -> Call:
         """Return the reset, to be called where the environment is stepped."""
         task, name = self.task, f"{self.task.condition}-{self.task.seed}-{self.member}"
-        return lambda: self.environment.reset(seed=task.seed, episode_id=name, **task.options)
+        return Call(
+            self._named("reset"), lambda: self.environment.reset(seed=task.seed, episode_id=name, **task.options)
+        )
+
+    def step_call(self, action: Action) -> Call:
+        """Return the step that an answer makes."""
+        told = action if self.foreign else action.text if action.message is None else action.message
+        return Call(self._named("step"), partial(self.environment.step, told))
+
+    def _named(self, method: str) -> str:
+        turn = f", turn {len(self.turns) + 1}" if method == "step" else ""
+        return f"{method} of {self.task.environment} (seed {self.task.seed}{turn})"
 
     def opened(self, observation: Any, error: Exception | None) -> None:
         """Take down what a reset gave."""
@@ -96,12 +110,6 @@ class UnderWay:
         """Say whether somebody's agent stands behind the environment."""
         return bool(getattr(self.environment, "foreign", False))
 
-    def told(self, action: Action) -> Any:
-        """Return what the environment is told of an answer."""
-        if self.foreign:
-            return action
-        return action.text if action.message is None else action.message
-
     def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
         """Write down the turn that an answer made, and whether the episode goes on."""
         seen = self.observation
@@ -129,7 +137,8 @@ class UnderWay:
         outcome: dict[str, Any] = {}
         if self.stop is not StopReason.FAILED:
             try:
-                outcome = plain(dict(settled(self.environment.outcome()) or {}), "outcome")
+                given = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
+                outcome = plain(dict(given or {}), "outcome")
             except (Exception, SystemExit) as error:
                 self._fail("outcome", error)
         assert self.stop is not None
@@ -151,7 +160,7 @@ class UnderWay:
     def end(self) -> None:
         """Close its environment. An error then is told and loses no episode."""
         try:
-            blocking(self.environment).close()
+            within(STEP_SECONDS, self._named("close"), lambda: settled(self.environment.close()))
         except (Exception, SystemExit) as error:
             warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
 
@@ -176,14 +185,16 @@ class UnderWay:
         )
 
     def _fail(self, stage: str, error: Exception | SystemExit) -> None:
-        self.failure = Failure(stage=stage, type=type(error).__name__, message=whole_characters(str(error)))
+        self.failure = Failure(
+            stage=stage, type=type(error).__name__, message=whole_characters(f"{error}{raised_at(error)}")
+        )
         self.stop = StopReason.FAILED
 
 
 def make_environment(spec: EnvironmentSpec) -> Environment:
     """Make an environment. Raises ConfigError if that fails, because it would fail for every episode."""
     try:
-        return spec.make()
+        return within(STEP_SECONDS, f"making {spec.name}", spec.make)
     except GradusError:
         raise
     except (Exception, SystemExit) as error:

@@ -93,7 +93,8 @@ def subject_of(
     """
     if spec.max_turns != 1:
         return None
-    environment = blocking(spec.make())
+    made = spec.make()
+    environment = blocking(made)
     rows, note = _questions(spec, environment, tasks=tasks, limit=limit)
     if not any(row.gold for _, row in rows):
         environment.close()
@@ -134,7 +135,7 @@ def subject_of(
         judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
-        functions=list(rewards.functions.values()) if rewards else [type(environment).step, grader.compute],
+        functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
         judge_at=judge_at if rewards and not grader.remote else None,
     )
 

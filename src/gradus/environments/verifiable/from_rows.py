@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
+from gradus.core.foreign import raised_at, within
 from gradus.environments.verifiable.checks import asks_for_marks
 from gradus.environments.verifiable.environment import Judge, Verdict, judge_marked
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
@@ -24,7 +26,6 @@ from gradus.rewards import (
 )
 from gradus.rewards.compose import copied_cell
 from gradus.rewards.grading import rewards_of
-from gradus.rewards.limits import limited
 
 _WAY_OUT = ", or gradus.one_turn(rows, test=...)"
 
@@ -110,9 +111,11 @@ def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float
     def judge(item: Item, text: str) -> Verdict:
         try:
             row = {name: copied_cell(cell) for name, cell in item.columns.items()}
-            score = float(limited(function, seconds)(row, text))
+            score = float(within(seconds, "the judge", partial(function, row, text)))
         except (Exception, SystemExit) as error:
-            return Verdict(score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}")
+            return Verdict(
+                score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}{raised_at(error)}"
+            )
         if not math.isfinite(score):
             return Verdict(score=None, given=text, error=f"the judge returned {score}; expected a finite number")
         return Verdict(score=score, given=text or None, problem=None if text else "the answer is empty")

@@ -34,7 +34,7 @@ class SteppingSection(BaseModel):
     )
     threads: bool | None = Field(
         default=None,
-        description="Run steps in threads, beside each other, unless they are coroutines. Limits on time need it.",
+        description="Run steps in threads, beside each other, unless they are coroutines.",
     )
     processes: int | None = Field(
         default=None,
