@@ -73,17 +73,19 @@ class PromptedSession:
 def with_prompted(spec: EnvironmentSpec, prompt: Prompt, cluster: Callable[[Episode], str]) -> EnvironmentSpec:
     """The environment with the policies ``prompted`` and ``prompted-greedy``; its intervals count the tasks of one cluster as one."""
 
-    def policy(name: str) -> Policy:
-        from gradus.policies.local.policy import LocalPolicy
-        from gradus.policies.local.sampling import SamplingConfig
-
-        sampling = SamplingConfig(max_new_tokens=prompt.limit, temperature=TEMPERATURE)
-        chosen = sampling.as_greedy() if name.endswith("greedy") else sampling
-        return Prompted(name=name, inner=LocalPolicy(_base(), chosen), prompt=prompt)
-
     conditions = {name: replace(each, cluster=cluster) for name, each in spec.conditions.items()}
-    made = {name: lambda _, name=name: policy(name) for name in ("prompted", "prompted-greedy")}
+    made = {name: lambda _, name=name: prompted(prompt, name) for name in ("prompted", "prompted-greedy")}
     return replace(spec, conditions=conditions, policies={**spec.policies, **made})
+
+
+def prompted(prompt: Prompt, name: str = "prompted-greedy") -> Prompted:
+    """The base model under a prompt, as a policy; greedy if its name says so."""
+    from gradus.policies.local.policy import LocalPolicy
+    from gradus.policies.local.sampling import SamplingConfig
+
+    sampling = SamplingConfig(max_new_tokens=prompt.limit, temperature=TEMPERATURE)
+    chosen = sampling.as_greedy() if name.endswith("greedy") else sampling
+    return Prompted(name=name, inner=LocalPolicy(_base(), chosen), prompt=prompt)
 
 
 @cache

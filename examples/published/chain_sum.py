@@ -41,8 +41,14 @@ def right(row: Any, text: str) -> float:
 
 
 _train, _test = rows()
+PROMPTS = {  # prompts.py tries them on training tasks
+    "calculator": Prompt(system=SYSTEM),
+    "bare": Prompt(),
+    "number alone": Prompt(question="{question}\nReply with the number alone."),
+    "four examples": Prompt(system=SYSTEM, shots=[(row["question"], row["answer"]) for row in _train[:4]]),
+}
 spec = with_prompted(
     gradus.one_turn(_train, ["final_answer"], judge=right, name="chain_sum", system_prompt=SYSTEM, test=_test),
-    Prompt(system=SYSTEM, limit=48),
+    PROMPTS["calculator"],
     cluster=lambda episode: episode.outcome["columns"]["fact"],
 )

@@ -106,8 +106,16 @@ def named(row: Any, text: str) -> float:
 _train, _test = rows()
 _SHOTS = [(row["question"], row["answer"]) for row in Random(1).sample(_train, 12)]
 _shown = "".join(f"\nMessage: {question}\nSubject: {answer}" for question, answer in _SHOTS)
+PROMPTS = {  # prompts.py tries them on training tasks
+    "examples as turns": Prompt(system=SYSTEM, shots=_SHOTS),
+    "examples in the system prompt": Prompt(system=SYSTEM + _shown),
+    "no examples": Prompt(system=SYSTEM),
+    "which word": Prompt(
+        question="{question}\n\nWhich of these words fits this message best: " + ", ".join(LABELS) + "?"
+    ),
+}
 spec = with_prompted(
     gradus.one_turn(_train, ["final_answer"], judge=named, name="messages", system_prompt=SYSTEM + _shown, test=_test),
-    Prompt(system=SYSTEM, shots=_SHOTS, limit=32),
+    PROMPTS["examples as turns"],
     cluster=lambda episode: episode.outcome["columns"]["template"],
 )

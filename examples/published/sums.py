@@ -35,8 +35,19 @@ def right(row: Any, text: str) -> float:
 
 
 _train, _test = rows()
+PROMPTS = {  # prompts.py tries them on training tasks
+    "calculator": Prompt(system=SYSTEM),
+    "calculator, asked in words": Prompt(system=SYSTEM, question="What is {question} ?"),
+    "number alone": Prompt(question="What is {question} ? Reply with the number alone."),
+    "bare": Prompt(),
+    "four examples": Prompt(system=SYSTEM, shots=[(row["question"], row["answer"]) for row in _train[:4]]),
+    "sixteen examples": Prompt(system=SYSTEM, shots=[(row["question"], row["answer"]) for row in _train[:16]]),
+    "examples that say the sum": Prompt(
+        shots=[(row["question"], row["question"] + " " + row["answer"]) for row in _train[:4]]
+    ),
+}
 spec = with_prompted(
     gradus.one_turn(_train, ["final_answer"], judge=right, name="sums", system_prompt=SYSTEM, test=_test),
-    Prompt(system=SYSTEM, limit=48),
+    PROMPTS["calculator"],
     cluster=lambda episode: episode.outcome["columns"]["fact"],
 )

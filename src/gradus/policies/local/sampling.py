@@ -157,7 +157,10 @@ def draw_tokens(
     Returns:
         (N,) ids and (N,) their log-probs in nats.
     """
-    plain = legal is None and not (config.greedy or config.top_k or config.top_p < 1.0)
+    if config.greedy:  # no sums over many words for one that is certain
+        ids = (logits if legal is None else logits.masked_fill(~legal, NEVER)).argmax(-1)
+        return ids, torch.zeros(ids.shape, dtype=torch.promote_types(logits.dtype, torch.float32), device=ids.device)
+    plain = legal is None and not (config.top_k or config.top_p < 1.0)
     if plain and logits.shape[-1] >= MANY_WORDS:
         return _draw_by_blocks(logits, uniforms, config.temperature)
     logprobs = sampling_logprobs(logits, config, legal)
