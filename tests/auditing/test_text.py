@@ -75,9 +75,8 @@ def test_a_sound_grader_passes_without_declarations():
     [
         (lambda task, answer: float(bool(answer)), "blind answers", "' '"),
         (lambda task, answer: float("nan" in answer) or _sound(task, answer), "blind answers", "nan"),
-        (lambda task, answer: float(task.gold in answer), "wrong answers", "not"),
+        (lambda task, answer: float(task.gold in answer), "wrong answers", " or "),
         (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "hostile answers", "fails on"),
-        (lambda task, answer: float(answer == task.gold), "right answers", "a newline at the end"),
         (lambda task, answer: float(str(eval(answer, {})) == task.gold), "hostile answers", "executes the answer"),
         (
             lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer),
@@ -93,6 +92,20 @@ def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
     found = next(each for each in result.checks if each.name == check)
     assert found.status == "fail", _status(result)
     assert told in found.evidence
+
+
+def test_what_only_denies_a_right_answer_is_lenient_and_fails_nothing():
+    """Six of twelve sound graders by others failed because they accept a denial of an answer that one must know already."""
+
+    def last_number(task, answer):
+        numbers = re.findall(r"-?\d+", answer)
+        return float(bool(numbers) and numbers[-1] == task.gold)
+
+    result = _audit(last_number)
+    assert verdict_of(result.checks) == "pass", _status(result)
+    notes = [note for check in result.checks for note in check.notes if note.kind == "lenient"]
+    assert "the right answer denied" in [note.what for note in notes]
+    assert all(last_number(replace(_sums(1)[0], gold=note.gold), note.completion) == note.reward for note in notes)
 
 
 def test_tasks_of_which_nobody_knows_a_right_answer_are_left_open():
@@ -756,7 +769,7 @@ def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
 
 
 def test_right_answers_that_are_refused_now_and_then_are_named():
-    """Refusals passed without a word unless they were more than half."""
+    """Refusals passed without a word unless they were more than half. They are strict: no run can exploit them."""
 
     def picky(task, answer):
         return _sound(task, answer) if int(task.gold) % 3 else float(answer == task.gold)
@@ -768,10 +781,12 @@ def test_right_answers_that_are_refused_now_and_then_are_named():
     right = {
         judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)
     }
-    assert right[picky].status == "fail", right[picky].evidence
-    assert re.search(r"a space at the end \(\d of 16, e.g. '\d+ '\)", right[picky].evidence)
-    assert right[unquoted].status == "pass"
-    assert re.search(r"in quotes \('\"\d+\"'\)", right[unquoted].evidence)
+    for judge, form, completion in ((picky, "a space at the end", r"\d+ "), (unquoted, "in quotes", r'"\d+"')):
+        assert right[judge].status == "pass"
+        (note,) = [each for each in right[judge].notes if each.what == f"refused {form}"]
+        assert (note.kind, note.reward) == ("strict", 0.0)
+        assert re.fullmatch(completion, note.completion)
+        assert re.fullmatch(r"\d of 16", note.share)
 
 
 def _words_with_e(n=40, order=" in any order"):
@@ -813,17 +828,12 @@ def _as_set(task, answer):
 
 
 @pytest.mark.parametrize(
-    ("judge", "order", "status"),
-    [
-        (_as_list, " in any order", "fail"),
-        (_as_set, " in any order", "pass"),
-        (_as_list, " as they come", "pass"),
-    ],
+    ("judge", "order", "noted"),
+    [(_as_list, " in any order", True), (_as_set, " in any order", False), (_as_list, " as they come", False)],
 )
-def test_another_order_is_right_where_the_question_allows_any(judge, order, status):
+def test_another_order_is_right_where_the_question_allows_any(judge, order, noted):
     right = {check.name: check for check in _audit(judge, _words_with_e(order=order)).checks}["right answers"]
-    assert right.status == status, right.evidence
-    assert ("in another order" in right.evidence) == (status == "fail")
+    assert ("refused in another order" in [each.what for each in right.notes]) == noted
 
 
 @pytest.mark.parametrize(
@@ -1212,14 +1222,13 @@ def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(acce
     assert wrong_of(_ground(), {"off by one": probes}, {}).check.status == status
 
 
-@pytest.mark.parametrize(("refused", "status"), [(4, "fail"), (3, "pass")])  # of 16: Wilson's bound is 0.102 or 0.066
-def test_right_answers_fail_if_more_than_a_tenth_are_surely_refused(refused, status):
+@pytest.mark.parametrize(("refused", "noted"), [(4, True), (3, False)])  # of 16: Wilson's bound is 0.102 or 0.066
+def test_forms_are_noted_if_more_than_a_tenth_are_surely_refused(refused, noted):
     values = [0.0] * refused + [1.0] * (16 - refused)
     forms = {name: _answered(name, values) for name in ("a space at the end", "in quotes")}
     right = right_of(_ground(), forms).check
-    assert right.status == status
-    assert ("strict about: in quotes" in right.evidence) == (status == "fail")
-    assert right_of(_ground(), {"in quotes": forms["in quotes"]}).check.status == "pass"
+    assert right.status == "pass"
+    assert [each.what for each in right.notes] == ["refused a space at the end", "refused in quotes"] * noted
 
 
 def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_than_half():
@@ -1252,7 +1261,7 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
     unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
     given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "accepted": {}}
-    return Rate(operator="x", p=p, example={"answer": "x"}, **given)
+    return Rate(operator="x", p=p, example={"answer": "x", "completion": "x"}, **given)
 
 
 @pytest.mark.parametrize(

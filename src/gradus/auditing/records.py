@@ -17,17 +17,36 @@ LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference t
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """What an author should know of a grader that does not make it exploitable.
+
+    ``kind``: ``lenient`` if it pays for words around a right answer that one must know already, ``strict`` if it refuses a form of the right
+    answer. ``completion``: the exact text that was graded. ``change``: what to change if the author wants it otherwise.
+    """
+
+    kind: Literal["lenient", "strict"]
+    what: str
+    completion: str
+    gold: str
+    reward: float | None
+    share: str
+    change: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """One question about a grader and its answer.
 
     ``unresolved``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
     ``skip``: the question does not arise here, and the evidence says why. ``measured``: the figures behind the sentence, JSON values.
+    ``notes``: what is lenient or strict; it does not decide the status.
     """
 
     name: str
     status: Status
     evidence: str
     measured: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[Note] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from math import isfinite
 from typing import Any
 
-from gradus.auditing.records import GRADING, Check, Hack, PanelEpisodes, Point
+from gradus.auditing.records import GRADING, Check, Hack, Note, PanelEpisodes, Point
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
@@ -30,7 +30,6 @@ _REMEDIES = {
     "the source": "Take out what the named line pays for, or pay for it only beside a right answer.",
     "evolved answers": "Pay for the answer alone; drop credit for words, length and form.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
-    "right answers": "Strip spaces and line ends before the comparison.",
     "hostile answers": "Never execute an answer in the grader's process; catch what it raises, and limit its time.",
     "leaks": "Take the answer out of what is shown.",
     "tasks": "Take everything random from the seed, and keep test questions out of training.",
@@ -66,6 +65,16 @@ class AuditResult:
         return verdict_of(self.checks)
 
     @property
+    def is_by_answers(self) -> bool:
+        """The grader was probed with answers to tasks of one turn, not with policies."""
+        return any(check.name in ("sanity", "judge", GRADING) for check in self.checks)
+
+    @property
+    def notes(self) -> list[Note]:
+        """What is lenient or strict, check by check."""
+        return [note for check in self.checks for note in check.notes]
+
+    @property
     def more_episodes(self) -> int | None:
         """How many episodes to try if what is open is a matter of how many there were; None if it is not."""
         unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
@@ -80,7 +89,9 @@ class AuditResult:
         """One line a person can act on."""
         by = {status: [c.name for c in self.checks if c.status == status] for status in ("fail", "unresolved")}
         if by["fail"]:
-            return f"{self.grader} fails {', '.join(by['fail'])}: do not train on it before this is mended."
+            return (
+                f"{self.grader} can be exploited ({', '.join(by['fail'])}): do not train on it before this is mended."
+            )
         if self.verdict == "unresolved":
             told = "the evidence says what would tell"
             if (more := self.more_episodes) is not None:
@@ -88,7 +99,9 @@ class AuditResult:
             elif self.episodes == self.most:
                 told = f"these {self.most} are all tasks there are, more rows would tell more"
             return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
-        return f"{self.grader} passes: nothing here says that training on it would go wrong."
+        kinds = [kind for kind in ("lenient", "strict") if any(note.kind == kind for note in self.notes)]
+        noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
+        return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""

@@ -7,7 +7,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from gradus.auditing.records import Check, Note
 from gradus.auditing.result import AuditResult
+from gradus.auditing.text.rates import quoted
+from gradus.core.printing import beginning
 from gradus.stats import format_interval
 
 MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
@@ -28,16 +31,66 @@ def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def tables(result: AuditResult) -> list[Any]:
-    """The policies, then the checks, as rich renderables. Brackets in names, answers and intervals are not read as markup."""
+def screen(result: AuditResult) -> list[Any]:
+    """The verdict, what pays, the checks that did not pass, and what is lenient or strict: one screen.
+
+    Brackets in names, answers and intervals are not read as markup.
+    """
+    parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
+    if result.points and not result.is_by_answers:
+        parts += [_policies(result, most=_POLICIES), ""]
+    if result.exploit is not None:
+        completion = quoted(result.exploit["completion"], _QUOTED)
+        parts.append(Text(f"this completion alone earns {result.exploit['reward']:.3g} a task: {completion}"))
+    if result.hack is not None:
+        parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
+    parts += [_finding(check) for check in result.checks if check.status in ("fail", "unresolved")]
+    for status, word in (("pass", "passed"), ("skip", "left out")):
+        if names := [check.name for check in result.checks if check.status == status]:
+            parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
+    for kind, told in _KINDS.items():
+        notes = [note for note in result.notes if note.kind == kind]
+        if notes:
+            parts.append(Text(f"{kind}: {told}"))
+            parts += [_noted(note) for note in notes[:_NOTES]]
+            if len(notes) > _NOTES:
+                parts.append(Text(f"  and {len(notes) - _NOTES} more (--verbose)", style="dim"))
+    return parts
+
+
+_POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230
+_KINDS = {
+    "lenient": "it pays for words around a right answer that one must know already",
+    "strict": "it refuses forms of the right answer",
+}
+
+
+def _finding(check: Check) -> Text:
+    return Text.assemble(
+        (MARKS[check.status], STYLES[check.status]), f" {check.name}: {beginning(check.evidence, _EVIDENCE)}"
+    )
+
+
+def _noted(note: Note) -> Text:
+    return Text(
+        f"  {note.what} ({note.share}): {quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}; {note.change}"
+    )
+
+
+def _policies(result: AuditResult, *, most: int | None = None) -> Table:
     title = Text(f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes")
-    policies = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
-    for row in point_rows(result):
-        policies.add_row(*map(Text, row))
+    table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
+    for row in point_rows(result)[:most]:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def tables(result: AuditResult) -> list[Any]:
+    """All policies, all checks with their evidence, and all notes, as rich renderables."""
     checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))
     checks.add_column("check", no_wrap=True)
     checks.add_column("", no_wrap=True)
     checks.add_column("evidence", overflow="fold")
     for check, row in zip(result.checks, check_rows(result), strict=True):
         checks.add_row(row[0], Text(row[1], style=STYLES[check.status]), Text(row[2]))
-    return [policies, checks]
+    return [_policies(result), checks, *(_noted(note) for note in result.notes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # What makes an audit the one that it is.
 _SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
          "attack_episodes", "attempts", "compare")  # fmt: skip
+_SHORT = 120  # characters of a completion that a line holds
+_DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 
@@ -44,6 +47,21 @@ class Audit(Shown):
     def hack(self) -> Hack | None:
         """A plan that the grader prefers to honest play, with an episode to look at; None if the search brought none."""
         return self.result.hack
+
+    @property
+    def example(self) -> Mapping[str, Any] | None:
+        """The completion to look at first, with the gold answer of its task: of a check that failed, else of a note; None if there is none."""
+        measured = [check.measured for check in self.result.checks if check.status == "fail"]
+        found = [
+            each
+            for kinds in measured
+            for each in [*kinds.get("best", ()), *kinds.values()]
+            if isinstance(each, Mapping)
+        ]
+        examples = [each["example"] for each in found if isinstance(each.get("example"), Mapping)]
+        noted = [{"completion": each.completion, "gold": each.gold} for each in self.result.notes]
+        short = [each for each in [*examples, *noted] if len(each.get("completion", "")) <= _SHORT]
+        return next(iter(short), None)
 
     def to_json(self) -> dict[str, Any]:
         """The verdict and the checks."""
@@ -114,6 +132,8 @@ def _after_audit(
     *,
     environment: str,
     grader: str | None,
+    rows: str | None,
+    rewards: Sequence[str],
     review: Path | None,
     json_file: str | None,
     compare: Annotated[Path | None, _COMPARE] = None,
@@ -121,6 +141,13 @@ def _after_audit(
         Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
 ) -> int:
+    if rows is not None:
+        environment, rewards = rows, [environment, *rewards]
+    named = [word for each in rewards for word in ("--reward", each)]
+    again = [*named, *same(*(name for name in _SAME if name != "rewards"))]
+    if rewards and json_file is None and (example := result.example) is not None:
+        words = [*named, "--completion", example["completion"], "--answer", example["gold"]]
+        note(f"try:  gradus rewards try {shlex.join(words)}")
     if compare is not None and json_file != "-":
         compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():
@@ -128,16 +155,21 @@ def _after_audit(
     if review is not None and json_file is None and (marked := result.ask_person(review)):
         note(f"{marked} marks written to {review}; the same command counts them")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
-        again = same(*(name for name in _SAME if name != "episodes"))
-        next_command("audit", environment, *again, "--episodes", more)
+        next_command("audit", environment, *_without("--episodes", again), "--episodes", more)
     elif result.verdict != "fail":
-        next_command("run", environment, *same("rewards", "recipe", "grader"))
+        next_command("run", environment, *named, *same("recipe", "grader"))
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
     elif out is None:  # else the page with the evidence has been written
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
-        next_command("audit", environment, *same(*_SAME), "--out", "audit", why=why)
+        next_command("audit", environment, *again, "--out", "audit", why=why)
     return _CODES[result.verdict]
+
+
+def _without(option: str, words: Sequence[str]) -> list[str]:
+    """The words without an option and its value."""
+    place = words.index(option) if option in words else len(words)
+    return [*words[:place], *words[place + 2 :]]
 
 
 @command("audit", _after_audit, shown=True)
@@ -145,6 +177,11 @@ def audit(
     environment: Environment,
     grader: Grader = None,
     *,
+    rows: Annotated[
+        str | Path | Sequence[Any] | None,
+        typer.Argument(help="The rows, if a reward was named first, as in mine.py:reward rows.jsonl."),
+        Line(kind=str | None),
+    ] = None,
     rewards: Rewards = (),
     recipe: Recipe = None,
     episodes: Annotated[int | None, _EPISODES] = None,
@@ -166,6 +203,8 @@ def audit(
 ) -> Audit:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
 
+    ``gradus.audit(my_reward, rows)`` audits a reward function on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
+
     >>> import gradus
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
     'fail'
@@ -184,6 +223,10 @@ def audit(
                 raise ConfigError(f"{name} has no effect without attack; leave it out")
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
+    if grader is not None and (callable(environment) or not isinstance(grader, str) or Path(grader).suffix in _DATA):
+        rows, grader = grader, None  # gradus.audit(my_reward, "rows.jsonl")
+    if rows is not None:
+        environment, rewards = rows, [environment, *rewards]
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     attackers: Sequence[Any] = ()

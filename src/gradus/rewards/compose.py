@@ -24,6 +24,7 @@ from gradus.core.errors import OutOfTime
 from gradus.core.foreign import GRADE_SECONDS, raised_at, within
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.waiting import settled
+from gradus.rewards.conventions import as_trl
 
 Messages = list[dict[str, Any]]
 RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
@@ -134,7 +135,7 @@ class Rewards:
         for name, (_, weight) in zip(names, pairs, strict=True):
             if not math.isfinite(weight):
                 raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
-        self.functions = {name: function for name, (function, _) in zip(names, pairs, strict=True)}
+        self.functions = {name: as_trl(function) for name, (function, _) in zip(names, pairs, strict=True)}
         self.weights: dict[str, float] = {name: float(weight) for name, (_, weight) in zip(names, pairs, strict=True)}
         self.messages = messages
         self.time_limit = time_limit

@@ -178,8 +178,18 @@ def minimized(ground: Ground, rates: Sequence[Rate]) -> Mapping[str, Any] | None
         if not good:
             break
         best = min(good, key=len)
-    final = _mean_reward(scorer, tasks, best)
-    return {"answer": best, "reward": final, "silence": silence, "tasks": len(tasks), "first": start}
+    again = [score.value for score in scorer.fresh([(task, task.whole(best)) for task in tasks])]  # before it is shown
+    known = [value for value in again if value is not None]
+    if not known or sum(known) / len(known) < need:
+        return None
+    return {
+        "answer": best,
+        "completion": tasks[0].whole(best),
+        "reward": sum(known) / len(known),
+        "silence": silence,
+        "tasks": len(tasks),
+        "first": start,
+    }
 
 
 def _cut(answer: str) -> list[str]:

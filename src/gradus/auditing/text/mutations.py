@@ -26,12 +26,14 @@ class Wrong:
     """A mutation that makes a right answer wrong. ``make`` returns one answer, or several: then all must be accepted to count.
 
     ``settled``: a rule says that the answer is wrong; otherwise a person has to say so, unless the question itself says what counts:
-    ``rule`` then finds its words in the question.
+    ``rule`` then finds its words in the question. ``lenient``: it says something around the right answer, so that one must know that
+    already to be paid; a grader that accepts it is lenient and cannot be exploited by it. The text says what to change.
     """
 
     make: Callable[[Gold, Random], tuple[str, ...] | None]
     settled: bool = True
     rule: Callable[[str], object] | None = None
+    lenient: str = ""
 
     def is_settled(self, prompt: str) -> bool:
         """Returns True if the answer is surely wrong for a task that asks this."""
@@ -395,6 +397,8 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (f"not {gold.text}", f"anything but {gold.text}")
 
 
+_WHOLE = "compare the answer as a whole, instead of looking for the right one in it"
+_LAST = "compare the answer that is given last, instead of any that is mentioned"
 WRONG: Mapping[str, Wrong] = {
     "one digit changed": _number(_one_digit),
     "off by one": _number(_off_by_one),
@@ -403,11 +407,15 @@ WRONG: Mapping[str, Wrong] = {
     "9 percent more": _off(0.09),
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
-    "the right answer denied": _not_of_programs(Wrong(make=_denied)),
-    "the right one called wrong": _with_other("GOLD is wrong. The answer is OTHER."),
-    "right, then taken back": _with_other("GOLD. No, that is wrong. The answer is OTHER."),
-    "wrong, with the right one denied": _not_of_programs(_with_other("The answer is OTHER, not GOLD.")),
-    "right in the reasoning, wrong in the answer": _with_other("I first thought of GOLD.\nThe answer is OTHER"),
+    "the right answer denied": replace(_not_of_programs(Wrong(make=_denied)), lenient=_WHOLE),
+    "the right one called wrong": replace(_with_other("GOLD is wrong. The answer is OTHER."), lenient=_LAST),
+    "right, then taken back": replace(_with_other("GOLD. No, that is wrong. The answer is OTHER."), lenient=_LAST),
+    "wrong, with the right one denied": replace(
+        _not_of_programs(_with_other("The answer is OTHER, not GOLD.")), lenient=_WHOLE
+    ),
+    "right in the reasoning, wrong in the answer": replace(
+        _with_other("I first thought of GOLD.\nThe answer is OTHER"), lenient=_LAST
+    ),
     "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
     "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),

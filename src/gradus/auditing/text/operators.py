@@ -51,30 +51,34 @@ def _reordered(gold: Gold, rng: Random) -> str | None:
     return f"{left}{separator.join(elements[::-1])}{right}"
 
 
-# Form -> (how it is made, whether a refusal fails the check rather than being listed as strict).
-EQUIVALENT: Mapping[str, tuple[Operator, bool]] = {
-    "a newline at the end": (_form("GOLD\n"), True),
-    "a space at the end": (_form("GOLD "), True),
-    "a space before it": (_indented, True),
-    "a period at the end": (_form("GOLD."), False),
-    "on a line of its own": (_form("\nGOLD\n"), False),
-    "in quotes": (_form('"GOLD"'), False),
-    "in bold": (_form("**GOLD**"), False),
-    "in a sentence": (_form("The answer is GOLD."), False),
-    "in a box": (_form("\\boxed{GOLD}"), False),
-    "in a code fence": (_form("```\nGOLD\n```"), False),
-    "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), False),
-    "with trailing zeros": (_if_number(lambda gold: f"{gold}00" if "." in gold else None), False),
-    "with a plus sign": (_if_number(lambda gold: None if gold[0] in "-+" else f"+{gold}"), False),
-    "with a leading zero": (_if_number(lambda gold: f"0{gold}" if gold[0].isdigit() else None), False),
+_STRIP, _READ = "strip white space before the comparison", "read the answer out of its form before the comparison"
+_VALUE = "compare values, not letters"
+
+# Form -> (how it is made, what to change if it is refused). A refusal is strict, and fails nothing.
+EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
+    "a newline at the end": (_form("GOLD\n"), _STRIP),
+    "a space at the end": (_form("GOLD "), _STRIP),
+    "a space before it": (_indented, _STRIP),
+    "a period at the end": (_form("GOLD."), _READ),
+    "on a line of its own": (_form("\nGOLD\n"), _STRIP),
+    "in quotes": (_form('"GOLD"'), _READ),
+    "in bold": (_form("**GOLD**"), _READ),
+    "in a sentence": (_form("The answer is GOLD."), _READ),
+    "in a box": (_form("\\boxed{GOLD}"), _READ),
+    "in a code fence": (_form("```\nGOLD\n```"), _READ),
+    "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), _VALUE),
+    "with trailing zeros": (_if_number(lambda gold: f"{gold}00" if "." in gold else None), _VALUE),
+    "with a plus sign": (_if_number(lambda gold: None if gold[0] in "-+" else f"+{gold}"), _VALUE),
+    "with a leading zero": (_if_number(lambda gold: f"0{gold}" if gold[0].isdigit() else None), _VALUE),
     "with thousands separators": (
         _if_number(lambda gold: f"{int(gold):,}" if re.fullmatch(r"\d{4,}", gold) else None),
-        False,
+        _VALUE,
     ),
-    "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), False),
-    "JSON with other spaces": (_respaced, False),
-    "in another order": (_reordered, True),
+    "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), _VALUE),
+    "JSON with other spaces": (_respaced, _VALUE),
+    "in another order": (_reordered, _VALUE),
 }
+
 
 HOSTILE: Mapping[str, Operator] = {
     f"the text {quoted(text, 20)}": (lambda t: lambda gold, rng: t)(text)

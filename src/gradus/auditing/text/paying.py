@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
-from typing import Any
+from typing import Any, Literal
 
-from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check
+from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Note
 from gradus.auditing.text.asking import Ground, Result
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.clusters import Cluster, cluster_of
@@ -16,7 +16,7 @@ from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, between, settled_by, shown
+from gradus.auditing.text.rates import Probe, Rate, between, quoted, settled_by, shown
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, Proportion, holm, wilson
 
@@ -27,6 +27,7 @@ _KEPT = 6
 _GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
+_QUOTED = 200  # characters of a completion in a sentence
 
 
 def blind_answers(ground: Ground) -> Result:
@@ -107,7 +108,8 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
             told = (
                 f"{best.operator} earns {between(best.above_silence)} of the range more than silence and lucky guesses"
             )
-        evidence = f"{told}, e.g. {best.example['answer']!r}; {len(winners)} of {tried} answers without the task pay"
+        completion = quoted(best.example["completion"], _QUOTED)
+        evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured)
     if open_rates:
         settled = settled_by(
@@ -174,6 +176,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
     rows: dict[str, dict[str, Any]] = {}
     told: dict[str, list[str]] = {"failed": [], "unsure": [], "some": []}
     shares: list[Proportion] = []
+    notes: list[Note] = []
     for name, own in probes.items():
         if not own:
             continue
@@ -185,6 +188,9 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
             continue
         first = accepted[0]
         rows[name]["example"] = shown(first)
+        if WRONG[name].lenient:
+            notes.append(_note("lenient", name, accepted, own, WRONG[name].lenient))
+            continue
         how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
         cluster = clusters.get(name) if how != "failed" else None
         if cluster is not None:
@@ -198,7 +204,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
             shares.append(share)
         if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
             told[how].append(
-                f"{name}: accepted in {len(accepted)} of {len(own)}, e.g. {first.answer[:80]!r} for {(first.task.gold or '')[:40]!r}"
+                f"{name}: accepted in {len(accepted)} of {len(own)}, e.g. {quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
             )
     status = "fail" if told["failed"] else "unresolved" if told["unsure"] or told["some"] else "pass"
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
@@ -209,8 +215,23 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
         evidence = "; ".join(told["unsure"][:3]) + settled_by(halves, 0.5, tasks=len(ground.tasks))
     elif told["some"]:
         evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
-    check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows)
+    check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes)
     return Result(check=check, review=review_list(ground, probes, marks))
+
+
+def _note(
+    kind: Literal["lenient", "strict"], what: str, found: Sequence[Probe], own: Sequence[Probe], change: str
+) -> Note:
+    first = found[0]
+    return Note(
+        kind=kind,
+        what=what,
+        completion=first.completion,
+        gold=first.task.gold or "",
+        reward=first.value,
+        share=f"{len(found)} of {len(own)}",
+        change=change,
+    )
 
 
 def review_list(
@@ -269,8 +290,7 @@ def is_refused(probe: Probe, ground: Ground) -> bool:
 def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Result:
     """The check from the probes of each form."""
     rows: dict[str, dict[str, Any]] = {}
-    failed: list[str] = []
-    strict: list[str] = []
+    notes: list[Note] = []
     for name, probes in forms.items():
         if not probes:
             continue
@@ -279,17 +299,11 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Result:
         rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
         if refused:
             rows[name]["example"] = shown(refused[0])
-        if (share.low or 0.0) <= LEAST_EFFECT:
-            continue
-        if EQUIVALENT[name][1]:
-            failed.append(f"{name} ({len(refused)} of {len(probes)}, e.g. {refused[0].answer[:40]!r})")
-        else:
-            strict.append(f"{name} ({refused[0].answer[:40]!r})")
-    told = f"strict about: {', '.join(strict)}" if strict else "every equivalent form is accepted"
-    if failed:
-        told = f"right answers are refused {', '.join(failed)}; {told}; read the answer before it is compared"
-    status = "fail" if failed else "pass"
-    return Result(check=Check(name="right answers", status=status, evidence=told, measured=rows))
+        if (share.low or 0.0) > LEAST_EFFECT:
+            notes.append(_note("strict", f"refused {name}", refused, probes, EQUIVALENT[name][1]))
+    told = f"refused {', '.join(each.what.removeprefix('refused ') for each in notes)}" if notes else ""
+    evidence = f"gold as the rows give it is accepted; {told}" if told else "every equivalent form is accepted"
+    return Result(check=Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes))
 
 
 def programs(ground: Ground) -> Result:

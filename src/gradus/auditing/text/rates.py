@@ -9,10 +9,12 @@ from typing import Any
 
 from gradus.auditing.records import high_of, low_of, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.printing import beginning
 from gradus.stats import Interval, format_interval, mean_interval, wilson
 from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
+_WHOLE = 4000  # characters of a completion that are stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,11 @@ class Probe:
     right: bool = False
     error: str | None = None
     skipped: bool = False
+
+    @property
+    def completion(self) -> str:
+        """The text that was graded: the answer in the form that the task asks for."""
+        return self.task.whole(self.answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +113,7 @@ def shown(probe: Probe) -> dict[str, Any]:
         if len(probe.answer) <= _SHOWN
         else f"{probe.answer[:_SHOWN]}... ({len(probe.answer):,} characters)",
         "cut": len(probe.answer) > _SHOWN,
+        "completion": beginning(probe.completion, _WHOLE),
         "gold": (probe.task.gold or "")[:_SHOWN],
         "reward": probe.value,
     }

@@ -56,7 +56,13 @@ def audit_card(document: Json) -> str:
     """Markdown to publish with an environment."""
     rows = [f"| {each['name']} | {_WORDS[each['status']]} | {_cell(each['evidence'])} |" for each in document["checks"]]
     exploit, hack = document.get("exploit"), document.get("hack")
-    pays = [f"- This answer alone earns {exploit['reward']:g}: `{_code(exploit['answer'])}`"] if exploit else []
+    pays = (
+        [
+            f"- This completion alone earns {exploit['reward']:g}: `{_code(exploit.get('completion', exploit['answer']))}`"
+        ]
+        if exploit
+        else []
+    )
     pays += [f"- {hack['kind']}: `{_code(hack['plan'])}`"] if hack else []
     changes = [f"- {each['name']}: {each['remedy']}" for each in document["checks"] if each.get("remedy")]
     parts = [

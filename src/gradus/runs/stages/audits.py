@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from gradus.auditing import AuditResult, audit_any
-from gradus.auditing.tables import MARKS, STYLES, tables
+from gradus.auditing.tables import MARKS, STYLES, screen, tables
 from gradus.core import ConfigError, EnvironmentSpec, Grader
 from gradus.core.documents import AuditRecord, read_document
 from gradus.core.files import write_json, write_text
+from gradus.core.printing import verbose
 from gradus.runs.progress import progress_bar
 
 
@@ -44,21 +46,16 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
 
 
 def audit_renderables(result: AuditResult) -> list[Any]:
-    """The checks and the panel, the hack if the search brought one, and the verdict."""
-    from rich.rule import Rule
-
-    parts: list[Any] = [part for table in tables(result) for part in (table, "")]
-    if result.hack is not None:
+    """The end of an audit on one screen; with ``--verbose`` every policy, check and note, and the hack turn by turn, before it."""
+    parts: list[Any] = [part for table in tables(result) for part in (table, "")] if verbose() else []
+    if verbose() and result.hack is not None:
         from gradus.evidence.reports import show_episode
 
         parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
-    if result.exploit is not None:
-        told = f"this answer alone earns {result.exploit['reward']:.3g} a task: {result.exploit['answer']!r}"
-        parts.append(Text(told))
+    parts += screen(result)
     if unmarked := sum(row["mark"] is None for row in result.review):
         parts.append(Text(f"{unmarked} accepted answers that no rule settles; mark them with --review FILE"))
-    style = STYLES[result.verdict]
-    return [*parts, Text.assemble((result.verdict, style), f"  {result.summary}")]
+    return parts
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
