@@ -19,6 +19,7 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.answer_targets import AnswerTargets
@@ -158,6 +159,32 @@ def test_another_tokenizer_is_refused(rhythm_model: Path, lamps_model: Path) -> 
     changed = replace(own, renderer=type(own.renderer)(own.tokenizer))
     with pytest.raises(ConfigError, match="another chat template than the student"):
         ModelTeacher(changed, RHYTHM, student, SAMPLING)
+
+
+@pytest.mark.parametrize("divergence", ["forward", "reverse", "jsd"])
+def test_a_student_ends_at_what_is_stated(lamps_model: Path, tmp_path: Path, divergence: Any) -> None:
+    """A teacher that is 70 % sure of one color, whatever is shown: sampled by itself, the student comes to the same 70 %."""
+    chances = (
+        SpanDistribution("number", ("1", "2"), (0.5, 0.5)),
+        SpanDistribution("color", ("red", "blue"), (0.7, 0.3)),
+    )
+    teacher = FunctionPolicy("sure", lambda seen, script: "1 red", lambda seen, script: chances)
+    spec = lamps(turns=1)
+    config = settings(max_steps=80, batch_size=8, divergence=divergence, lr=1e-2, on_policy=0.5, schedule="linear")
+    loaded = prepared(lamps_model, config)
+    sampling = SamplingConfig(max_new_tokens=6)
+    scripted = ScriptedTeacher(teacher, spec, loaded)
+    result = train_distill(
+        loaded, scripted, spec, config, tmp_path / "run", sampling=sampling, options=RunOptions(live=False)
+    )
+    assert result.loss is not None
+    assert result.loss < 0.02
+    policy = LocalPolicy(load_model(result.best, device="cpu"), sampling)
+    said = [each.turns[0].action for each in roll_out(spec, policy, [spec.train_task(i) for i in range(400)]).episodes]
+    known = [each for each in said if each in {"1 red", "1 blue", "2 red", "2 blue"}]
+    assert len(known) > 360
+    assert sum(each.endswith("red") for each in known) / len(known) == pytest.approx(0.7, abs=0.1)
+    assert sum(each.startswith("1") for each in known) / len(known) == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,17 @@ from functools import cached_property
 from random import Random
 from typing import Any
 
-from gradus.core import Action, ConfigError, EpisodeStart, Failure, Observation, Policy, Request, child_rng
+from gradus.core import (
+    Action,
+    AnswerDistribution,
+    ConfigError,
+    EpisodeStart,
+    Failure,
+    Observation,
+    Policy,
+    Request,
+    child_rng,
+)
 
 
 class Script:
@@ -25,23 +35,29 @@ class Script:
 
 
 Answer = Callable[[Observation, Script], str]
+Stating = Callable[[Observation, Script], AnswerDistribution]
 
 
 class FunctionPolicy:
     """Answers every observation by ``answer(observation, script)``.
 
+    ``distribution(observation, script)``: how likely each answer is, for distillation.
+
     >>> policy = FunctionPolicy("echo", lambda seen, script: seen.text.upper())
     """
 
-    def __init__(self, name: str, answer: Answer) -> None:
-        self._name, self._answer = name, answer
+    def __init__(self, name: str, answer: Answer, distribution: Stating | None = None) -> None:
+        self._name, self._answer, self._distribution = name, answer, distribution
 
     @property
     def name(self) -> str:
         return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> _ScriptSession:
-        return _ScriptSession(self._answer, [Script(self._name, start) for start in episodes])
+        scripts = [Script(self._name, start) for start in episodes]
+        if self._distribution is None:
+            return _ScriptSession(self._answer, scripts)
+        return _StatingSession(self._answer, scripts, self._distribution)
 
 
 class _ScriptSession:
@@ -59,6 +75,17 @@ class _ScriptSession:
             return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
 
     def close(self) -> None: ...
+
+
+class _StatingSession(_ScriptSession):
+    """A script's session that states distributions too."""
+
+    def __init__(self, answer: Answer, scripts: Sequence[Script], distribution: Stating) -> None:
+        super().__init__(answer, scripts)
+        self._distribution = distribution
+
+    def distributions(self, requests: Sequence[Request]) -> list[AnswerDistribution]:
+        return [self._distribution(each.observation, self._scripts[each.row]) for each in requests]
 
 
 def constant_policy(text: str) -> Policy:
