@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from gradus.commands.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable import one_turn
+    from gradus.policies.local.loading import load_model
     from gradus.policies.scripted import FunctionPolicy
+    from gradus.training.config import GrpoConfig
+    from gradus.training.learner import Learner
 
 _HOMES = {
     "gradus.commands.environments": ("agent", "load_environment", "roll_out"),
@@ -35,7 +38,10 @@ _HOMES = {
     "gradus.commands.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
     "gradus.environments.verifiable": ("one_turn",),
+    "gradus.policies.local.loading": ("load_model",),
     "gradus.policies.scripted": ("FunctionPolicy",),
+    "gradus.training.config": ("GrpoConfig",),
+    "gradus.training.learner": ("Learner",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -44,6 +50,8 @@ __all__ = [
     "EnvironmentSpec",
     "FunctionPolicy",
     "Grader",
+    "GrpoConfig",
+    "Learner",
     "Observation",
     "Run",
     "Task",
@@ -54,6 +62,7 @@ __all__ = [
     "distill",
     "evaluate",
     "load_environment",
+    "load_model",
     "load_run",
     "one_turn",
     "plan",

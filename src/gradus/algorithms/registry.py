@@ -20,6 +20,7 @@ from gradus.algorithms.advantages import (
     group_advantages,
     maxrl_advantages,
     reinforce_pp_advantages,
+    span_advantages,
 )
 from gradus.algorithms.losses import LOSSES, Average, PolicyLoss
 
@@ -42,6 +43,17 @@ class EpisodeAdvantage(Protocol):
     """One advantage per episode, (N,)."""
 
     def __call__(self, rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor: ...
+
+
+class TurnAdvantage(Protocol):
+    """One advantage per turn and channel, (N, K, C), of rewards (N, K, C), numbers of turns (N,) and integer names of groups (N,).
+
+    N graded episodes of at most K turns. Channel 0 counts for every token of a turn; credit by turn has this one alone.
+    """
+
+    def __call__(
+        self, rewards: Tensor, lengths: Tensor, groups: Tensor, *, scale: Scale, discount: float
+    ) -> Tensor: ...
 
 
 def _group(rewards: EpisodeRewards, *, baseline: Baseline, scale: Scale) -> Tensor:
@@ -68,7 +80,7 @@ class Algorithm:
 
     ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
     (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
-    does not clip. ``advantage`` is used with credit by episode; by turn and by span there is one way for all. ``negative``: whether
+    does not clip. ``advantage`` is used with credit by episode, ``turn_advantage`` by turn and by span. ``negative``: whether
     rewards may be negative. ``average``: how the loss averages its tokens, so that the KL term is averaged
     in the same way. If over sequences, each of several that an episode is cut into at its restarts weighs as much as its share of
     the episode's tokens (by ``weights``).
@@ -82,6 +94,7 @@ class Algorithm:
     credits: tuple[Credit, ...] = ("episode", "turn", "span")
     baseline: Baseline = "mean"
     advantage: EpisodeAdvantage = _group
+    turn_advantage: TurnAdvantage = span_advantages
     negative: bool = True
     average: Average = "tokens"
     dynamic_sampling: int = 0  # rounds that replace zero-variance groups, if the run does not say

@@ -78,10 +78,11 @@ def roll_out(
     group_size: int = 1,
     seed: int = 0,
     grader: str | None = None,
+    tasks: Sequence[Task] | None = None,
 ) -> RolloutResult:
     """Episodes of a policy (an object, or a name as on the command line) in an environment, graded.
 
-    ``policy`` may be a run too. Training tasks, or those of ``condition``. ``group_size`` episodes of each task.
+    ``policy`` may be a run too. Training tasks, those of ``condition``, or ``tasks``. ``group_size`` episodes of each task.
 
     >>> import gradus
     >>> result = gradus.roll_out("arithmetic", "gold", episodes=4)
@@ -95,7 +96,8 @@ def roll_out(
     episodes = whole_number("episodes", episodes, least=1, most=MOST_EPISODES)
     group_size = whole_number("group_size", group_size, least=1, most=MOST_EPISODES)
     spec = load_environment(environment)
-    tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
+    if tasks is None:
+        tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
     chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, path_text("policy", policy))
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 

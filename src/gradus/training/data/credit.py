@@ -18,7 +18,6 @@ from gradus.algorithms import (
     Scale,
     immediate_advantages,
     overlong_penalty,
-    span_advantages,
 )
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.data.sequences import TrainingSample, episode_samples
@@ -70,11 +69,15 @@ def credit_groups(
             values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
         except ValueError as error:  # these rewards suit another algorithm
             raise ConfigError(str(error)) from error
-        _check_advantages(values, len(episodes))
+        _check_advantages(values, (len(episodes),))
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
     channels = _Channels.of(episodes, by_span=rule.credit == "span")
-    advantage = partial(immediate_advantages, informing=rule.informing) if channels.immediate else span_advantages
-    values = advantage(*channels.rewards(episodes), names, scale=rule.scale, discount=rule.discount)
+    advantage = (
+        partial(immediate_advantages, informing=rule.informing) if channels.immediate else rule.algorithm.turn_advantage
+    )
+    rewards, lengths = channels.rewards(episodes)
+    values = advantage(rewards, lengths, names, scale=rule.scale, discount=rule.discount)
+    _check_advantages(values, tuple(rewards.shape))
     return [
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
         for sample in samples
@@ -86,14 +89,13 @@ def graded_episodes(groups: Sequence[Group]) -> list[Episode]:
     return [episode for group in groups for episode in group.episodes if _is_graded(episode)]
 
 
-def _check_advantages(values: object, count: int) -> None:
-    """Hold an algorithm of one's own to its word: a finite number for each episode."""
+def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
+    """Hold an algorithm of one's own to its word: a finite number for each episode, or for each turn."""
     if not isinstance(values, Tensor):
         raise ConfigError(f"the algorithm's advantages must be a tensor, got {type(values).__name__}")
-    if values.shape != (count,):
-        raise ConfigError(
-            f"the algorithm must give one advantage for each of {count} episodes, got shape {tuple(values.shape)}"
-        )
+    if tuple(values.shape) != shape:
+        each = f"each of {shape[0]} episodes" if len(shape) == 1 else f"each turn, in the shape {shape}"
+        raise ConfigError(f"the algorithm must give one advantage for {each}, got shape {tuple(values.shape)}")
     if not bool(values.isfinite().all()):
         raise ConfigError("the algorithm's advantages must be finite numbers, got NaN or infinity")
 
