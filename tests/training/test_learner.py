@@ -35,7 +35,8 @@ def test_the_page_runs_as_it_is_written(tmp_path, monkeypatch, capsys):
 
 
 def test_a_step_of_ones_own_loop_is_a_step_of_the_library(echo_model):
-    spec, weights = echo(), []
+    length = gradus.Grader(name="length", compute=lambda episodes: [float(len(e.turns[0].action)) for e in episodes])
+    spec, weights = replace(echo(), graders={"length": length}, default_grader="length"), []
     for own in (True, False):
         learner = gradus.Learner(gradus.load_model(echo_model, device="cpu"), spec, config())
         groups = gradus.roll_out(spec, learner.policy, episodes=4, group_size=4, seed=3).groups

@@ -20,6 +20,7 @@ MANY = {"episodes": 10**6, "groups": 10**6, "turn_limit_episodes": 0.0}
 FAULTS = {
     "logp diff": (lambda r, i: {"logp_diff_max": 0.02 if i == 12 else r["logp_diff_max"]}, "stop"),
     "not a number": (lambda r, i: {"loss": float("nan") if i > 40 else r["loss"]}, "stop"),
+    "no gradient": (lambda r, i: {"grad_norm": 0.0 if i % 2 else None, "trained_tokens": 0, "loss": None}, "stop"),
     "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
     "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
     "sampler mismatch": (

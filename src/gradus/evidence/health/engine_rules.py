@@ -9,6 +9,7 @@ from gradus.stats import format_number
 
 _LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
+_SILENT = 3  # steps without a gradient that are no accident
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
@@ -44,6 +45,20 @@ def not_a_number(history: History) -> Finding | None:
         if gone or (isinstance(value, float) and not np.isfinite(value)):
             return Finding(severity="stop", evidence=f"{name} is {'null' if value is None else value}")
     return None
+
+
+def no_gradient(history: History) -> Finding | None:
+    """Groups differed in their rewards at each of the last steps, and yet nothing was trained: no token had an advantage."""
+    records = history.records[-_SILENT:]
+    shares = [record.get("zero_variance_groups") for record in records]
+    if len(records) < _SILENT or any(share is None or share >= 1.0 for share in shares):
+        return None
+    if any(record.get("grad_norm") or "grad_norm" not in record for record in records):
+        return None
+    evidence = (
+        f"the gradient norm was 0 at each of the last {_SILENT} steps, though members of groups got different rewards"
+    )
+    return Finding(severity="stop", evidence=evidence)
 
 
 def gradient_spike(history: History) -> Finding | None:

@@ -111,6 +111,12 @@ RULES: tuple[Rule, ...] = (
         kind="evaluation",
     ),
     Rule(
+        name="no gradient",
+        summary="groups differ in reward, and no token has an advantage",
+        remedy="If the algorithm is your own, print what its advantage returns: it must differ within a group. Else look at clip and loss.",
+        check=engine_rules.no_gradient,
+    ),
+    Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
