@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -26,10 +25,11 @@ from gradus.core import Asked
 from gradus.interop.agents.calls import Answered, Call, Inbox
 from gradus.interop.agents.running import Address
 from gradus.interop.guard import Guard
+from gradus.interop.serving.answers import call_records
 from gradus.interop.serving.conversation import check_tools, read_messages
 from gradus.interop.serving.listening import listen, url
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, parse_body
-from gradus.interop.serving.transport import event, guarded, not_found, read_json
+from gradus.interop.serving.transport import event, guarded, not_found, read_json, unless_gone
 
 _HOST = "127.0.0.1"
 _MOST_CHOICES = 64
@@ -86,16 +86,19 @@ class Endpoint:
         asked, calls = _read(await read_json(request))
         for call in calls:
             inbox.put_call(call)
-        answers = asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls))
-        await _answered_or_gone(request, answers, calls)
+        try:
+            answers = await unless_gone(request, asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls)))
+        finally:
+            for call in calls:
+                call.gone = True
         head = {"id": f"chatcmpl-{next(self._numbers)}", "created": int(time.time()), "model": asked.model}
         if asked.stream:
-            return StreamingResponse(_events(head, asked, answers.result()), media_type="text/event-stream")
+            return StreamingResponse(_events(head, asked, answers), media_type="text/event-stream")
         choices = [
             {"index": index, "finish_reason": each.finish, "logprobs": None, "message": _message(each)}
-            for index, each in enumerate(answers.result())
+            for index, each in enumerate(answers)
         ]
-        body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(answers.result())}
+        body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(answers)}
         return JSONResponse(body)
 
 
@@ -133,41 +136,12 @@ def _read(body: Any) -> tuple[ChatRequest, list[Call]]:
     return asked, [Call(messages=messages, asked=wanted, overruled=overruled) for _ in range(count)]
 
 
-async def _answered_or_gone(request: Request, answers: asyncio.Future[list[Answered]], calls: list[Call]) -> None:
-    """Wait for the answers; if the client leaves meanwhile, they are not asked for any more."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    answers.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is looked at, whoever has left
-    watching = asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait({answers, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not answers.done():
-            raise ClientDisconnect
-        answers.result()
-    finally:
-        watching.cancel()
-        for call in calls:
-            call.gone = True
-
-
 def _message(answered: Answered) -> dict[str, Any]:
     said = answered.message
-    message: dict[str, Any] = {"role": "assistant", "content": said.content or None, "refusal": None}
     if not said.calls:
-        return {**message, "content": said.content}
-    calls = [
-        {
-            "index": place,
-            "id": each.id,
-            "type": "function",
-            "function": {"name": each.name, "arguments": json.dumps(dict(each.arguments), ensure_ascii=False)},
-        }
-        for place, each in enumerate(said.calls)
-    ]
-    return {**message, "tool_calls": calls}
+        return {"role": "assistant", "content": said.content, "refusal": None}
+    calls = call_records(said.calls)
+    return {"role": "assistant", "content": said.content or None, "refusal": None, "tool_calls": calls}
 
 
 def _usage(answers: list[Answered]) -> dict[str, int]:

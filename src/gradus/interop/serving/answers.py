@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gradus.core import Message, child_seed
+from gradus.core import Message, ToolCall, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.openai_schema import RequestBody
 from gradus.policies.local.answer_text import RunningText, text_behind
@@ -123,19 +123,25 @@ def _said(asked: RequestBody, reply: Reply) -> tuple[dict[str, Any], str | None]
     wanted = message.calls[: asked.most_calls] if message else ()
     if message is None or not wanted or any(call.fault for call in wanted):
         return {"content": reply.text}, reply.finish_reason
-    calls = [
+    named = [
+        replace(call, id=call.id or f"{child_seed(reply.generation.seed, 'call', place) % 16**9:09x}")
+        for place, call in enumerate(wanted)
+    ]
+    finish = "length" if reply.finish_reason == "length" else "tool_calls"
+    return {"content": message.content or None, "tool_calls": call_records(named)}, finish
+
+
+def call_records(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    """Calls as the protocol has them."""
+    return [
         {
             "index": place,
-            "id": call.id or f"{child_seed(reply.generation.seed, 'call', place) % 16**9:09x}",
+            "id": call.id,
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
         }
-        for place, call in enumerate(wanted)
+        for place, call in enumerate(calls)
     ]
-    return {
-        "content": message.content or None,
-        "tool_calls": calls,
-    }, "length" if reply.finish_reason == "length" else "tool_calls"
 
 
 def completion_choice(asked: RequestBody, reply: Reply) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampl
 from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
 from gradus.interop.serving.reload import reload_route
-from gradus.interop.serving.transport import events, finished_or_gone, guarded, not_found, read_json
+from gradus.interop.serving.transport import events, guarded, not_found, read_json, unless_gone
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
@@ -172,7 +172,10 @@ class _Server:
         self.batch.submit(reply.generation)
         if asked.stream:
             return StreamingResponse(events(head, asked, reply, chat), media_type="text/event-stream")
-        await finished_or_gone(request, reply)
+        try:
+            await unless_gone(request, reply.finish())
+        finally:
+            reply.generation.cancelled = True
         head["choices"] = [(chat_choice if chat else completion_choice)(asked, reply)]
         if chat and asked.return_token_ids:
             head["prompt_token_ids"] = list(prompt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -13,22 +13,24 @@ from starlette.responses import JSONResponse, Response
 from gradus.interop.serving.answers import Reply, chunk_choice, usage
 from gradus.interop.serving.openai_schema import ApiError, RequestBody
 
+T = TypeVar("T")
 
-async def finished_or_gone(request: Request, reply: Reply) -> None:
-    """Wait for a reply; if the client leaves meanwhile, let it go."""
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Wait for the work and return what it gives. Raises ClientDisconnect if the client leaves meanwhile; the work is then let go."""
 
     async def gone() -> None:
-        while not await request.is_disconnected():
-            await asyncio.sleep(0.1)
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
-    waiting, watching = asyncio.ensure_future(reply.finish()), asyncio.ensure_future(gone())
+    waiting, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is looked at, whoever has left
     try:
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise ClientDisconnect
-        await waiting
+        return waiting.result()
     finally:
-        reply.generation.cancelled = True
         for task in (waiting, watching):
             task.cancel()
 
