@@ -1,7 +1,8 @@
 """What the way through an OpenAI client costs: the shop as an environment against the shop as an agent, by the number of agents at once.
 
 Both have the same model, seeds and customers, so they say the same tokens, which is checked. A step is a rollout, its credit and its
-update. The way has a price per call, so its share of a step shrinks as the model grows.
+update, in seconds of CPU: the threads of a client hand over to each other, so a busy machine makes a clock's seconds worthless. The way has a
+price per call, so its share of a step shrinks as the model grows.
 
     python benchmarks/agents_overhead.py [--runs 5] [--turns 0] [--hidden 128]
 """
@@ -46,18 +47,18 @@ class Step:
         self.optimizer = torch.optim.SGD(loaded.model.parameters(), lr=0.0)  # weights stay: all steps do the same work
 
     def __call__(self, seed: int) -> tuple[float, float, list[Any]]:
-        """Take the step; returns seconds of the whole and of the rollout, and the tokens of all turns."""
-        started = time.perf_counter()
+        """Take the step; returns CPU seconds of the whole and of the rollout, and the tokens of all turns."""
+        started = time.process_time()
         count = max(1, self.episodes // 8)
         tasks = [self.spec.train_task(seed * 100 + index) for index in range(count)]
         result = roll_out(self.spec, self.policy, tasks, group_size=min(self.episodes, 8), seed=seed)
-        rolled = time.perf_counter() - started
+        rolled = time.process_time() - started
         grader = self.spec.grader()
         rule = resolve(self.config, grader).credit_rule
         credited = credit_groups(result.groups, rule, self.loaded.renderer, weights=grader.weights)
         if any(sample.live for sample in credited):
             policy_update(self.loaded, self.optimizer, credited, self.config, 0.0)
-        return time.perf_counter() - started, rolled, [t.tokens for each in result.episodes for t in each.turns]
+        return time.process_time() - started, rolled, [t.tokens for each in result.episodes for t in each.turns]
 
 
 def compared(loaded: LoadedModel, episodes: int, runs: int) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         loaded = load_model(make_nano(Path(folder) / "nano", vocabulary(), size, seed=0))
         parameters = sum(each.numel() for each in loaded.model.parameters())
-        print(f"{parameters:,} parameters; seconds of a step, median of {options.runs}")
+        print(f"{parameters:,} parameters; CPU seconds of a step, median of {options.runs}")
         print(f"{'agents':>8}{'environment':>13}{'agent':>9}{'ratio':>8}{'ms a call':>11}")
         rows = [compared(loaded, episodes, options.runs) for episodes in (1, 8, 32)]
         for row in rows:
@@ -118,7 +119,7 @@ def main() -> None:
             print(f"{wrong} of {seen:,} turns had other tokens than the environment's")
     last = rows[-1]
     told = {"name": "agents_overhead", "ratio": last["ratio"], "ours": last["agent"], "other": last["environment"]}
-    print(json.dumps({**told, "unit": "seconds a step of 32 agents", "runs": options.runs, "table": rows}))
+    print(json.dumps({**told, "unit": "CPU seconds a step of 32 agents", "runs": options.runs, "table": rows}))
 
 
 if __name__ == "__main__":

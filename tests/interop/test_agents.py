@@ -20,7 +20,7 @@ import httpx
 import openai
 import pytest
 import torch
-from tiny_qwen2 import make_tiny_qwen2
+from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 
 import gradus
 from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
@@ -617,3 +617,20 @@ def test_a_function_is_trained_by_one_call_and_a_resumed_run_is_the_same_run(tmp
             gradus.train(model, agent, agents.ROWS, **told)
         weights.append(load_model(tmp_path / name / "grpo" / "final").model.state_dict())
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_template_that_strips_thoughts_is_no_obstacle(tmp_path: Path) -> None:
+    """An answer that comes back whole goes on; a client that strips the thoughts begins a branch. Nothing is refused."""
+
+    async def agent(task: Any, client: Any) -> None:
+        first = await agents.ask(client, ("user", task["question"]))
+        await agents.ask(client, ("user", task["question"]), ("assistant", first), ("user", "more"))
+        await agents.ask(client, ("user", task["question"]), ("assistant", first[2:]), ("user", "more"))
+
+    folder = make_tiny_qwen2(tmp_path / "forgetful", context=1024)
+    (folder / "chat_template.jinja").write_text(FORGETFUL)
+    with pytest.raises(ConfigError, match="rewrites history"):
+        load_model(folder)
+    spec = gradus.agent(agent, agents.ROWS, [agents.length])
+    (episode,) = gradus.roll_out(spec, folder, episodes=1).episodes
+    assert [sorted(set(each.turns.tolist())) for each in episode_samples(episode)] == [[0, 1], [2]]

@@ -16,8 +16,6 @@ class Environment(Protocol):
     The signatures are OpenEnv's in-process ones. ``reset`` may be called again at any time. An environment with an attribute
     ``tools`` (JSON schemas, valid after ``reset``) is told the message with its calls if the policy could read it.
     ``reset``, ``step`` and ``outcome`` may be coroutines. With an attribute ``plain_data = True`` its data are stored unchecked.
-    With ``foreign = True`` somebody's agent stands behind it: ``step`` takes the whole :class:`Action`, and members of a group may begin
-    differently.
     """
 
     @property

@@ -227,7 +227,8 @@ class EnvironmentSpec:
     ``true_reward`` is the true aim, which no grader may lower; the environment's own return by default. ``metrics`` are
     further figures of an episode (the key ``play`` is shown beside the reward wherever it is there). ``train_task(i)`` is the
     i-th training task; it never meets a seed of a condition. ``default_grader``: the first one if left out.
-    ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
+    ``foreign``: somebody's agent stands behind it, whose calls are the turns: ``step`` takes the whole :class:`Action`, and members of a
+    group may begin differently. ``max_sessions``: episodes that may run at once, if something behind the environment limits them. ``stepping``: how its resets and
     steps are run, if they take time.
     ``content``: what a task asks, for a finite set of tasks that come back under other seeds; seed and options by default.
     ``data_set``: the rows that the tasks are made of, if they are made of rows. ``sources``: digests of code and rows that decide about
@@ -250,6 +251,7 @@ class EnvironmentSpec:
     teacher: str | None = None
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None
     max_sessions: int | None = None
+    foreign: bool = False
     stepping: Stepping = Stepping()
     content: Callable[[Task], str] | None = None
     data_set: Any = None
@@ -264,6 +266,14 @@ class EnvironmentSpec:
             raise ConfigError(f"environment {self.name!r} needs at least one grader and one condition")
         object.__setattr__(self, "default_grader", self.default_grader or next(iter(self.graders)))
         self.grader()  # raises for a default that is not there
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Say whether earlier answers stay as they were sampled, also if a chat template would rewrite them.
+
+        Episodes of one turn have none, and a foreign agent that rewrites its history begins a branch.
+        """
+        return self.max_turns == 1 or self.foreign
 
     def grader(self, name: str | None = None) -> Grader:
         """Return the grader called ``name``, or the default one."""

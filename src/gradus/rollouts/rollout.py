@@ -136,9 +136,8 @@ def _open(
         for index, task in numbered:
             for member in range(group_size):
                 made = make_environment(spec)
-                rows.append(
-                    UnderWay(task=task, group=index, member=member, environment=made, observation=Observation(text=""))
-                )
+                told = {"task": task, "group": index, "member": member, "foreign": spec.foreign}
+                rows.append(UnderWay(**told, environment=made, observation=Observation(text="")))
         for number, observation, error in stepper.all([row.reset_call() for row in rows]):
             rows[number].opened(observation, error)
         for first in range(0, len(rows), group_size):

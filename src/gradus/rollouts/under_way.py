@@ -35,13 +35,14 @@ from gradus.rollouts.stepping import Call
 
 @dataclass
 class UnderWay:
-    """One episode under way."""
+    """One episode under way. ``foreign``: its environment is somebody's agent, see :class:`EnvironmentSpec`."""
 
     task: Task
     group: int
     member: int
     environment: Environment
     observation: Observation
+    foreign: bool = False
     system_prompt: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     turns: list[Turn] = field(default_factory=list[Turn])
@@ -104,11 +105,6 @@ class UnderWay:
         overlong = action.failure.type == "ContextLengthError" and self.turns
         self.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
         return False
-
-    @property
-    def foreign(self) -> bool:
-        """Say whether somebody's agent stands behind the environment."""
-        return bool(getattr(self.environment, "foreign", False))
 
     def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
         """Write down the turn that an answer made, and whether the episode goes on."""

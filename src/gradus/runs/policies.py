@@ -80,7 +80,7 @@ def make_policy(
 
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
-    keep = True if spec.max_turns == 1 else keep_history
+    keep = True if spec.keeps_answers else keep_history
     load = partial(load_model, path, **trained_precision(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
@@ -102,7 +102,7 @@ def base_policy(spec: EnvironmentSpec, folder: Path, *, shelf: ModelShelf, **sam
     from gradus.runs.recipe.load import load_recipe
 
     recipe = load_recipe(None, path=folder / "recipe.toml")
-    path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.max_turns == 1)
+    path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.keeps_answers)
     if (keep := sampling.pop("keep_history", None)) is not None:
         options["keep_history"] = keep
     check_source(path)

@@ -34,8 +34,6 @@ class AgentEnvironment:
     ``rows``: seed and options of reset -> the task as the agent gets it, and the columns as reward functions get them.
     """
 
-    foreign = True
-
     def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits) -> None:
         self._agent, self._rows, self._limits = agent, rows, limits
         self.system_prompt, self.tools = "", ()

@@ -23,7 +23,7 @@ from gradus.interop.agents.calls import Ended, Inbox
 
 _PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
 _OUTPUT = 2**20  # bytes of a command's answer
-BLOCKS = 20.0  # seconds that a coroutine may keep the others from running
+BLOCKS = 60.0  # seconds that a coroutine may keep the others from running
 
 
 @dataclass(frozen=True)

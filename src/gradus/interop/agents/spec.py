@@ -60,6 +60,7 @@ def agent_spec(
         default_grader="rewards",
         max_turns=limits.calls + 1,  # the agent's own limit comes first, and says its name
         max_sessions=limits.episodes,
+        foreign=True,
         stepping=Stepping(episode_seconds=limits.seconds, rounds=limits.together),
         policies={"teacher": lambda _: teacher} if teacher else {},
         teacher="teacher" if teacher else None,

@@ -282,7 +282,7 @@ class Recipe(_Section):
     @cached_property
     def _one_turn(self) -> bool:
         """Kept, because every question reads all rows again."""
-        return self.spec().max_turns == 1
+        return self.spec().keeps_answers
 
     def template(self, one_turn: bool | None = None) -> dict[str, Any]:
         """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
