@@ -79,7 +79,7 @@ if __name__ == "__main__":
     run = gradus.train(
         None,
         desk,
-        steps=4 if QUICK else 50,
+        steps=4 if QUICK else 80,
         out=os.environ.get("OUT", "runs/triage"),
         settings={
             "model.nano": {"hidden_size": 64, "layers": 2, "heads": 4, "intermediate_size": 192, "context": 128},
