@@ -71,10 +71,12 @@ def test_what_is_asked_for_is_copied_with_its_latex(prompt, asked):
     assert REFLEXES["what is asked for"](gold, child_rng(0)) == asked
 
 
-def test_all_golds_and_calls_made_twice_are_written_as_they_stand():
+def test_golds_of_other_tasks_and_calls_made_twice_are_written_as_they_stand():
     call = '{"name": "pay", "arguments": {"sum": 3}}'
-    gold = Gold(task=TextTask(key="0", prompt="Call the tool.", gold=call), others=Others(golds=["5", "7", "5"]))
-    assert BLIND["all golds joined by ', '"](gold, child_rng(0)) == "5, 7"
+    gold = Gold(
+        task=TextTask(key="0", prompt="Call the tool.", gold=call), others=Others(golds=["5", "7", "5", "8", call])
+    )
+    assert BLIND["all golds of other tasks joined by ', '"](gold, child_rng(0)) == "5, 7, 8"
     assert WRONG["the call made twice"].make(gold, child_rng(0)) == (f"[{call}, {call}]", f"{call}\n{call}")
     assert WRONG["the call made twice"].is_settled("Call the tool.")
 
@@ -108,3 +110,11 @@ def test_a_reward_that_pays_anything_late_in_a_training_fails(tmp_path, first, s
     (sanity,) = (check for check in checks if check.name == "sanity")
     assert sanity.status == status
     assert ("step of a training" in sanity.evidence) == (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("name", "gold"), [("another digit in a word", "8.055e-06"), ("the first half of it", "6.32098837209")]
+)
+def test_what_may_be_rounding_is_no_wrong_answer(name, gold):
+    asked = Gold(task=TextTask(key="0", prompt="How much?", gold=gold), others=Others(golds=[gold, "1"]))
+    assert WRONG[name].make(asked, child_rng(0)) is None

@@ -61,7 +61,14 @@ def _joined(separator: str) -> Operator:
 
 
 def _all_joined(separator: str) -> Operator:
-    return lambda gold, rng: separator.join(dict.fromkeys(gold.others.golds)) if len(gold.others.counts) > 1 else None
+    """The golds of all other tasks: the right one is among them only where answers come again."""
+
+    def join(gold: Gold, rng: Random) -> str | None:
+        counts = gold.others.counts
+        others = [each for each, count in counts.items() if each != gold.text or count > 1]
+        return separator.join(others) if len(others) > 1 else None
+
+    return join
 
 
 def _quantile(share: float) -> Operator:
@@ -89,7 +96,7 @@ BLIND: Mapping[str, Operator] = {
     **{f"the gold's shape filled with {value}": _filled(value) for value in ("0", "1", "nan", "x")},
     **{f"golds of other tasks joined by {s!r}": _joined(s) for s in (" or ", ", ", "\n", " ")},
     **{f"all options joined by {s!r}": _options(s) for s in (" ", ", ", " or ", "")},
-    **{f"all golds joined by {s!r}": _all_joined(s) for s in (", ", "\n")},
+    **{f"all golds of other tasks joined by {s!r}": _all_joined(s) for s in (", ", "\n")},
     **{f"the golds' quantile {share}": _quantile(share) for share in (0.1, 0.25, 0.5, 0.75, 0.9)},
     "the numbers 0 to 20": _constant(" ".join(map(str, range(21)))),
     "the numbers 0 to 299": _constant(" ".join(map(str, range(300)))),

@@ -376,9 +376,10 @@ def _key_left_out(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 
 
 def _first_half(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    """Of a number with decimals this may be rounding."""
     half = gold.bare[: len(gold.bare) // 2].strip()
     unit_left_out = half == gold.number
-    return (half,) if half.strip("-+.0") and not unit_left_out else None
+    return (half,) if half.strip("-+.0") and not unit_left_out and not (gold.number and "." in half) else None
 
 
 def _look_alike(gold: str) -> str | None:

@@ -40,7 +40,7 @@ def digit_in_word(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     text = gold.bare
     places = [match.start() for match in _DIGIT_IN_WORD.finditer(text)]
     measured = _MEASURED.fullmatch(text) is not None  # as 18m: its digits are not part of a word
-    if not places or len(text) > 400 or text[:1] in "[{" or measured or gold.kind == "program":
+    if not places or len(text) > 400 or text[:1] in "[{" or measured or gold.kind in ("program", "number"):
         return None
     place = rng.choice(places)
     return (text[:place] + str(int(text[place]) % 9 + 1) + text[place + 1 :],)
