@@ -218,10 +218,8 @@ def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path:
             assert other.advantages is not None
             expected = 0.5 * (theirs.double() - one.logprobs).clamp(-10, 10)
             torch.testing.assert_close(other.advantages - one.advantages, expected)
-        if isinstance(teacher, ModelTeacher):  # the student's own weights
-            assert all(
-                torch.allclose(a.advantages, b.advantages, atol=1e-4) for a, b in zip(samples, gained, strict=True)
-            )
+            if isinstance(teacher, ModelTeacher):  # the student's own weights
+                torch.testing.assert_close(other.advantages, one.advantages, atol=1e-4, rtol=0)
     config = GrpoConfig(
         credit="span", sampling=SAMPLING, distill_coef=0.1, max_steps=1, groups=2, group_size=2, max_turns=2, lr=1e-3,
         threads=1, device="cpu", validation_every=0,
