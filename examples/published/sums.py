@@ -48,6 +48,6 @@ PROMPTS = {  # prompts.py tries them on training tasks
 }
 spec = with_prompted(
     gradus.one_turn(_train, ["final_answer"], judge=right, name="sums", system_prompt=SYSTEM, test=_test),
-    PROMPTS["calculator"],
+    PROMPTS["examples that say the sum"],
     cluster=lambda episode: episode.outcome["columns"]["fact"],
 )
