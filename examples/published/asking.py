@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smollm2 import model_file
 
-from gradus.core import Action, EnvironmentSpec, Episode, EpisodeStart, Message, Policy, Request, Session
+from gradus.core import (
+    Action,
+    Environment,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Message,
+    Observation,
+    Policy,
+    Request,
+    Session,
+)
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
@@ -66,8 +77,32 @@ class PromptedSession:
         self.inner.close()
 
     def _asked(self, request: Request) -> Request:
-        messages = self.prompt.messages(request.observation.text)
+        messages = self.prompt.messages(request.observation.data["question"])
         return replace(request, observation=replace(request.observation, text=messages[-1].content, messages=messages))
+
+
+class Asked:
+    """An environment of one turn whose questions are asked in the way of a prompt: a student that begins as the base's best."""
+
+    def __init__(self, inner: Environment, prompt: Prompt) -> None:
+        self._inner, self._prompt, self.system_prompt = inner, prompt, prompt.system
+        self.step, self.outcome, self.close = inner.step, inner.outcome, inner.close
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Where the other environment stands."""
+        return self._inner.state
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begins the episode; its question comes as the prompt's messages."""
+        shown = self._inner.reset(seed=seed, episode_id=episode_id, **options)
+        messages = self._prompt.messages(shown.data["question"])
+        return replace(shown, text=messages[-1].content, messages=messages)
+
+
+def asked_by(spec: EnvironmentSpec, prompt: Prompt) -> EnvironmentSpec:
+    """The environment with every question asked in the way of the prompt."""
+    return replace(spec, make=lambda: Asked(spec.make(), prompt))
 
 
 def with_prompted(spec: EnvironmentSpec, prompt: Prompt, cluster: Callable[[Episode], str]) -> EnvironmentSpec:

@@ -45,6 +45,9 @@ PROMPTS = {  # prompts.py tries them on training tasks
     "calculator": Prompt(system=SYSTEM),
     "bare": Prompt(),
     "number alone": Prompt(question="{question}\nReply with the number alone."),
+    "examples that say the sum": Prompt(
+        shots=[(row["question"], f"{row['question'].rpartition(': ')[2]} {row['answer']}") for row in _train[:4]]
+    ),
     "four examples": Prompt(system=SYSTEM, shots=[(row["question"], row["answer"]) for row in _train[:4]]),
 }
 spec = with_prompted(

@@ -11,7 +11,7 @@ from importlib.resources import files
 from random import Random
 from typing import Any
 
-from asking import Prompt, with_prompted
+from asking import Prompt, asked_by, with_prompted
 
 import gradus
 
@@ -114,8 +114,9 @@ PROMPTS = {  # prompts.py tries them on training tasks
         question="{question}\n\nWhich of these words fits this message best: " + ", ".join(LABELS) + "?"
     ),
 }
+BEST = PROMPTS["examples as turns"]
 spec = with_prompted(
-    gradus.one_turn(_train, ["final_answer"], judge=named, name="messages", system_prompt=SYSTEM + _shown, test=_test),
-    PROMPTS["examples as turns"],
+    asked_by(gradus.one_turn(_train, ["final_answer"], judge=named, name="messages", test=_test), BEST),
+    BEST,
     cluster=lambda episode: episode.outcome["columns"]["template"],
 )
