@@ -6,7 +6,7 @@ import re
 from random import Random
 from typing import Any
 
-from asking import Prompt, with_prompted
+from asking import Prompt, asked_by, with_prompted
 from reasoning_gym import create_dataset  # pyright: ignore[reportMissingImports]
 
 import gradus
@@ -50,8 +50,9 @@ PROMPTS = {  # prompts.py tries them on training tasks
     ),
     "four examples": Prompt(system=SYSTEM, shots=[(row["question"], row["answer"]) for row in _train[:4]]),
 }
+BEST = PROMPTS["examples that say the sum"]
 spec = with_prompted(
-    gradus.one_turn(_train, ["final_answer"], judge=right, name="chain_sum", system_prompt=SYSTEM, test=_test),
-    PROMPTS["calculator"],
+    asked_by(gradus.one_turn(_train, ["final_answer"], judge=right, name="chain_sum", test=_test), BEST),
+    BEST,
     cluster=lambda episode: episode.outcome["columns"]["fact"],
 )
