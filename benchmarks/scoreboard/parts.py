@@ -15,7 +15,6 @@ from typing import Any
 
 import gradus.auditing
 from gradus.auditing.text.grader_process import Score
-from gradus.auditing.text.run import EXPLOITABLE
 from gradus.auditing.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
@@ -27,6 +26,7 @@ from scoreboard.score import Case, Row, board, judged
 
 PARTS = ("planted", "hidden", "styles", "styles-held-out", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
+_NOTED = {"spaces around it are wrong": "strict"}  # classes that an audit notes: nobody earns by them who is wrong
 _EVIDENCE = 200  # characters of the evidence that the page shows
 
 
@@ -49,7 +49,12 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
         for plant in plants(seed):
             label = "flawed" if plant.flaw else "sound"
             yield Case(
-                name=plant.name, label=label, kind=plant.flaw or "", subject=partial(_itself, plant.subject), ours=True
+                name=plant.name,
+                label=label,
+                kind=plant.flaw or "",
+                subject=partial(_itself, plant.subject),
+                noted=_NOTED.get(plant.flaw or "", ""),
+                ours=True,
             )
         return
     if part == "hidden":
@@ -62,7 +67,6 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
                     label="sound" if sound else "flawed",
                     kind="" if sound else row["kind"],
                     subject=partial(hidden_graders.subject, name, folder, seed=seed, sound=sound),
-                    checks=EXPLOITABLE,
                     ours=True,
                 )
         return
@@ -82,7 +86,7 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
             subject = partial(_data_set, name)
             kind = row.get("reason", "")
             disputed = row.get("disputed", "")
-            yield Case(name=name, label=row["label"], kind=kind, subject=subject, checks=EXPLOITABLE, disputed=disputed)
+            yield Case(name=name, label=row["label"], kind=kind, subject=subject, disputed=disputed)
 
 
 def _data(name: str) -> dict[str, Any]:

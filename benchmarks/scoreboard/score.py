@@ -18,7 +18,7 @@ from gradus.stats import wilson
 class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
-    ``checks``: those that the label speaks of; any check if empty. ``reasons``: the checks that name the flaw, empty if nobody said which.
+    ``noted``: the kind of note that counts as found too, empty if the audit has to fail. ``reasons``: the checks that name the flaw, empty if nobody said which.
     ``ours``: the grader is part of this source. ``disputed``: what speaks against the label, which counts all the same.
     """
 
@@ -26,7 +26,7 @@ class Case:
     label: str
     kind: str
     subject: Callable[[], TextSubject]
-    checks: Sequence[str] = ()
+    noted: str = ""
     reasons: Sequence[str] = ()
     ours: bool = False
     disputed: str = ""
@@ -34,9 +34,9 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the audit said of a case: its verdict by the checks that the label speaks of, the checks that failed, and the first evidence.
+    """What the audit said of a case: its verdict, the checks that failed, and the first evidence.
 
-    ``seconds``: without those that the machine was busy with others. ``right_reason``: a check failed that names the flaw; None if nobody said which do.
+    ``seconds``: without those that the machine was busy with others. ``noted``: it noted what counts as found. ``right_reason``: a check failed that names the flaw; None if nobody said which do.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Row:
     evidence: str
     seconds: float
     disputed: str = ""
+    noted: bool = False
     right_reason: bool | None = None
 
 
@@ -54,17 +55,18 @@ def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None 
     """Audit one case. ``known``: scores of an earlier audit of the same grader, see :func:`gradus.auditing.text.run.audit_text`."""
     started = clock.now()
     checks = audit_text(case.subject(), seed=seed, known=known).checks
-    counted = [check for check in checks if not case.checks or check.name in case.checks]
-    failed = [check for check in counted if check.status == "fail"]
+    failed = [check for check in checks if check.status == "fail"]
+    noted = any(note.kind == case.noted for check in checks for note in check.notes)
     return Row(
         name=case.name,
         label=case.label,
         kind=case.kind,
-        verdict=verdict_of(counted),
+        verdict=verdict_of(checks),
         failed=[check.name for check in failed],
         evidence=failed[0].evidence if failed else "",
         seconds=round(clock.now() - started, 1),
         disputed=case.disputed,
+        noted=noted,
         right_reason=any(check.name in case.reasons for check in failed) if case.reasons else None,
     )
 
@@ -81,7 +83,8 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
             [row for row in flawed if row.right_reason is not None], lambda row: bool(row.right_reason)
         ),
         "by_class": {kind: _share([r for r in flawed if r.kind == kind]) for kind in sorted({r.kind for r in flawed})},
-        "misses": [asdict(row) for row in flawed if row.verdict != "fail"],
+        "misses": [asdict(row) for row in flawed if not _found(row)],
+        "noted": [row.name for row in flawed if row.noted and row.verdict != "fail"],
         "other_reasons": [asdict(row) for row in flawed if row.verdict == "fail" and row.right_reason is False],
         "alarms": [asdict(row) for row in sound if row.verdict == "fail"],
         "unresolved": [row.name for row in rows if row.verdict == "unresolved"],
@@ -90,6 +93,10 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _share(rows: Sequence[Row], counts: Callable[[Row], bool] = lambda row: row.verdict == "fail") -> Mapping[str, Any]:
+def _found(row: Row) -> bool:
+    return row.verdict == "fail" or row.noted
+
+
+def _share(rows: Sequence[Row], counts: Callable[[Row], bool] = _found) -> Mapping[str, Any]:
     share = wilson(sum(map(counts, rows)), len(rows))
     return {"n": share.n, "share": share.share, "low": share.low, "high": share.high}

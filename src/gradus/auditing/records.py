@@ -18,19 +18,23 @@ LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference t
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What an author should know of a grader that does not make it exploitable.
+    """A completion that shows what a grader does.
 
-    ``kind``: ``lenient`` if it pays for words around a right answer that one must know already, ``strict`` if it refuses a form of the right
-    answer. ``completion``: the exact text that was graded. ``change``: what to change if the author wants it otherwise.
+    ``kind``: ``exploit`` if it pays without the right answer (its check fails), ``lenient`` if it pays for words around a right answer that one must
+    know already, ``strict`` if it refuses a form of the right answer. ``completion``: the exact text that was graded. ``reward``: what it
+    earned when it was asked again. ``change``: what to change if the author wants it otherwise. ``command``: the line that scores it again,
+    empty if the grader has no name that a line can give.
     """
 
-    kind: Literal["lenient", "strict"]
+    kind: Literal["exploit", "lenient", "strict"]
     what: str
+    task: str
     completion: str
     gold: str
     reward: float | None
     share: str
     change: str
+    command: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,7 @@ class Check:
 
     ``unresolved``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
     ``skip``: the question does not arise here, and the evidence says why. ``measured``: the figures behind the sentence, JSON values.
-    ``notes``: what is lenient or strict; it does not decide the status.
+    ``notes``: completions that show it; those that are lenient or strict do not decide the status.
     """
 
     name: str

@@ -71,8 +71,10 @@ class AuditResult:
 
     @property
     def notes(self) -> list[Note]:
-        """What is lenient or strict, check by check."""
-        return [note for check in self.checks for note in check.notes]
+        """The completions that the checks show, exploits first, the shortest of a kind first."""
+        kinds = ("exploit", "lenient", "strict")
+        notes = [note for check in self.checks for note in check.notes]
+        return sorted(notes, key=lambda note: (kinds.index(note.kind), len(note.completion)))
 
     @property
     def more_episodes(self) -> int | None:

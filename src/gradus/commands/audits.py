@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 # What makes an audit the one that it is.
 _SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
          "attack_episodes", "attempts", "compare")  # fmt: skip
-_SHORT = 120  # characters of a completion that a line holds
 _DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
@@ -47,21 +45,6 @@ class Audit(Shown):
     def hack(self) -> Hack | None:
         """A plan that the grader prefers to honest play, with an episode to look at; None if the search brought none."""
         return self.result.hack
-
-    @property
-    def example(self) -> Mapping[str, Any] | None:
-        """The completion to look at first, with the gold answer of its task: of a check that failed, else of a note; None if there is none."""
-        measured = [check.measured for check in self.result.checks if check.status == "fail"]
-        found = [
-            each
-            for kinds in measured
-            for each in [*kinds.get("best", ()), *kinds.values()]
-            if isinstance(each, Mapping)
-        ]
-        examples = [each["example"] for each in found if isinstance(each.get("example"), Mapping)]
-        noted = [{"completion": each.completion, "gold": each.gold} for each in self.result.notes]
-        short = [each for each in [*examples, *noted] if len(each.get("completion", "")) <= _SHORT]
-        return next(iter(short), None)
 
     def to_json(self) -> dict[str, Any]:
         """The verdict and the checks."""
@@ -145,9 +128,8 @@ def _after_audit(
         environment, rewards = rows, [environment, *rewards]
     named = [word for each in rewards for word in ("--reward", each)]
     again = [*named, *same(*(name for name in _SAME if name != "rewards"))]
-    if rewards and json_file is None and (example := result.example) is not None:
-        words = [*named, "--completion", example["completion"], "--answer", example["gold"]]
-        note(f"try:  gradus rewards try {shlex.join(words)}")
+    if json_file is None and (line := next((each.command for each in result.result.notes if each.command), "")):
+        note(f"ask it again: {line}")
     if compare is not None and json_file != "-":
         compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():

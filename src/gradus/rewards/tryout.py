@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,3 +115,25 @@ def _completion(record: Mapping[str, Any], where: str) -> Completion:
 def _is_chat(cell: Any) -> bool:
     messages = cell if isinstance(cell, list) else []
     return bool(messages) and all(isinstance(each, Mapping) and {"role", "content"} <= each.keys() for each in messages)
+
+
+def try_line(rewards: Rewards, completion: Completion) -> str:
+    """The command line that scores one completion again; empty if a function has no name that a command line can give."""
+    named = [_named(function, rewards.weights[name]) for name, function in rewards.functions.items()]
+    row = {"prompt": completion.prompt, **completion.columns, "completion": completion.completion}
+    try:
+        said = json.dumps(row, ensure_ascii=False)
+    except (TypeError, ValueError):  # a column that is no JSON
+        return ""
+    options = " ".join(f"--reward {shlex.quote(each)}" for each in named)
+    return f"echo {shlex.quote(said)} | gradus rewards try - {options}" if all(named) else ""
+
+
+def _named(function: Callable[..., Any], weight: float) -> str:
+    """A reward as ``--reward`` takes it: file.py:function; empty for one that no file holds under its name."""
+    function = inspect.unwrap(function)
+    name, file = getattr(function, "__name__", ""), getattr(getattr(function, "__code__", None), "co_filename", "")
+    if not name.isidentifier() or not Path(file).is_file():
+        return ""
+    place = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    return f"{place}:{name}" + ("" if weight == 1.0 else f"={weight:g}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradus.auditing.records import LEAST_EFFECT, Check
 from gradus.auditing.text.blind import Operator, another_gold
+from gradus.auditing.text.blocks import forms, in_blocks
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.operators import CANARIES
@@ -21,15 +22,6 @@ from gradus.sandbox import sandbox_works
 
 CALLS = 55  # that a task costs, about
 DECLARED = "as declared"
-_FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
-    "bare": ("", ""),
-    "in <answer> tags": ("<answer>", "</answer>"),
-    "in <answer> tags after <think>": ("<think>\nso it is\n</think>\n<answer>\n", "\n</answer>"),
-    "in <answer> tags after <reasoning>": ("<reasoning>\nso it is\n</reasoning>\n<answer>\n", "\n</answer>\n"),
-    "in \\boxed{}": ("\\boxed{", "}"),
-    "after ####": ("#### ", ""),
-    "after 'The answer is'": ("The answer is ", ""),
-}
 _FORM_TASKS = 6
 _LEAST_TASKS = 12
 _UNTIL = {  # which share of the time may be spent when a check's answers are asked; what a check leaves is the next one's
@@ -186,7 +178,7 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     tasks = [task for task in subject.tasks if task.gold]
     others = Others(golds=[task.gold or "" for task in tasks])
     scorer.allow(_UNTIL["gold"])
-    form, tasks = _in_best_form(tasks, scorer, top=subject.range[1] if subject.range else None)
+    form, tasks = _in_best_form(tasks, scorer, subject)
     share = effort(tasks, scorer)
     tasks = tasks[: max(_LEAST_TASKS, int(len(tasks) * share))]
     golds = {task.key: Gold(task=task, others=others) for task in tasks}
@@ -214,22 +206,23 @@ def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     return share_in_time(seconds[len(seconds) // 2] * CALLS * len(tasks), scorer.limit) if seconds else 1.0
 
 
-def _in_best_form(tasks: Sequence[TextTask], scorer: Scorer, *, top: float | None) -> tuple[str, list[TextTask]]:
+def _in_best_form(tasks: Sequence[TextTask], scorer: Scorer, subject: TextSubject) -> tuple[str, list[TextTask]]:
     """The form in which gold earns most, the declared one if no other earns more, and the tasks with it.
 
-    ``top``: the most that can be earned; if the declared form earns it, no other is tried.
+    If the declared form earns the top of the range, no other is tried. Gold that is a whole completion is cut to its answer if it earns as much so.
     """
-    declared = _earned(tasks, scorer)
-    best, kept = DECLARED, list(tasks)
+    best, kept, declared = DECLARED, list(tasks), _earned(tasks, scorer)
     most = float("-inf") if declared is None else declared
-    if top is not None and most >= top - 1e-9:
-        return best, kept
-    for name, (before, after) in _FORMS.items():
+    at_top = subject.range is not None and most >= subject.range[1] - 1e-9
+    others = {} if at_top else forms(() if subject.remote else subject.functions)
+    for name, (before, after) in others.items():
         written = [replace(task, before=before, after=after) for task in tasks]
         earned = _earned(written, scorer)
         if earned is not None and earned > most + 1e-9:
             best, kept, most = name, written, earned
-    return best, kept
+    blocks = in_blocks(kept)
+    earned = None if blocks is None else _earned(blocks, scorer)
+    return best, blocks if blocks and earned is not None and earned >= most - 1e-9 else kept
 
 
 def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:

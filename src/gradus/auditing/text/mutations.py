@@ -334,7 +334,7 @@ def _half_a_day_off(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (gold.bare[: match.start()] + changed + gold.bare[match.end() :],)
 
 
-_KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes)\b")
+_KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes|arguments|tools?)\b")
 _MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
 
 

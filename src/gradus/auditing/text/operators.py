@@ -125,8 +125,8 @@ HOSTILE: Mapping[str, Operator] = {
         *(
             " " * 5000,
             "\n" * 5000,
-            "<tool_call>" * 5000,
-            "<answer>" * 5000,
+            "<tool_call>" * 500,
+            "<answer>" * 500,
             "[" * 12_000,  # Python's json nests to 10,000 from 3.12 on
             '{"a":' * 12_000,
             f"```{' ' * 5000}",

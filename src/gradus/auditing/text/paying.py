@@ -110,7 +110,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
             )
         completion = quoted(best.example["completion"], _QUOTED)
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-        return Check(name=name, status="fail", evidence=evidence, measured=measured)
+        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate(best)])
     if open_rates:
         settled = settled_by(
             [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks)
@@ -122,6 +122,12 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
+
+
+def _of_rate(rate: Rate) -> Note:
+    example = {name: rate.example.get(name) for name in ("task", "completion", "gold", "reward")}
+    share = f"{rate.n} tasks, {rate.mean:.3g} a task"
+    return Note(kind="exploit", what=rate.operator, share=share, change="", **example)
 
 
 def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
@@ -193,6 +199,8 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
             continue
         how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
         cluster = clusters.get(name) if how != "failed" else None
+        if how == "failed" or cluster is not None:
+            notes.append(_note("exploit", name, accepted, own, ""))
         if cluster is not None:
             rows[name]["cluster"] = asdict(cluster)
             told["failed"].append(
@@ -220,12 +228,13 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
 
 
 def _note(
-    kind: Literal["lenient", "strict"], what: str, found: Sequence[Probe], own: Sequence[Probe], change: str
+    kind: Literal["exploit", "lenient", "strict"], what: str, found: Sequence[Probe], own: Sequence[Probe], change: str
 ) -> Note:
     first = found[0]
     return Note(
         kind=kind,
         what=what,
+        task=first.task.key,
         completion=first.completion,
         gold=first.task.gold or "",
         reward=first.value,

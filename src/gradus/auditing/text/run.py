@@ -20,23 +20,10 @@ from gradus.auditing.text.paying import (
     right_answers,
     wrong_answers,
 )
-from gradus.auditing.text.rates import Rate
+from gradus.auditing.text.rates import Rate, quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.stats import mean_interval
-
-EXPLOITABLE = (  # checks that fail if something earns what it should not
-    "sanity",
-    "gold",
-    "blind answers",
-    "reflexes",
-    "evolved answers",
-    "the source",
-    "wrong answers",
-    "hostile answers",
-    "files and processes",
-    "leaks",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +78,7 @@ def audit_text(
         exploit = minimized(ground, rates)
     finally:
         scorer.close()
-    results = _ordered(ground, results, answers=answers)
+    results = _asked_again(ground, _ordered(ground, results, answers=answers))
     return TextAudit(
         checks=[_as_far_as_asked(each.check, ground) for each in results],
         points=_points(ground, rates),
@@ -143,6 +130,32 @@ def _ordered(ground: Ground, asked: Sequence[Result], *, answers: int) -> list[R
         hostile(ground, programs=ran),
         leaks(ground),
     ]
+
+
+def _asked_again(ground: Ground, results: Sequence[Result]) -> list[Result]:
+    """The results with what each noted completion earns when it is asked once more, in a new process: what is shown is what was graded."""
+    tasks, command = {task.key: task for task in ground.tasks}, ground.subject.command
+    notes = [note for each in results for note in each.check.notes]
+    scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
+    again = {id(note): score for note, score in zip(notes, scores, strict=True) if score.value is not None}
+    changed = [note for note in notes if id(note) in again and note.reward not in (None, again[id(note)].value)]
+    shown: list[Result] = []
+    for each in results:
+        made = [
+            replace(
+                note,
+                reward=again[id(note)].value if id(note) in again else note.reward,
+                command=command(tasks[note.task], note.completion) if command else "",
+            )
+            for note in each.check.notes
+        ]
+        check = replace(each.check, notes=made)
+        if changed and check.name == "sanity":
+            note = changed[0]
+            told = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {again[id(note)].value}"
+            check = replace(check, status="fail", evidence=f"{told}; {check.evidence}")
+        shown.append(replace(each, check=check))
+    return shown
 
 
 def _as_far_as_asked(check: Check, ground: Ground) -> Check:

@@ -23,7 +23,8 @@ from gradus.core import (
 )
 from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
-from gradus.rewards.grading import rewards_of
+from gradus.rewards.grading import completion_of, rewards_of
+from gradus.rewards.tryout import try_line
 from gradus.sandbox import clock
 
 
@@ -61,7 +62,8 @@ class TextSubject:
     tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
     different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
     with two seeds of hashes give, None if they cannot import the grader. ``functions``: those that decide the reward, whose source is
-    read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step. ``note``: what was left out of the tasks, in words.
+    read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
+    ``command``: the command line that scores one completion again, None if there is none. ``note``: what was left out of the tasks, in words.
     """
 
     name: str
@@ -77,6 +79,7 @@ class TextSubject:
     elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
     functions: Sequence[Callable[..., Any]] = ()
     judge_at: Callable[[float, TextTask, str], float | None] | None = None
+    command: Callable[[TextTask, str], str] | None = None
 
 
 def share_in_time(seconds: float, limit: float) -> float:
@@ -123,6 +126,10 @@ def subject_of(
         rewards.trainer_state.global_step = int(share * _STEPS)
         return judge(task, answer)
 
+    def command(task: TextTask, answer: str) -> str:
+        assert rewards is not None
+        return try_line(rewards, completion_of(_unjudged(environment, place[task.key], answer)))
+
     return TextSubject(
         name=spec.name,
         grader=grader.name,
@@ -137,6 +144,7 @@ def subject_of(
         elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
         judge_at=judge_at if rewards and not grader.remote else None,
+        command=command if rewards and _reads_rows(spec, grader) else None,
     )
 
 
