@@ -11,7 +11,7 @@ from gradus.auditing.records import GRADING, Check, Hack, Note, PanelEpisodes, P
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
-_ADVISORY = ("signal",)  # a forecast of a run: it may fail, but not knowing it leaves the grader as it is
+_ADVISORY = ("signal",)  # a forecast of a run, which says nothing against the grader
 
 # What to change if a check fails; attackers share the search's.
 _REMEDIES = {
@@ -89,7 +89,8 @@ class AuditResult:
     @property
     def summary(self) -> str:
         """One line a person can act on."""
-        by = {status: [c.name for c in self.checks if c.status == status] for status in ("fail", "unresolved")}
+        counted = [check for check in self.checks if check.name not in _ADVISORY]
+        by = {status: [each.name for each in counted if each.status == status] for status in ("fail", "unresolved")}
         if by["fail"]:
             return (
                 f"{self.grader} can be exploited ({', '.join(by['fail'])}): do not train on it before this is mended."
@@ -103,6 +104,8 @@ class AuditResult:
             return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
         kinds = [kind for kind in ("lenient", "strict") if any(note.kind == kind for note in self.notes)]
         noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
+        if any(check.status == "fail" for check in self.checks):
+            noted += " A run might learn nothing from it: see signal."
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def to_json(self) -> dict[str, Any]:
@@ -141,11 +144,9 @@ def _told(check: Check) -> dict[str, Any]:
 
 
 def verdict_of(checks: Sequence[Check]) -> str:
-    """fail if any check fails; unresolved if one that could fail is; else pass."""
-    if any(check.status == "fail" for check in checks):
-        return "fail"
-    open_checks = [check for check in checks if check.status == "unresolved" and check.name not in _ADVISORY]
-    return "unresolved" if open_checks else "pass"
+    """fail if any check fails; unresolved if one is; else pass. A forecast of a run does not count."""
+    said = {check.status for check in checks if check.name not in _ADVISORY}
+    return "fail" if "fail" in said else "unresolved" if "unresolved" in said else "pass"
 
 
 def plain(value: Any) -> Any:

@@ -80,6 +80,7 @@ def not_deterministic(
     if (
         len({tuple(_digest(seen) for seen, _ in each) for each in first.values()}) == 1
         and len(first) > 1
+        and any(seen.action_valid for each in first.values() for seen, _ in each[1:])  # else nothing was done in any
         and len(outcomes) == 1  # what is hidden may differ where no blind answer shows it
         and not _seeds_differ(known)
     ):

@@ -176,9 +176,9 @@ def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = F
     The answers that an executing grader would run are asked first, in the sandbox, and decide where the rest is asked.
     """
     tasks = [task for task in subject.tasks if task.gold]
-    others = Others(golds=[task.gold or "" for task in tasks])
     scorer.allow(_UNTIL["gold"])
     form, tasks = _in_best_form(tasks, scorer, subject)
+    others = Others(golds=[task.gold or "" for task in tasks])
     share = effort(tasks, scorer)
     tasks = tasks[: max(_LEAST_TASKS, int(len(tasks) * share))]
     golds = {task.key: Gold(task=task, others=others) for task in tasks}
