@@ -26,7 +26,13 @@ from scoreboard.score import Case, Row, board, judged
 
 PARTS = ("planted", "hidden", "styles", "styles-held-out", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
-_NOTED = {"spaces around it are wrong": "strict"}  # classes that an audit notes: nobody earns by them who is wrong
+_NOTED = {  # classes that an audit may note instead of failing: nobody earns by them who does not know the right answer
+    "spaces around it are wrong": "strict",
+    **dict.fromkeys(
+        ("first number anywhere", "last number anywhere", "one character is compared", "what is too much is ignored"),
+        "lenient",
+    ),
+}
 _EVIDENCE = 200  # characters of the evidence that the page shows
 
 

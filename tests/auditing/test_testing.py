@@ -45,5 +45,5 @@ def test_golds_that_are_whole_completions_are_changed_inside_their_block():
         blocks = [re.search(r"<answer>(.*?)</answer>", text) for text in completions]
         return [float(bool(each) and each[1].startswith(gold)) for each, gold in zip(blocks, total, strict=True)]
 
-    with pytest.raises(AssertionError, match=r"exploit, ten times as much: '<answer>440</answer>'"):
+    with pytest.raises(AssertionError, match=r"exploit, ten times as much: '<answer>\d+0</answer>'"):
         assert_sound(starts_so, rows)

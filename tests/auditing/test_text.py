@@ -1261,7 +1261,9 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
     unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
     given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "accepted": {}}
-    return Rate(operator="x", p=p, example={"answer": "x", "completion": "x"}, **given)
+    return Rate(
+        operator="x", p=p, example={"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}, **given
+    )
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,8 @@ def rows(tmp_path, monkeypatch):
 
 def test_rows_are_audited_by_the_name_of_their_file(rows):
     """Another process was asked for an environment called rows.jsonl, and the answer was a traceback's end."""
-    assert "jsonl:rows.jsonl" in gradus("audit", "rows.jsonl", "-n", 4, "--budget", 20, "--seconds", 1, expect=None)
+    words = ("audit", "rows.jsonl", "-n", 4, "--budget", 20, "--seconds", 1, "--json")
+    assert '"environment": "jsonl:rows.jsonl"' in gradus(*words, expect=None)
 
 
 def test_an_evaluation_names_itself_again_as_it_was(rows):
@@ -296,13 +297,13 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
         (
             "fail",
             1,
-            "next: gradus audit shop --grader strict --reward format --episodes 9 --seed 2 --out audit\n      (writes audit.json",
+            "next: gradus audit shop --reward format --grader strict --episodes 9 --seed 2 --out audit\n      (writes audit.json",
         ),
-        ("unresolved", 2, "next: gradus audit shop --grader strict --reward format --seed 2 --episodes 36"),
+        ("unresolved", 2, "next: gradus audit shop --reward format --grader strict --seed 2 --episodes 36"),
     ],
 )
 def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, verdict, code, says):
-    more = SimpleNamespace(more_episodes=36)
+    more = SimpleNamespace(more_episodes=36, notes=[])
     result = SimpleNamespace(verdict=verdict, hack=None, show=lambda: None, result=more)
     stub(monkeypatch, "audit", lambda *_, **__: result)
     words = ("audit", "shop", "-g", "strict", "--reward", "format", "-n", 9, "--seed", 2)
@@ -311,7 +312,9 @@ def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, ve
 
 def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monkeypatch, tmp_path):
     """The next command was the one that had been typed."""
-    result = SimpleNamespace(verdict="fail", hack=None, show=lambda: None, save=lambda out: [out / "audit.json"])
+    inner = SimpleNamespace(notes=[])
+    said = {"show": lambda: None, "save": lambda out: [out / "audit.json"], "result": inner}
+    result = SimpleNamespace(verdict="fail", hack=None, **said)
     stub(monkeypatch, "audit", lambda *_, **__: result)
     said = gradus("audit", "shop", "--out", tmp_path / "audit", expect=1)
     assert "written: " in said

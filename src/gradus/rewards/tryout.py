@@ -16,6 +16,7 @@ from typing import Any
 from gradus.core import Episode, StorageError
 from gradus.core.files import parse_json_lines, read_json_lines
 from gradus.rewards.answers import read_answer
+from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, completion_text
 from gradus.rewards.grading import completion_of
 
@@ -130,10 +131,12 @@ def try_line(rewards: Rewards, completion: Completion) -> str:
 
 
 def _named(function: Callable[..., Any], weight: float) -> str:
-    """A reward as ``--reward`` takes it: file.py:function; empty for one that no file holds under its name."""
-    function = inspect.unwrap(function)
+    """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that no file holds under its name."""
+    function, times = inspect.unwrap(function), "" if weight == 1.0 else f"={weight:g}"
+    if (built_in := next((name for name, each in BUILT_IN.items() if each is function), None)) is not None:
+        return f"{built_in}{times}"
     name, file = getattr(function, "__name__", ""), getattr(getattr(function, "__code__", None), "co_filename", "")
-    if not name.isidentifier() or not Path(file).is_file():
+    if not name.isidentifier() or function.__qualname__ != name or not Path(file).is_file():
         return ""
     place = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
-    return f"{place}:{name}" + ("" if weight == 1.0 else f"={weight:g}")
+    return f"{place}:{name}{times}"

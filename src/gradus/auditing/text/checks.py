@@ -202,9 +202,11 @@ def gold(ground: Ground) -> Result:
 
 
 def ask_hostile(ground: Ground) -> None:
-    """Ask every hostile answer once; the log holds those on which the grader fails or hangs."""
+    """Ask every hostile answer, in the form of gold and without; the log holds those on which the grader fails or hangs."""
     ground.enter("hostile answers")
-    ground.ask_each("hostile answers", HOSTILE, ground.tasks[:1])
+    for task in ground.tasks[:1]:
+        forms = [task, replace(task, before="", after="")] if task.before or task.after else [task]
+        ground.ask_each("hostile answers", HOSTILE, forms)
 
 
 def hostile(ground: Ground, *, programs: bool = False) -> Result:

@@ -125,9 +125,17 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
 
 
 def _of_rate(rate: Rate) -> Note:
-    example = {name: rate.example.get(name) for name in ("task", "completion", "gold", "reward")}
-    share = f"{rate.n} tasks, {rate.mean:.3g} a task"
-    return Note(kind="exploit", what=rate.operator, share=share, change="", **example)
+    shown = rate.example
+    return Note(
+        kind="exploit",
+        what=rate.operator,
+        task=shown["task"],
+        completion=shown["completion"],
+        gold=shown["gold"],
+        reward=shown["reward"],
+        share=f"{rate.n} tasks, {rate.mean:.3g} a task",
+        change="",
+    )
 
 
 def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
