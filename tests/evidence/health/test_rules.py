@@ -249,8 +249,11 @@ def test_a_loss_near_zero_is_explained_and_harmless():
     assert status([diagnoses]) == "healthy"
 
 
-# These have their tests in test_monitor.py.
-OF_THE_MONITOR = ("worse on held-out tasks", "worse in the evaluation", "one short answer")
+# These have their tests in test_monitor.py and test_evaluation_rules.py.
+OF_THE_MONITOR = (
+    *("worse on held-out tasks", "one short answer"),
+    *("worse in the evaluation", "no gain", "far below its teacher"),
+)
 
 
 def test_every_rule_has_a_test():

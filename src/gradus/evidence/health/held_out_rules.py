@@ -12,6 +12,7 @@ from gradus.stats import Paired, format_interval, format_number, format_signed, 
 _PAIRS = 8  # tasks below which a comparison says nothing
 _SAME = ("decoding", "condition")
 _OVERFIT = 1.05
+_FAR = 0.25
 
 
 def hack_on_validation(history: History) -> Finding | None:
@@ -65,6 +66,33 @@ def worse_in_evaluation(history: History) -> Finding | None:
                 )
                 return Finding(severity="warn", evidence=evidence)
     return None
+
+
+def no_gain(history: History) -> Finding | None:
+    """In the evaluation of a run sampled answers of GRPO's student are not told apart from those of the student before it."""
+    record = next((each for each in history.records if each["pair"].startswith("grpo - ")), None)
+    change = (record or {}).get("reward") or {}
+    low, high = change.get("low"), change.get("high")
+    if record is None or record.get("of") == "teacher" or low is None or high is None or not low <= 0 <= high:
+        return None
+    evidence = f"{record['pair']} on {record['condition']}: reward {format_interval(change, signed=True)}"
+    return Finding(severity="warn", evidence=evidence)
+
+
+def far_below_teacher(history: History) -> Finding | None:
+    """The trained student is surely below its teacher, by more than a quarter of what the teacher earns above the worst policy."""
+    record = next((each for each in history.records if each.get("of") == "teacher"), None)
+    if record is None:
+        return None
+    change, span = record["reward"], record["span"]
+    high = change.get("high")
+    if span <= 0 or -change["mean"] <= _FAR * span or (high is not None and high >= 0):
+        return None
+    evidence = (
+        f"{record['pair']} on {record['condition']}: reward {format_signed(change['mean'])}, "
+        f"{-change['mean'] / span:.0%} of what the teacher earns above the worst policy"
+    )
+    return Finding(severity="warn", evidence=evidence)
 
 
 def overfitting(history: History) -> Finding | None:

@@ -117,6 +117,21 @@ RULES: tuple[Rule, ...] = (
         check=engine_rules.no_gradient,
     ),
     Rule(
+        name="no gain",
+        summary="the evaluation does not tell the trained student from the one before GRPO",
+        remedy="Look at the share of zero-variance groups first: easier or harder tasks, or larger groups. Then a higher learning rate or more steps. "
+        "More tasks (eval.episodes) make the interval narrower.",
+        check=held_out_rules.no_gain,
+        kind="evaluation",
+    ),
+    Rule(
+        name="far below its teacher",
+        summary="the trained student earns much less than the policy that taught it",
+        remedy="Teach longer before GRPO: more of the teacher's episodes (teach.episodes), more steps (sft.max_steps), or a [distill] stage.",
+        check=held_out_rules.far_below_teacher,
+        kind="evaluation",
+    ),
+    Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
         remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",

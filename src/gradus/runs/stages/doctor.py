@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from gradus.core.documents import Diagnoses, Results, read_document
 from gradus.core.files import write_json
 from gradus.core.metrics import METRICS_FILES, metrics_files, read_metrics
 from gradus.core.printing import go_around
-from gradus.evidence.reports.results import differences
+from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
 
@@ -50,9 +52,10 @@ def diagnosis_of(run: Path) -> Diagnoses:
 def evaluation_records(run: Path) -> list[dict[str, Any]]:
     """Returns records for the rules: how the evaluation compares GRPO with the model before it."""
     path = run / "results.json"
-    if not path.is_file():
+    results = read_document(path, Results) if path.is_file() else None
+    if results is None or results.get("quick"):  # at toy size no figure means anything
         return []
-    conditions = read_document(path, Results)["conditions"]
+    conditions = results["conditions"]
     records: list[dict[str, Any]] = []
     for condition in list(conditions)[:1]:
         stored = {(each.first, each.second): each for each in differences(conditions, condition)}
@@ -68,7 +71,22 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
             if pair is not None:
                 figures = {name: asdict(each) for name, each in pair.figures.items() if each is not None}
                 records.append({"kind": "evaluation", "condition": condition, "pair": f"{first} - {second}", **figures})
+        records += _beside_teacher(run, conditions, condition)
     return records
+
+
+def _beside_teacher(run: Path, conditions: Mapping[str, Any], condition: str) -> list[dict[str, Any]]:
+    """GRPO's student minus the teacher of the run's recipe, of the means; ``span``: what the teacher earns above the worst policy."""
+    path = run / "recipe.toml"
+    told = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    teacher = (told.get("teach") or {}).get("policy")
+    policies = conditions[condition]["policies"]
+    means = {name: known.mean for name, each in policies.items() if (known := figure(each.get("reward"))) is not None}
+    if not {"grpo", teacher} <= means.keys() or (told.get("teach") or {}).get("enabled") is False:
+        return []
+    record = {"kind": "evaluation", "condition": condition, "pair": f"grpo - {teacher}", "of": "teacher"}
+    change = {"mean": means["grpo"] - means[str(teacher)]}
+    return [{**record, "reward": change, "span": means[str(teacher)] - min(means.values())}]
 
 
 def diagnoses_table(document: Diagnoses) -> list[Any]:

@@ -1,0 +1,54 @@
+"""The doctor over an evaluation: a run that gained nothing, or ended far below its teacher, is not called healthy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.runs.stages.doctor import diagnosis_of
+from tests.fakes import results_document
+
+
+def run_with(folder: Path, change: tuple[float, float, float], teacher: float, **more: Any) -> list[str]:
+    figures = dict(zip(("mean", "low", "high"), change, strict=True))
+    results = results_document("rhythm", {"grpo - sft": {"reward": figures}}) | more
+    rewards = {"random": 0.0, "sft": 0.5, "grpo": 0.5 + change[0], "wise": teacher}
+    counts = {
+        "components": {},
+        "curves": {},
+        "episodes": 40,
+        "failed": 0,
+        "failures": {},
+        "ungraded": 0,
+        "truncated": 0,
+    }
+    results["conditions"]["main"]["policies"] = {
+        name: {**counts, "invalid_actions": None, "reward": {"mean": value, "low": None, "high": None}}
+        for name, value in rewards.items()
+    }
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "recipe.toml").write_text('[teach]\npolicy = "wise"\n')
+    (folder / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n')
+    return [each["rule"] for each in diagnosis_of(folder)["diagnoses"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "teacher", "named"),
+    [
+        ((0.1, 0.05, 0.15), 0.7, []),
+        ((0.0, -0.02, 0.02), 0.6, ["no gain"]),
+        ((-0.1, -0.15, -0.05), 0.5, ["worse in the evaluation"]),
+        ((0.1, 0.05, 0.15), 0.9, ["far below its teacher"]),
+        ((0.0, -0.02, 0.02), 0.8, ["no gain", "far below its teacher"]),
+    ],
+)
+def test_an_evaluation_is_diagnosed(tmp_path: Path, change: Any, teacher: float, named: list[str]) -> None:
+    """A student at 0.08 under a teacher of 0.80, and a seed that gained 0.00, were "Healthy: nothing to do"."""
+    assert sorted(run_with(tmp_path, change, teacher)) == sorted(named)
+
+
+def test_a_quick_run_is_not_held_to_its_evaluation(tmp_path: Path) -> None:
+    assert run_with(tmp_path, (0.0, -0.02, 0.02), 0.9, quick=True) == []
