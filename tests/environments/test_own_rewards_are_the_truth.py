@@ -11,6 +11,7 @@ import pytest
 import gradus
 from gradus.commands.environments import load_environment
 from gradus.core import ConfigError
+from gradus.core.printing import TYPED_VARIABLE
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.rewards import find_reward, reads_tags
 from gradus.rewards.functions import final_answer
@@ -80,7 +81,8 @@ def test_the_final_answer_passes_its_own_audit(files: Path) -> None:
     assert result.verdict == "pass", result.summary
 
 
-def test_errors_in_python_name_the_arguments_of_the_call(files: Path) -> None:
+def test_errors_in_python_name_the_arguments_of_the_call(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TYPED_VARIABLE, raising=False)  # a command that was typed in this process leaves it
     (files / "two.toml").write_text('environment = "arithmetic"\n')
     with pytest.raises(ConfigError, match=r"teach\.episodes"):
         gradus.run("arithmetic", quick=True, settings={"teach.episodes": 0}, out=files / "run")

@@ -59,4 +59,4 @@ def test_the_lines_in_the_readme_train_on_rows_and_a_reward(tmp_path, monkeypatc
     names = {}
     exec(code, names)
     assert opened == [(tmp_path / "runs" / "rows-quick" / "report.html").as_uri()]
-    assert set(names["result"].metrics()[0]["components"]) == {"correct", "short"}
+    assert set(names["run"].metrics()[0]["components"]) == {"right"}

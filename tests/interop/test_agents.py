@@ -346,7 +346,8 @@ def test_what_an_agent_does_wrong_fails_its_own_episode(
     fault: Any, said: str, policy: LocalPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "BLOCKS", 1.0)
-    wrong, others = one_fails(failing(fault), policy, seconds=3.0)
+    # The loop is looked at every few seconds, and what blocks it must not end the others before that.
+    wrong, others = one_fails(failing(fault), policy, seconds=60.0 if fault is _block else 3.0)
     assert wrong.stop is StopReason.FAILED
     assert wrong.reward is None
     assert wrong.failure is not None

@@ -373,13 +373,13 @@ def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
     """A function of one's own has no range; gold that it gave 0 was said to get the full reward, because the true aim says it is right."""
     data = rows(tmp_path / "rows.jsonl")
     (tmp_path / "mine.py").write_text(
-        "def bare(completions, answer, **columns):\n"
-        "    return [float(text == gold) for text, gold in zip(completions, answer)]\n"
+        "def marked(completions, answer, **columns):\n"
+        "    return [float(text == f'<<{gold}>>') for text, gold in zip(completions, answer)]\n"
         "def inside(completions, answer, **columns):\n"
         "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
     )
     for function, status, says in (
-        ("bare", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
+        ("marked", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
         ("inside", "pass", "their reward is 1.000"),
     ):
         reward = f"{tmp_path / 'mine.py'}:{function}"

@@ -71,6 +71,7 @@ def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: Loaded
     loop = SimpleNamespace(
         config=settings,
         loaded=loaded,
+        teacher=None,
         step_grader=replace(SPEC.grader(), weights={"c": 1.0}),
         credit_rule=rule("episode", algorithm=algorithm),
     )

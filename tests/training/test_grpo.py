@@ -96,7 +96,11 @@ def test_transformers_generates_by_the_sampling_of_the_run(lamps_model: Path, tm
     for name in ("best", "final"):
         stored = GenerationConfig.from_pretrained(tmp_path / "run" / name)
         assert (stored.do_sample, stored.temperature, stored.top_k, stored.top_p) == (True, 1.3, 7, 1.0)
-        assert (stored.max_new_tokens, stored.repetition_penalty, stored.eos_token_id) == (3, None, stops)
+        assert (stored.max_new_tokens, stored.repetition_penalty, stored.eos_token_id) == (
+            256,
+            None,
+            stops,
+        )  # a conversation has room
         assert sorted(load_model(tmp_path / "run" / name, device="cpu").renderer.stop_ids) == stops
 
 

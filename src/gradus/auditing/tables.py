@@ -39,6 +39,8 @@ def screen(result: AuditResult) -> list[Any]:
     parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
     if result.points and not result.is_by_answers:
         parts += [_policies(result, most=_POLICIES), ""]
+    else:
+        parts.append(Text(_subject(result), style="dim"))
     if result.exploit is not None:
         completion = quoted(result.exploit["completion"], _QUOTED)
         parts.append(Text(f"this completion alone earns {result.exploit['reward']:.3g} a task: {completion}"))
@@ -77,8 +79,12 @@ def _noted(note: Note) -> Text:
     )
 
 
+def _subject(result: AuditResult) -> str:
+    return f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
+
+
 def _policies(result: AuditResult, *, most: int | None = None) -> Table:
-    title = Text(f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes")
+    title = Text(_subject(result))
     table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
     for row in point_rows(result)[:most]:
         table.add_row(*map(Text, row))

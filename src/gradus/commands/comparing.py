@@ -33,7 +33,6 @@ _POLICIES = typer.Option(
     "--policy",
     "-p",
     "--model",
-    "-m",
     help="Policies or models, separated by commas; `all` for the scripted ones (repeatable).",
 )
 _CONDITIONS = typer.Option("--condition", "-c", help="Conditions, by commas; `all`, or `first` (repeatable).")

@@ -44,7 +44,7 @@ _AFTER_THE_COLON = {
     "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
     "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
     "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
-    "agent": "a function that talks to an OpenAI client; FILE.py:NAME?tasks=rows.jsonl",
+    "agent": "a function that talks to an OpenAI client; agent:FILE.py:NAME?tasks=rows.jsonl",
     "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
 }
 _FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}

@@ -93,11 +93,10 @@ def reads_tags(function: RewardFunction) -> bool:
     """Says if a reward reads ``<answer>`` tags, so that prompts have to ask for them: a built-in that does, or code that names the tag."""
     if function in (correctness, strict_format, incremental_format):
         return True
-    if getattr(function, "__module__", "").startswith("gradus."):
+    module = getattr(function, "__module__", None) or ""  # None for code that was typed
+    if module.startswith("gradus."):
         return False
-    code: Any = sys.modules.get(
-        getattr(function, "__module__", ""), function
-    )  # the tag may stand in a helper beside it
+    code: Any = sys.modules.get(module, function)  # the tag may stand in a helper beside it
     for each in (code, function, type(function)):
         with suppress(OSError, TypeError):
             return "<answer>" in inspect.getsource(each)

@@ -139,7 +139,7 @@ def test_failed_episodes_are_counted_shown_and_leave_their_pair():
     assert record["pairs"]["feeder - constant:water"]["reward"]["episodes"] == 15
     table = _table(evaluation.to_json(), "All figures, main")
     assert {row.name: row.cells[-1].text for row in table.rows} == {"feeder": "20, 5 failed", "constant:water": "20"}
-    assert feeder["first_failure"] == "step: RuntimeError: the watering can fell"
+    assert feeder["first_failure"].startswith("step: RuntimeError: the watering can fell (test_evaluate.py:")
     assert "first_failure" not in record["policies"]["constant:water"]
     assert "feeder: 5 of 20 episodes failed: step: RuntimeError (5); the first said step:" in table.caption
 
