@@ -11,8 +11,14 @@ from gradus import environments
 from gradus.commands.environments import as_name
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
+from gradus.environments import registry
 from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
+
+
+@pytest.fixture(autouse=True)
+def _other_tests_see_no_names_of_these(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
 
 
 def rows(word):

@@ -23,10 +23,11 @@ from gradus.core.files import read_json, replaceable, write_folder
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts
 from gradus.policies.local.llama_forward import causal_model
-from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers
+from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
+from gradus.policies.one_at_a_time import quiet_transformers
 
 _SHARD_BYTES = 2**30
 _DTYPES = ("float32", "bfloat16", "float16", "auto")

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from logging import ERROR, getLogger
 from pathlib import Path
-from threading import RLock
 from typing import Any, Literal
 
 import torch
@@ -23,10 +21,7 @@ from gradus.policies.local.cpu.support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer, ToolCalls
 from gradus.policies.local.settings import ModelSettings, read_settings
-
-# One thread at a time makes or loads a model. Two would draw from each other's seed, and two that load would leave transformers
-# without the method that ties a model's head to its embeddings.
-_ONE_AT_A_TIME = RLock()
+from gradus.policies.one_at_a_time import quiet_transformers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,30 +141,6 @@ def context_length(config: Any) -> int | None:
     if rope.get("rope_type") not in ("longrope", "dynamic"):
         return longest
     return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", longest)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silences transformers' progress bars and what bitsandbytes recommends. One thread at a time: both are global."""
-    from transformers.utils import logging
-
-    with _ONE_AT_A_TIME:
-        getLogger("bitsandbytes").setLevel(ERROR)
-        shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            if shown:
-                logging.enable_progress_bar()
-
-
-@contextmanager
-def torch_seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's draws inside, and puts its random state back afterwards."""
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
-        yield
 
 
 @contextmanager

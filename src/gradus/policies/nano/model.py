@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.core import ConfigError, StorageError, Vocabulary, child_seed
 from gradus.core.files import replaceable, write_folder
+from gradus.policies.one_at_a_time import quiet_transformers, torch_seeded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -205,8 +206,6 @@ def make_nano(
         raise StorageError(
             f"a nano model needs a new or empty folder, but {target} has something in it; remove it first"
         )
-    from gradus.policies.local.loading import quiet_transformers
-
     tokenizer = build_tokenizer(vocabulary)
     model = _fresh_model(config or NanoConfig(), tokenizer, seed)
 
@@ -223,8 +222,6 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     """A model with random weights out of ``seed``; the caller's random state stays as it was."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    from gradus.policies.local.loading import torch_seeded
 
     shape = LlamaConfig(
         vocab_size=len(tokenizer),

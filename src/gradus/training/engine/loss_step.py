@@ -22,7 +22,8 @@ from gradus.core import ConfigError, GradusError, child_seed
 from gradus.core.errors import first_line
 from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16, slow_setting
 from gradus.policies.local.llama_forward import causal_model
-from gradus.policies.local.loading import LoadedModel, load_model, quiet_transformers, torch_seeded
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.one_at_a_time import quiet_transformers, torch_seeded
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.distributed.processes import sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward

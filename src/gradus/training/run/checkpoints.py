@@ -24,8 +24,9 @@ from gradus.core.files import check_checksums, replacing, write_folder
 from gradus.core.printing import go_around
 from gradus.policies.local.export import generation_config
 from gradus.policies.local.gguf import copy_source
-from gradus.policies.local.loading import LoadedModel, quiet_transformers
+from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.settings import free_sampling, write_settings
+from gradus.policies.one_at_a_time import quiet_transformers
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
