@@ -13,7 +13,7 @@ import typer
 from gradus.commands.options import DataOrRecipe, RunOptions
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
-from gradus.commands.training import make_recipe, split_options
+from gradus.commands.training import fixed_keys, gradients, make_recipe, split_options
 from gradus.core import ConfigError, GradusError
 from gradus.core.errors import require_training
 
@@ -95,8 +95,13 @@ def check(
         chosen = make_recipe(data, online=online, **of_recipe)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    several = whole.get("seeds") not in (None, 1)
-    return Checklist(check_recipe(chosen, out=None if out is None else Path(out), online=online, several=several))
+    several, time = whole.get("seeds") not in (None, 1), whole.get("time")
+    fixed = fixed_keys(chosen, data, of_recipe, time)
+    with gradients():
+        found = check_recipe(
+            chosen, out=None if out is None else Path(out), online=online, several=several, time=time, fixed=fixed
+        )
+    return Checklist(found)
 
 
 @dataclass(frozen=True, repr=False)

@@ -180,6 +180,13 @@ class TrainOptions(StageOptions, total=False):
             "--parallel", help="Seeds trained at a time, one thread each; by default as many as cores are free."
         ),
     ]
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="Fit lengths, groups, steps and evaluation to a time, as in 20m or 2h; a published model on a CPU gets 1h.",
+        ),
+    ]
     redo: Annotated[bool, typer.Option("--redo", help="Do stages again whose settings, data or code have changed.")]
     anyway: Annotated[bool, typer.Option("--anyway", help="Go on although the audit of the grader failed.")]
 

@@ -22,6 +22,7 @@ from gradus.core.documents import Results, read_document
 from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import quiet
+from gradus.core.terminal import Terminal
 
 if TYPE_CHECKING:
     from gradus.runs.recipe.record import Recipe
@@ -161,10 +162,11 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     of_recipe, whole = split_options(options)
     require_training()
     from gradus.runs.checks import require_names
+    from gradus.runs.stages.base import fitted_recipe
     from gradus.runs.stages.runner import run_recipe
     from gradus.runs.stages.seeds import run_seeds
 
-    seeds, parallel = whole.pop("seeds", None), whole.pop("parallel", None)
+    seeds, parallel, time = (whole.pop(name, None) for name in ("seeds", "parallel", "time"))
     for name, count in (("seeds", seeds), ("parallel", parallel)):
         if count is not None:
             whole_number(name, count)
@@ -179,6 +181,14 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     with gradients(), python_words():
         made = make_recipe(data, **of_recipe)
         require_names(made)
+        made = fitted_recipe(
+            made,
+            told["out"] or made.default_folder(),
+            time=time,
+            fixed=fixed_keys(made, data, of_recipe, time),
+            anyway=told["anyway"],
+            tell=Terminal(quiet=quiet(), highlight=False).print,
+        )
         if seeds in (None, 1):
             return Run(run_recipe(made, **told))
         return Run(run_seeds(made, seeds=seeds, parallel=parallel, **told))
@@ -258,6 +268,12 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
     check_fits(forecast, config)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
     return load(changes={**parse_changes(settings), **parse_changes(changed)})
+
+
+def fixed_keys(made: Recipe, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:
+    """The settings that a time leaves as they are: those that were typed, and all of a file of one's own unless a time was typed."""
+    own_file = (options.get("recipe") is not None or _is_recipe(data)) and time is None
+    return made.fixed(all_of_file=own_file)
 
 
 def _is_recipe(data: Any) -> bool:

@@ -6,7 +6,7 @@ too: its message says what was expected and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError, GradusError
 from gradus.runs.checks.findings import Finding, findings_table, from_error, passed, status_of, to_json
-from gradus.runs.checks.model import context, disk, model, probe, spelling, too_long
+from gradus.runs.checks.model import base, context, disk, model, probe, spelling, too_long
 from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
 from gradus.runs.checks.plan import memory
 from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
@@ -48,6 +48,7 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "context": (context, ("environment", "model")),
     "memory": (memory, ("environment", "model", "context")),
     "probe": (probe, ("environment", "model", "memory")),
+    "base": (base, ("environment", "model", "memory", "probe")),
     "disk": (disk, ("model",)),
     "remote": (remote, ()),
     "server": (sampling_server, ()),
@@ -60,15 +61,24 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 
 
 def check_recipe(
-    recipe: Recipe, *, out: Path | None = None, online: bool = False, several: bool = False
+    recipe: Recipe,
+    *,
+    out: Path | None = None,
+    online: bool = False,
+    several: bool = False,
+    time: str | None = None,
+    fixed: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds."""
+    """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds.
+    ``time``: what the run may take, for which all settings but ``fixed`` ones change."""
     findings = [replace(passed(f"the recipe for {recipe.environment} is understood"), check="recipe")]
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
         progress_bar("check", len(CHECKS), "checks") as advance,
     ):
-        subject = Subject(recipe, folder=out, scratch=Path(scratch), online=online, several=several)
+        subject = Subject(
+            recipe, folder=out, scratch=Path(scratch), online=online, several=several, time=time, fixed=fixed
+        )
         for number, (name, (check, needs)) in enumerate(CHECKS.items()):
             advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
             findings += _done(name, check, needs, subject, findings)

@@ -11,6 +11,7 @@ from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
 from gradus.runs.checks.subject import Subject
 
 GIB = 2**30
+_LONG = 3 * 3600  # seconds of a run from which on it is warned of
 _OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
 
 
@@ -111,6 +112,23 @@ def probe(subject: Subject) -> list[Finding]:
 
     loaded = load_model(subject.model, **subject.recipe.loading())
     return [passed(check_model(loaded).sentence)]
+
+
+def base(subject: Subject) -> list[Finding]:
+    """What the base earns on questions of the run before training, and how long the run will take."""
+    from gradus.runs.stages.base import is_probed, look_at_base
+
+    if not is_probed(subject.recipe):
+        return [passed("a nano model, or a run at toy size: it is not asked before")]
+    if subject.grader.remote and not subject.online:
+        return [skipped(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
+    look = look_at_base(subject.recipe, time=subject.time, fixed=subject.fixed)
+    findings = [passed(line) for line in look.probe.lines()]
+    if look.problem is not None:
+        findings.append(failed(*look.problem))
+    if look.seconds > _LONG:
+        return [*findings, warned(look.plan, "give a shorter --time, lower grpo.max_steps, or take a faster machine")]
+    return [*findings, passed(look.plan)]
 
 
 def disk(subject: Subject) -> list[Finding]:

@@ -13,7 +13,7 @@ from gradus.core import ConfigError
 from gradus.runs.checks.findings import Finding, passed, warned
 from gradus.runs.checks.model import too_long
 from gradus.runs.checks.subject import Subject
-from gradus.runs.planning.forecast import GIB, Plan, check_fits, fit_to_memory, make_plan, time_text
+from gradus.runs.planning.forecast import GIB, Plan, check_fits, fit_to_memory, make_plan
 from gradus.runs.planning.hardware import PRESETS, this_machine
 from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
 from gradus.runs.recipe.record import Recipe
@@ -60,7 +60,7 @@ def memory(subject: Subject) -> list[Finding]:
     shape, lengths = forecast_of(subject)
     plan = make_plan(shape, config, lengths, this_machine())
     check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB, {time_text(plan.hours)} of GRPO"
+    line = f"{plan.peak / GIB:.2f} of {plan.hardware.memory / GIB:.1f} GiB"
     if plan.peak > _TIGHT * plan.hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,11 +32,20 @@ class Longest:
 
 class Subject:
     """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked;
-    ``several``: it will be a run of several seeds."""
+    ``several``: it will be a run of several seeds; ``time``: what it may take, and ``fixed``: the settings that stay for it."""
 
     def __init__(
-        self, recipe: Recipe, *, folder: Path | None, scratch: Path, online: bool, several: bool = False
+        self,
+        recipe: Recipe,
+        *,
+        folder: Path | None,
+        scratch: Path,
+        online: bool,
+        several: bool = False,
+        time: str | None = None,
+        fixed: Collection[str] = (),
     ) -> None:
+        self.time, self.fixed = time, fixed
         self.recipe, self.scratch, self.online, self.several = recipe, scratch, online, several
         self.folder = folder or recipe.default_folder()
 

@@ -241,6 +241,11 @@ class Recipe(_Section):
         """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
         return self._origin.chosen
 
+    def fixed(self, *, all_of_file: bool) -> frozenset[str]:
+        """Keys that a person set, on the command line or, with ``all_of_file``, in a file of their own."""
+        open_layers = () if all_of_file else ("recipe", "model")
+        return frozenset(key for key, layer in self._origin.layers.items() if layer not in open_layers)
+
     def default_folder(self) -> Path:
         """Where its run is stored if nobody says so: after the recipe's name or the environment, and apart at toy size."""
         return default_folder(self._origin.shipped or self.environment, quick=self.quick)

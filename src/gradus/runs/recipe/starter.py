@@ -140,7 +140,8 @@ def _option(option: str, change: Callable[[str], str]) -> str:
 def by_size(parameters: int | None) -> dict[str, Mapping[str, Any]]:
     """Settings of ``sft`` and ``grpo`` for a pretrained model of so many parameters; None for a size that is not known.
 
-    Rates are those that published recipes use: about 1e-4 and 1e-5 for adapters, 2e-5 and 1e-6 for all weights. A model below 50
+    Rates of adapters are those that published recipes use: about 1e-4 and 1e-5. All weights of SmolLM2 (135 million) learned small
+    sums at 1e-5 by GRPO in 22 steps, 0.39 to 0.94. A model below 50
     million parameters bears fifty times that: 216 steps of SFT at 2e-4 left one of 13 million at 0.28 nats, at 1e-3 at 0.10.
     It also needs more than one pass over a few hundred taught episodes: after 25 steps it stood at about 1 nat.
     """
@@ -152,7 +153,7 @@ def by_size(parameters: int | None) -> dict[str, Mapping[str, Any]]:
         }
         return {"sft": {**shared, "lr": 1e-4}, "grpo": {**shared, "lr": 1e-5}}
     if parameters >= _SMALL:
-        return {"sft": {"lr": 2e-5, "token_budget": 4096}, "grpo": {"lr": 1e-6, "token_budget": 4096}}
+        return {"sft": {"lr": 2e-5, "token_budget": 4096}, "grpo": {"lr": 1e-5, "token_budget": 4096}}
     return {"sft": {"lr": 1e-3, "epochs": 6, "token_budget": 4096}, "grpo": {"lr": 5e-5, "token_budget": 4096}}
 
 

@@ -1,0 +1,209 @@
+"""Asks the base model questions of the run before anything is spent: what it earns, what is cut, how long a step takes here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gradus.core import EnvironmentSpec, Episode, Grader
+from gradus.environments.verifiable.items import SYSTEM_PROMPT
+from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
+from gradus.rollouts import roll_out
+from gradus.runs.progress import progress_bar
+from gradus.runs.recipe.record import Recipe
+from gradus.stats import Interval, format_interval, mean_interval
+from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import TrainingSample, episode_samples
+from gradus.training.data.tasks import reserved_ids, training_tasks
+from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.update import policy_update
+
+QUESTIONS, SAMPLES = 16, 4
+_PARTS = 4  # of the questions; the speed of each part is one measurement
+_STATED = 0.1  # share of answers that hold the gold from where on form, not skill, is what they lack
+_CUT = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseProbe:
+    """The base on questions of the run, under the run's own sampling.
+
+    ``varied``: questions whose answers earned different rewards; ``cut``: answers that ended at the limit. ``speed``: sampled tokens a
+    second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update, none of them with the wait for other programs.
+    ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
+    answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward.
+    """
+
+    reward: Interval
+    varied: Interval
+    cut: Interval
+    speed: Interval
+    rollout: float
+    train: float
+    update: float
+    paid: int | None
+    lengths: Sequence[int]
+    stated: float
+    example: tuple[str, str, float | None]
+    asks_for_tags: bool
+
+    @property
+    def silent(self) -> bool:
+        """No question told one answer from another: GRPO has nothing to learn from."""
+        return not self.varied.mean
+
+    def step_seconds(self, config: GrpoConfig) -> float:
+        """Seconds of a step of GRPO here; shorter limits make shorter episodes."""
+        most = config.sampling.max_new_tokens
+        kept = sum(min(each, most) for each in self.lengths) / max(1, sum(self.lengths))
+        episodes = config.groups * config.group_size
+        return (
+            episodes * kept * (self.rollout + config.epochs * self.train)
+            + config.epochs * config.minibatches * self.update
+        )
+
+    def lines(self) -> list[str]:
+        """What a person is told, in three lines."""
+        prompt, answer, value = self.example
+        return [
+            f"the base earns {format_interval(self.reward)}; {format_interval(self.varied)} of {self.varied.n} questions tell answers apart",
+            f"{format_interval(self.cut)} of answers are cut; {format_interval(self.speed)} tokens a second are sampled",
+            f"for example ...{prompt[-60:]!r} -> {answer[:80]!r}: reward {'none' if value is None else f'{value:.3g}'}",
+        ]
+
+
+def probe_base(recipe: Recipe, spec: EnvironmentSpec, grader: Grader, model: str) -> BaseProbe:
+    """Samples, grades and trains once, on a model that is thrown away. Several turns take a quarter of the questions."""
+    config = recipe.grpo
+    loaded = prepare_model(load_model(model, **recipe.loading()), config)
+    policy = LocalPolicy(
+        loaded,
+        config.sampling,
+        name="base",
+        batch_size=config.batch_size,
+        kv_cache_tokens=config.kv_cache_tokens,
+        grammar=spec.language.grammar,
+    )
+    count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS
+    tasks, _ = training_tasks(spec, config, 0, count, reserved_ids(spec, config))
+    clock = time.thread_time if loaded.device.type == "cpu" else time.perf_counter
+    part = max(1, count // _PARTS)
+    groups, seconds, speeds = [], 0.0, list[float]()
+    with progress_bar("probe of the base", count * SAMPLES, "answers") as advance:
+        for first in range(0, len(tasks), part):
+            began = clock()
+            rolled = roll_out(
+                spec,
+                policy,
+                tasks[first : first + part],
+                group_size=SAMPLES,
+                seed=recipe.seed,
+                key=("probe",),
+                grader=grader,
+                max_turns=config.max_turns,
+                first_group=first,
+            )
+            spent = max(clock() - began, 1e-9)
+            groups += rolled.groups
+            seconds += spent
+            speeds.append(sum(map(_tokens, rolled.episodes)) / spent)
+            advance(len(groups) * SAMPLES, count * SAMPLES)
+    train, update = _training_seconds(loaded, config, [each.episodes for each in groups[:part]], clock)
+    episodes = [episode for group in groups for episode in group.episodes]
+    return _figures(spec, episodes, config, rollout=seconds / len(episodes), train=train, update=update, speeds=speeds)
+
+
+def _figures(
+    spec: EnvironmentSpec, episodes: Sequence[Episode], config: GrpoConfig, *, speeds: Sequence[float], **seconds: float
+) -> BaseProbe:
+    values = [episode.reward.value if episode.reward else None for episode in episodes]
+    groups = [values[first : first + SAMPLES] for first in range(0, len(values), SAMPLES)]
+    known = [value for value in values if value is not None]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    paid = [
+        max(map(_length, episode.turns))
+        for episode, value in zip(episodes, values, strict=True)
+        if episode.turns and value is not None and value > min(known)
+    ]
+    golds = [str(episode.outcome.get("answer") or "") for episode in episodes]
+    stated = [
+        bool(gold and re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", _said(episode), re.IGNORECASE))
+        for gold, episode in zip(golds, episodes, strict=True)
+    ]
+    shown = next((i for i, holds in enumerate(stated) if holds and not values[i]), 0)
+    example = episodes[shown]
+    return BaseProbe(
+        reward=mean_interval(values, clusters=[str(number // SAMPLES) for number in range(len(values))]),
+        varied=mean_interval([float(len({*group} - {None}) > 1) for group in groups]),
+        cut=mean_interval([float(turn.cut) for turn in turns]),
+        speed=mean_interval(speeds),
+        paid=max(paid, default=None),
+        lengths=[_tokens(episode) for episode in episodes],
+        stated=sum(stated) / len(stated),
+        example=(example.turns[0].observation if example.turns else "", _said(example), values[shown]),
+        asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
+        **seconds,
+    )
+
+
+def _said(episode: Episode) -> str:
+    return "\n".join(turn.action for turn in episode.turns)
+
+
+def _length(turn: Any) -> int:
+    return len(turn.tokens.action_ids) if turn.tokens else 0
+
+
+def _tokens(episode: Episode) -> int:
+    return sum(map(_length, episode.turns))
+
+
+def _training_seconds(
+    loaded: LoadedModel, config: GrpoConfig, groups: Sequence[Sequence[Episode]], clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Seconds of training on one episode, and of one update of the weights, from a real step with advantages of +1 and -1."""
+    samples: list[TrainingSample] = []
+    for number, members in enumerate(groups):
+        for index, episode in enumerate(members):
+            for sample in episode_samples(episode, index=len(samples), group=number):
+                sign = torch.full((sample.actions,), 1.0 - 2.0 * (index % 2), dtype=torch.float64)
+                samples.append(replace(sample, advantages=sign))
+    began = clock()
+    result = policy_update(loaded, make_optimizer(loaded.model, config), samples, config, config.lr)
+    spent = clock() - began
+    update = min(result.seconds["update"], spent) / (config.epochs * config.minibatches)
+    episodes = sum(len(members) for members in groups)
+    return max(spent - result.seconds["update"], 0.0) / config.epochs / episodes, update
+
+
+def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tuple[str, str]:
+    """Says why the base has nothing to learn from, and what to do about it: whichever cause its own answers show."""
+    mean, cut = probe.reward.mean or 0.0, probe.cut.mean or 0.0
+    if probe.reward.mean is None:
+        return "none of its answers could be graded", "try the reward with gradus rewards try"
+    why = f"all its answers to each of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
+    if mean > 0 and probe.stated > _CUT:
+        return why, "the questions are too easy for it: bring harder ones"
+    if probe.stated >= _STATED and probe.asks_for_tags:
+        way = "judge the last sentence with --reward final_answer, or a reward of your own, and no tags are asked for"
+        return f"{why}, though {probe.stated:.0%} of them hold the gold answer: it does not write the tags", way
+    if cut >= _CUT:
+        way = f"allow longer answers with --set grpo.sampling.max_new_tokens={2 * config.sampling.max_new_tokens}"
+        return f"{why}, and {cut:.0%} of them are cut", way
+    if probe.stated >= _STATED:
+        way = "say in the question how to answer, or mend the reward (gradus rewards try)"
+        return f"{why}, though {probe.stated:.0%} of them hold the gold answer, as {probe.example[1][:60]!r}", way
+    if spec.teacher is not None:
+        way = "warm-start it with --set teach.enabled=true, or bring easier questions"
+        return f"{why}, and {probe.stated:.0%} of them hold the gold answer", way
+    return (
+        why,
+        "bring easier questions, or name a teacher with --set teach.policy=remote:MODEL --set teach.enabled=true",
+    )
