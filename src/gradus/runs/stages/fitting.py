@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
-from gradus.runs.planning.base_probe import BaseProbe
 from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.base_probe import BaseProbe
 
 ON_A_CPU = "1h"  # for a published model, unless a time is given
 _UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
