@@ -34,9 +34,9 @@ def train(model: Path, folder: Path, steps: int) -> None:
     from gradus.training.config import GrpoConfig
     from gradus.training.distributed.processes import world
     from gradus.training.grpo import train_grpo
+    from gradus.training.lesson_config import SftConfig
     from gradus.training.run.options import GrpoOptions, RunOptions
     from gradus.training.sft import train_sft
-    from gradus.training.sft_config import SftConfig
 
     spec = environments.load("rhythm")
     spent: dict[str, list[float]] = {kind: [] for kind in KINDS}

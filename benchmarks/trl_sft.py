@@ -26,9 +26,9 @@ from gradus.policies.nano.model import NanoConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 from gradus_worlds.rhythm import load
 
 BATCH, RATE = 16, 1e-3

@@ -32,10 +32,10 @@ from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.validation import validate
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 
 TOKEN = "a-token-of-the-test"
 SAMPLING = SamplingConfig(temperature=1.3, max_new_tokens=5)

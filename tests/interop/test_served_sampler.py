@@ -28,9 +28,9 @@ from gradus.rollouts import roll_out
 from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
 
 TESTS = Path(__file__).parent.parent

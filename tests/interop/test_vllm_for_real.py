@@ -26,10 +26,10 @@ from gradus.rollouts import roll_out
 from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
 SHAPE = NanoConfig(

@@ -24,10 +24,10 @@ from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import barrier, full_tensor, total, world
 from gradus.training.engine.master_weights import master_of
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.checkpoints import save_model
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

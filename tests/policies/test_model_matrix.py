@@ -24,9 +24,9 @@ from gradus.runs.planning.model_probe import check_model
 from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

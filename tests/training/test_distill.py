@@ -33,10 +33,10 @@ from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import DistillConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.resolved import resolve
-from gradus.training.sft_config import DistillConfig
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher, with_teacher
 
 RHYTHM = environments.load("rhythm")

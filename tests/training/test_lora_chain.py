@@ -20,10 +20,10 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.checkpoints import save_model
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import LoraConfig
 
 LORA = LoraConfig(rank=4, alpha=8)

@@ -108,7 +108,7 @@ def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from peft.tuners.lora import Linear
 
     from gradus.training.engine.loss_step import prepare_model
-    from gradus.training.sft_config import SftConfig
+    from gradus.training.lesson_config import SftConfig
     from gradus.training.trainer_config import LoraConfig
 
     folder = make_tiny_qwen2(tmp_path / "model")

@@ -18,10 +18,10 @@ from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
 from gradus.training.run.resolved import resolve
-from gradus.training.sft_config import SftConfig
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 BY_TURN = lamps().grader()

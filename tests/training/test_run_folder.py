@@ -45,6 +45,7 @@ from gradus.training.engine.update_figures import (
     part_of_mean,
     pass_figures,
 )
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,
@@ -55,7 +56,6 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
 from gradus.training.run.step_metrics import episode_metrics, has_zero_variance
-from gradus.training.sft_config import SftConfig
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
 

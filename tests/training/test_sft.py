@@ -21,11 +21,11 @@ from gradus.rollouts import roll_out
 from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_only, text_sequences
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import task_id
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 
 SPEC = lamps()
 

@@ -15,10 +15,10 @@ from gradus.rollouts import read_episodes, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import reserved_ids, taught_indices, training_tasks, validation_tasks
 from gradus.training.grpo import train_grpo
+from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.run.splits import check_splits
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import SftConfig
 
 
 @pytest.fixture(scope="module")

@@ -197,12 +197,9 @@ def audit(
     from gradus.runs.replay import replay_elsewhere
     from gradus.runs.stages.audits import audit_with_progress
 
-    of_attack = {"attack_episodes": (attack_episodes, 1), "attempts": (attempts, 1)}
-    for name, (value, least) in {"episodes": (episodes, 1), "budget": (budget, 0), **of_attack}.items():
+    for name, (value, least) in {"episodes": (episodes, 1), "budget": (budget, 0)}.items():
         if value is not None:
             whole_number(name, value, least=least, most=MOST_EPISODES)
-            if name in of_attack and not attack:
-                raise ConfigError(f"{name} has no effect without attack; leave it out")
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
     if grader is not None and (callable(environment) or not isinstance(grader, str) or Path(grader).suffix in _DATA):
@@ -211,12 +208,7 @@ def audit(
         environment, rewards = rows, [environment, *rewards]
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
-    attackers: Sequence[Any] = ()
-    if attack:
-        from gradus.runs.learning_attack import make_attackers
-
-        who = as_list("attack", attack, example="['learn']")
-        attackers = make_attackers(spec, who, budget=attack_episodes or 6400, tries=attempts or 6)
+    attackers = _attackers(spec, attack, attack_episodes=attack_episodes, attempts=attempts)
     named = isinstance(environment, str | Path) and not rewards
     result = audit_with_progress(
         spec,
@@ -232,6 +224,23 @@ def audit(
         attackers=attackers,
     )
     return Audit(spec, result)
+
+
+def _attackers(spec: EnvironmentSpec, attack: Sequence[str], **numbers: int | None) -> Sequence[Any]:
+    """The attackers that were named; ``numbers`` are of them alone. Raises ConfigError."""
+    from gradus.runs.recipe import MOST_EPISODES
+
+    for name, value in numbers.items():
+        if value is not None:
+            whole_number(name, value, least=1, most=MOST_EPISODES)
+            if not attack:
+                raise ConfigError(f"{name} has no effect without attack; leave it out")
+    if not attack:
+        return ()
+    from gradus.runs.learning_attack import make_attackers  # it brings torch
+
+    who = as_list("attack", attack, example="['learn']")
+    return make_attackers(spec, who, budget=numbers["attack_episodes"] or 6400, tries=numbers["attempts"] or 6)
 
 
 def _of_recipe(

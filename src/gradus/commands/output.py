@@ -33,9 +33,9 @@ class Shown(ABC):
     def tables(self) -> Sequence[Any]:
         """The rich renderables, one under another."""
 
+    @abstractmethod
     def to_json(self) -> Any:
         """The result as ``--json`` prints it."""
-        raise NotImplementedError
 
     def show(self) -> None:
         """Print it with colors, as the command line does."""

@@ -69,6 +69,10 @@ class TriedRewards(Shown):
         """One record a completion."""
         return self.tryout.rows()
 
+    def to_json(self) -> list[dict[str, Any]]:
+        """The rows."""
+        return self.rows()
+
     def problems(self) -> list[str]:
         """Which functions failed on how many completions, and the first error."""
         tried = self.tryout

@@ -79,6 +79,10 @@ class Run(Shown):
             )
         return [record for record in read_metrics(self.folder) if kind in (None, record.get("kind"))]
 
+    def to_json(self) -> dict[str, Any]:
+        """results.json."""
+        return self.results
+
     def tables(self) -> Sequence[Any]:
         """The table of results."""
         from gradus.evidence.reports import show_results

@@ -45,7 +45,7 @@ class _Clock(BaseException):
 
 
 _handler_of: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)  # without enumerations
-_before: Any = None  # the handler of whoever set one; ours stays in its place, as setting one takes 7 microseconds
+_before: Any = None  # the handler that was set before; ours stays in its place, as setting one takes 7 microseconds
 _running: list[_Limit] = []  # limits on calls of the main thread, the outermost first
 
 
@@ -124,7 +124,7 @@ def _tell(what: str, seconds: float, place: str) -> None:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Return the innermost line of somebody's own file, as ``FILE:LINE in NAME``; empty if there is none."""
+    """Return the innermost line of somebody's own file, as ``FILE:LINE in NAME``; empty without one."""
     while frame is not None and not _is_own(frame):
         frame = frame.f_back
     return _written(frame, frame.f_lineno) if frame is not None else ""
@@ -140,13 +140,13 @@ def _written(frame: FrameType, line: int) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return the line of somebody's own file that raised an error, in brackets; empty if there is none."""
+    """Return the line of somebody's own file that raised an error, in brackets; empty without one."""
     places = [_written(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_own(frame)]
     return f" ({places[-1]})" if places else ""
 
 
 def place_of(thread: threading.Thread) -> str:
-    """Return the line of somebody's own file where a thread is; empty if there is none."""
+    """Return the line of somebody's own file where a thread is; empty without one."""
     return _place(sys._current_frames().get(thread.ident or 0))  # pyright: ignore[reportPrivateUsage]
 
 

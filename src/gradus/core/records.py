@@ -83,7 +83,7 @@ class Asked:
     """A call of a foreign agent, beside its messages: what it offers, and limits on the answer.
 
     ``tools``: as JSON schemas. ``after``: the turn whose prompt and answer the messages of a restart begin with, the first ``known`` of
-    them; None if there is no such turn. ``seed`` is one more key of the randomness, for members of a group must differ.
+    them; None without such a turn. ``seed`` is one more key of the randomness, for members of a group must differ.
     """
 
     tools: tuple[Mapping[str, Any], ...] = ()

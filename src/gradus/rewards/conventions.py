@@ -55,13 +55,13 @@ async def _awaited(results: Sequence[Any]) -> list[Any]:
 
 
 def _row(prompt: Any, completion: Any, columns: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """What is known of one completion, by name."""
+    """Returns what is known of one completion, by name."""
     own = {name: values[place] for name, values in columns.items() if isinstance(values, list | tuple)}
     return {**_EMPTY, **own, "prompt": prompt, "completion": completion}
 
 
 def _arguments(function: Callable[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the function names, of what is known of a completion; its text and gold answer may have other names."""
+    """Returns the arguments that the function names, of what is known of a completion; its text and gold answer may have other names."""
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)
     gold = next((name for name in _GOLD if name in parameters and name != text), None)

@@ -1,4 +1,4 @@
-"""What a policy would do, or what it states, in states that another one reached: stored episodes are shown to it turn by turn."""
+"""Shows stored episodes to a policy turn by turn: what it would do, or what it states, in states that another one reached."""
 
 from __future__ import annotations
 

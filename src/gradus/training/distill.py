@@ -28,11 +28,11 @@ from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
+from gradus.training.lesson_config import DistillConfig
 from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
-from gradus.training.sft_config import DistillConfig
 from gradus.training.teachers import Teacher
 
 _AHEAD = (

@@ -24,13 +24,13 @@ from gradus.training.engine.loss_step import precision, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.tree_support import supports_tree
+from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.alerts import AlertNotes
 from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
 from gradus.training.run.options import RunOptions
-from gradus.training.sft_config import LessonConfig
 
 FIGURES = {
     "loss": "loss",
@@ -53,14 +53,14 @@ class Learned:
 
 
 class Lessons(Protocol):
-    """What a model is taught: which sequences at which step, and what of them."""
+    """The sequences that a model is taught at each step, and the loss on them."""
 
     steps: int
     validation_every: int  # if the settings do not say
 
     @property
     def kind(self) -> Literal["sft", "distill"]:
-        """What its records are called."""
+        """The kind of its records."""
         ...
 
     def checks(self) -> list[TrainingSample]:
@@ -82,7 +82,7 @@ class Lessons(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LessonResult:
-    """What a run came to. ``best`` and ``final`` are model folders; losses are in nats per action token."""
+    """The result of a run. ``best`` and ``final`` are model folders; losses are in nats per action token."""
 
     steps: int
     best: Path
@@ -95,7 +95,7 @@ class LessonResult:
 
 @dataclass
 class _Run:
-    """What changes while a run goes on."""
+    """The state of a run that changes while it goes on."""
 
     step: int = 0
     best: float | None = None
@@ -103,7 +103,7 @@ class _Run:
 
 
 class Augmented:
-    """What the settings do to sequences before they are learned: noise in the answers that are read, and fewer turns."""
+    """Changes sequences before they are learned, as the settings say: noise in the answers that are read, and fewer turns."""
 
     def __init__(self, config: LessonConfig, pools: Pools) -> None:
         self._config, self._pools = config, pools
@@ -272,7 +272,7 @@ class LessonTrainer:
         save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep)
 
     def restore(self) -> None:
-        """Go back to the newest checkpoint; to the beginning if there is none."""
+        """Go back to the newest checkpoint; without one to the beginning."""
         path = latest_checkpoint(self.folder.path)
         if path is None:
             self.folder.truncate(0)

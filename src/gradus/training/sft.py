@@ -18,11 +18,11 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
 from gradus.training.engine.loss_step import check_can_resume, prepare_model
+from gradus.training.lesson_config import SftConfig
 from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits, task_id
-from gradus.training.sft_config import SftConfig
 
 PLAIN = SamplingConfig()  # SFT maximizes the likelihood under the model's own distribution
 

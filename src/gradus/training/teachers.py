@@ -1,4 +1,4 @@
-"""What can teach by distillation: a scripted policy that states distributions, or a model with the student's tokenizer."""
+"""Teachers for distillation: a scripted policy that states distributions, or a model with the student's tokenizer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
 class Teacher(Protocol):
-    """What states a distribution of each token that was said."""
+    """States a distribution of each token that was said."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class Teacher(Protocol):
         ...
 
     def actor(self) -> Policy:
-        """What rolls out the teacher's own episodes."""
+        """Returns the policy that rolls out the teacher's own episodes."""
         ...
 
     def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
@@ -92,7 +92,7 @@ class ScriptedTeacher:
 
 
 def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
-    """What a session states: distributions, or its answer alone; nothing if it fails."""
+    """Returns what a session states: distributions, or its answer alone; nothing if it fails."""
     if isinstance(session, StatesDistributions):
         return session.distributions(requests)
     return [

@@ -32,7 +32,7 @@ def plan(
 def action_values(
     meters: Array, weights: Array, effects: Array, step: int, *, bonus: Array, horizon: int = HORIZON
 ) -> Array:
-    """What the best plan is worth that begins with each action, (R, 10); -inf if the search lost all that begin so."""
+    """Returns the worth of the best plan that begins with each action, (R, 10); -inf if the search lost all that begin so."""
     first, values = search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=len(ACTIONS) ** 2)
     best = np.full((len(meters), len(ACTIONS)), -np.inf)
     np.maximum.at(best, (np.arange(len(meters))[:, None], first), values)

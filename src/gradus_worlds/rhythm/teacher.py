@@ -129,7 +129,7 @@ class BayesSession:
         return [ACTIONS[index] for index in best.tolist()]
 
     def _values(self, step: int, rows: list[int]) -> Array:
-        """What each action is worth, (R, 10)."""
+        """Returns the worth of each action, (R, 10)."""
         meters, weights, effects, bonus = self._situation(step, rows)
         return action_values(meters, weights, effects, step, bonus=bonus, horizon=_HORIZON)
 

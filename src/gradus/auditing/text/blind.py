@@ -194,7 +194,7 @@ _ASKED = re.compile(
 
 
 def _asked(form: str) -> Operator:
-    """What stands behind "What is" or "Compute", as it is written there: a grader that computes both sides takes it for the answer."""
+    """Returns the text behind "What is" or "Compute", as it is written there: a grader that computes both sides takes it for the answer."""
 
     def reflex(gold: Gold, rng: Random) -> str | None:
         asked = _ASKED.search(gold.prompt)

@@ -147,7 +147,7 @@ def _elsewhere(ground: Ground) -> Differences:
 
 
 def _at_steps(ground: Ground) -> str:
-    """What is wrong at the first, the middle or the last step of a training, if gold no longer earns more than a wrong answer there.
+    """Names what is wrong at the first, the middle or the last step of a training, if gold no longer earns more than a wrong answer there.
 
     Each step is asked in a process of its own, every answer twice: the second time it has a history.
     """

@@ -66,7 +66,7 @@ def _judged(rule: str, within: Sequence[str], judges: Sequence[str], accepted: M
 
 
 def rules_of(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
-    """What may be said of a task: operators and words of its question, and sign, digits, range, length and fields of its gold answer."""
+    """Names the features of a task: operators and words of its question, and sign, digits, range, length and fields of its gold answer."""
     rules = {f"the question has {sign!r}" for sign in _OPERATOR.findall(gold.prompt)}
     rules |= {f"the question says {word!r}" for word in re.findall(r"[a-z]{3,}", gold.prompt.lower())}
     rules |= {f"the right answer has {len(gold.bare)} characters", f"the right answer is of the kind {gold.kind}"}

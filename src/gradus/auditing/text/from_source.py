@@ -56,7 +56,7 @@ class Try:
 
 @dataclass(kw_only=True)
 class _Search:
-    """What was tried on one task. ``plain``: the lines of gold, of a wrong answer and of silence; ``unpaid``: of all that does not pay.
+    """The answers that were tried on one task. ``plain``: the lines of gold, of a wrong answer and of silence; ``unpaid``: of all that does not pay.
 
     ``kept``: tries that reached a new line or earned more than a wrong answer, with their reward and lines.
     """

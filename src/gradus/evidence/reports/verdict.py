@@ -66,7 +66,7 @@ class Verdict:
 
     @property
     def figures(self) -> str:
-        """What the headline says after its title; empty if it has no figures."""
+        """The rest of the headline after its title; empty if it has no figures."""
         told = self.headline.partition(": ")[2]
         return told[:1].upper() + told[1:]
 

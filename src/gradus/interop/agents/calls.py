@@ -23,7 +23,7 @@ class AgentFault(EnvironmentFault):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimits:
-    """What one episode of an agent may use, and how many run at once.
+    """The limits of an agent's episode, and how many episodes run at once.
 
     ``seconds``: of its own, without the time that answers take. ``calls`` and ``tokens`` (sampled): what goes beyond ends the episode
     as truncated. ``together``: answers are given when all episodes wait for one, so that rounding does not depend on who came first.
@@ -52,7 +52,7 @@ class Call:
             self.answer.set_result(answered)
 
     def refuse(self, error: ApiError) -> None:
-        """Answer with an error, if there is no answer yet."""
+        """Answer with an error, unless there is an answer already."""
         with suppress(InvalidStateError):  # it was answered, or its client left
             self.answer.set_exception(error)
 
@@ -127,11 +127,11 @@ class Inbox:
 
 
 def message_key(message: Message) -> tuple[Any, ...]:
-    """What makes two messages the same, however a client wrote them: role, text, calls and what they answer."""
+    """Returns what two equal messages share, however a client wrote them: role, text, calls and what they answer."""
     calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True), call.id) for call in message.calls]
     return message.role, message.content, tuple(calls), message.call_id
 
 
 def tools_key(tools: Sequence[Any]) -> str:
-    """What makes two offers of tools the same."""
+    """Returns what two equal offers of tools share."""
     return json.dumps(list(tools), sort_keys=True)

@@ -96,7 +96,7 @@ class AgentEnvironment:
         return replace(seen, action_calls=answered.message.calls)
 
     def outcome(self) -> Mapping[str, Any]:
-        """What the agent returned, the limit that cut it, and the columns for reward functions."""
+        """Returns what the agent returned, the limit that cut it, and the columns for reward functions."""
         columns = {**self._columns, "result": self._result}
         return {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}
 
@@ -197,7 +197,7 @@ def _answered(action: Action, call: Call, turn: int) -> Answered:
 
 
 def _plain(result: Any) -> Any:
-    """What an agent returned as an episode holds it: JSON values as they are, everything else as its text."""
+    """Returns what an agent returned in the form that an episode holds: JSON values as they are, everything else as its text."""
     dump = getattr(result, "model_dump", None)
     for value in (result, dump() if callable(dump) else None):
         if (value is result or value is not None) and is_storable(encode(value)):

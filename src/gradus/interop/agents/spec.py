@@ -46,7 +46,7 @@ def agent_spec(
     row's columns, ``result`` (what the agent returned) and ``conversation`` (what was said); or one :class:`~gradus.core.Grader`, which may give terms
     for each call. ``teacher``: a policy that answers the agent's calls, for SFT.
 
-    Raises ConfigError if the agent cannot be called with a task and a client, or there are no tasks.
+    Raises ConfigError if the agent cannot be called with a task and a client, or without tasks.
     """
     _check_agent(agent)
     limits = limits or AgentLimits()
@@ -165,7 +165,7 @@ def _rows_of(data: Any, name: str) -> EnvironmentSpec:
 
 
 def _tasks_of(base: EnvironmentSpec) -> Callable[[int, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """What an agent is given for a seed and the options of reset, and what reward functions get."""
+    """Returns what an agent is given for a seed and the options of reset, and what reward functions get."""
     table = base.data_set
 
     def of_row(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

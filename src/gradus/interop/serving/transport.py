@@ -24,7 +24,9 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
             pass
 
     waiting, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is looked at, whoever has left
+    waiting.add_done_callback(
+        lambda done: done.cancelled() or done.exception()
+    )  # it is looked at, also if the client has left
     try:
         await asyncio.wait({waiting, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():

@@ -115,7 +115,7 @@ def probe(subject: Subject) -> list[Finding]:
 
 
 def base(subject: Subject) -> list[Finding]:
-    """What the base earns on questions of the run before training, and how long the run will take."""
+    """Tells what the base earns on questions of the run before training, and how long the run will take."""
     from gradus.runs.stages.base import is_probed, look_at_base
 
     if not is_probed(subject.recipe):

@@ -31,7 +31,7 @@ from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import own_table, raw_recipe
 from gradus.runs.recipe.trl_names import trl_hint
 from gradus.training.config import GrpoConfig
-from gradus.training.sft_config import DistillConfig, SftConfig
+from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
 # as in a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft

@@ -23,7 +23,7 @@ from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import epochs_a_step
-from gradus.training.sft_config import DistillConfig, LessonConfig, SftConfig
+from gradus.training.lesson_config import DistillConfig, LessonConfig, SftConfig
 
 _OF_SFT = {"seed", "max_steps", "validation_every"}  # what distillation does not take from SFT
 

@@ -70,7 +70,7 @@ class BaseProbe:
         )
 
     def lines(self) -> list[str]:
-        """What a person is told, in three lines."""
+        """Returns the three lines that a person is told."""
         prompt, answer, value = self.example
         return [
             f"the base earns {format_interval(self.reward)}; {format_interval(self.varied)} of {self.varied.n} questions tell answers apart",

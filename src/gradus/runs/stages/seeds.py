@@ -35,8 +35,8 @@ from gradus.runs.stages.stages import STAGES
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
+from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.trackers import check_trackers
-from gradus.training.sft_config import LessonConfig
 
 SHARED = "eval/shared.jsonl.gz"
 

@@ -16,7 +16,7 @@ from gradus.core.documents import Stages, read_document
 from gradus.core.files import digest, write_json
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.training.config import GrpoConfig
-from gradus.training.sft_config import DistillConfig, SftConfig
+from gradus.training.lesson_config import DistillConfig, SftConfig
 
 # What a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {

@@ -27,7 +27,7 @@ def show_end(console: Console, results: Mapping[str, Any], costs: Sequence[Mappi
 
 
 def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False) -> Iterator[str]:
-    """What the recipe promised and what came, and advice on what was missed. An aim is no promise: it is told, and needs no advice."""
+    """Yields what the recipe promised and what came, with advice on what was missed. An aim is told without advice."""
     firm = [each for each in promises if not each["aim"]]
     missed = [each for each in firm if each["met"] is False]
     kept = sum(each["met"] is True for each in firm)

@@ -16,7 +16,7 @@ from gradus.runs.stages.training_stages import grpo_stage, read_lessons, sft_sta
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.local_processes import beside, together
 from gradus.training.distributed.processes import world
-from gradus.training.sft_config import SftConfig
+from gradus.training.lesson_config import SftConfig
 
 
 def training_processes(

@@ -27,10 +27,10 @@ from gradus.training.distill import train_distill
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
-from gradus.training.sft_config import DistillConfig, SftConfig
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
 from gradus.training.trainer_config import TrainerConfig
 

@@ -64,7 +64,7 @@ class AnswerTargets:
         return replace(sample.only(kept), soft=padded([each for _, each in targets if each is not None]))
 
     def logprobs(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> Tensor:
-        """Log-probs (A,) of the tokens that were said; NaN where there is no target, -inf where the teacher never says so."""
+        """Log-probs (A,) of the tokens that were said; NaN without a target, -inf where the teacher never says so."""
         chances = [nan if each is None else each.get(token, 0.0) for token, each in self._targets(sample, stated)]
         return torch.tensor(chances).log()
 

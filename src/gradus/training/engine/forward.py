@@ -126,7 +126,7 @@ def _in_chunks(figures: Callable[[Tensor, int], Tensor], states: Tensor, size: i
 
 
 def _states_and_head(model: nn.Module, batch: MicroBatch, wanted: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """What a model's head reads at the places ``wanted``, and the head; the logits if it cannot be taken apart."""
+    """Returns what a model's head reads at the places ``wanted``, and the head; the logits if it cannot be taken apart."""
     causal: Any = causal_model(model)
     source, place = torch.unique(wanted, return_inverse=True)
     finish = _finish_of(causal)

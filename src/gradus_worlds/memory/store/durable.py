@@ -42,7 +42,9 @@ class DurableMemory(Memory):
         self._marks: set[str] = set()
         self._in_batch = False
         if not create and not self._file.exists():
-            raise StorageError(f"there is no memory in {self.folder}; make one with gradus memory learn")
+            raise StorageError(
+                f"expected a memory in {self.folder}, and none is there; make one with gradus memory learn"
+            )
         self._lock = _locked(self.folder)
         try:
             if self._file.exists():

@@ -74,7 +74,7 @@ def rank_entries(matches: Matches, n: int, banks: Collection[str] | None = None)
 
 
 def content_key(entry: Entry) -> tuple[str, str]:
-    """What two entries may not share: the bank and the text without case."""
+    """Returns what two entries may not share: the bank and the text without case."""
     return entry.bank, entry.content.casefold()
 
 

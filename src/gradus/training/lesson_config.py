@@ -13,7 +13,7 @@ _TURNING = 0.1  # share of the steps over which forward becomes reverse
 
 
 class LessonConfig(TrainerConfig):
-    """What SFT and distillation share."""
+    """Settings that SFT and distillation share."""
 
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
