@@ -3,9 +3,12 @@
 import gc
 import json
 import weakref
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -226,3 +229,19 @@ def test_too_few_rows_fail_before_anything_is_done(tmp_path):
     with pytest.raises(ConfigError, match="no task left to train on"):
         run_recipe(recipe, out=tmp_path / "run")
     assert not (tmp_path / "run" / "state.json").exists()
+
+
+def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> None:
+    """An evaluation after training had the training's threads, and in a run that was broken off between them the machine's."""
+    before, seen = torch.get_num_threads(), []
+    run = RunContext(
+        load_recipe("arithmetic", quick=True), tmp_path / "run", redo=False, console=Console(quiet=True), anyway=False
+    )
+
+    def stage(context: RunContext, cost: dict[str, Any]) -> None:
+        seen.append(torch.get_num_threads())
+        torch.set_num_threads(before + 1)
+
+    do_stages(run, {name: (stage, lambda run: {}) for name in ("sft", "eval")})
+    assert seen == [before, before]
+    assert torch.get_num_threads() == before

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -71,8 +72,12 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
             run.console.print(f"{name}: there already", style="dim")
             continue
         run.console.rule(Text(name, style="bold"), align="left")
-        with run.state.doing(name, made[name]) as cost:
-            do(run, cost)
+        threads = torch.get_num_threads()
+        try:
+            with run.state.doing(name, made[name]) as cost:
+                do(run, cost)
+        finally:  # the next stage computes with as many threads as in a run that was broken off before it
+            torch.set_num_threads(threads)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
         run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
     write_text(
