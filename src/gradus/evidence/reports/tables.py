@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
-_MOST_POLICIES, _MOST_CAUTIONS = 8, 2  # the end of a command fits one screen
+_MOST_POLICIES, _MOST_CAUTIONS = 7, 2  # the end of a command fits one screen
 
 
 def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
