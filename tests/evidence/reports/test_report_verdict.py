@@ -163,6 +163,17 @@ def test_the_headline_says_if_likeliest_answers_gained_too(greedy: Any, said: st
     assert headline.replace("−", "-").replace("\xa0", " ").endswith(said), headline
 
 
+def test_a_model_that_is_held_against_its_best_prompt_alone_has_a_headline() -> None:
+    """A published model's run said which of its own two decodings was graded highest."""
+    results = document((0.4, 0.3, 0.5), (0.4, 0.3, 0.5))
+    home = results["conditions"]["home"]
+    home["pairs"] = {"grpo - prompted": home["pairs"].pop("grpo - sft")}
+    home["policies"]["prompted"] = home["policies"].pop("sft")
+    assert verdict_on(results).headline.startswith(
+        "grpo is above prompted, as far as 10 tasks and one training seed tell, on home: reward 0.50 to 0.50, surely up by more than 0.30"
+    )
+
+
 @pytest.mark.parametrize(("p", "episodes"), [(0.5, 10), (0.01, 2), (0.06, 100)])
 def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> None:
     results = document((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))

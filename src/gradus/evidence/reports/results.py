@@ -14,6 +14,7 @@ FIRST = (
     "play",
 )  # beginnings of names, shown first in this order; other metrics follow
 ALPHA = 0.05
+BEFORE = ("distill", "sft", "base")  # students that GRPO may begin with, the latest first
 FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
 NOT_MEASURES = (
     "actions",

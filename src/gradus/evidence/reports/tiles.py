@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.evidence.reports.results import Figure, differences, figure, headline_condition
+from gradus.evidence.reports.results import BEFORE, Figure, differences, figure, headline_condition
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.verdict import state_of
 from gradus.stats import format_number, format_signed
 
-_STUDENT, _BEFORE = "grpo", ("sft", "base")
+_STUDENT = "grpo"
 _HEALTH = {"healthy": "shown", "stop": "refuted"}
 _AUDIT = {"pass": "shown", "fail": "refuted"}
 
@@ -36,7 +36,7 @@ def _scores(results: Mapping[str, Any] | None, teacher: str | None) -> Iterator[
     condition = headline_condition(results) if results else None
     if results is None or condition is None:
         return
-    for label, other in (("gain of GRPO", _BEFORE), ("distance to the teacher", (teacher,))):
+    for label, other in (("gain of GRPO", BEFORE), ("distance to the teacher", (teacher,))):
         found = next((each for name in other if (each := _against(results, condition, name)) is not None), None)
         if found is None:
             continue

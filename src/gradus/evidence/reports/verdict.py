@@ -10,6 +10,7 @@ from typing import Any
 
 from gradus.evidence.reports.results import (
     ALPHA,
+    BEFORE,
     FEWEST,
     Difference,
     Figure,
@@ -174,9 +175,13 @@ def state_of(difference: Figure) -> str:
 
 
 def _student_headline(results: Json, condition: str) -> str | None:
-    """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt."""
-    before = next((name for name in ("distill", "sft", "base") if name in _against(results, condition, "grpo")), None)
-    pair = _against(results, condition, "grpo")[before] if before else None
+    """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt.
+
+    If the recipe compares it with no such student: against the first policy that it names.
+    """
+    against = _against(results, condition, "grpo")
+    before = next((name for name in (*BEFORE, *against) if name in against), None)
+    pair = against[before] if before else None
     reward = pair.figures.get("reward") if pair else None
     if pair is None or reward is None:
         return None
@@ -186,6 +191,8 @@ def _student_headline(results: Json, condition: str) -> str | None:
         amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
     states = (state_of(reward), state_of(true) if true is not None else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
+    if before not in BEFORE:
+        headline = f"grpo {VERBS[state_of(reward)]} {before}"
     if _is_little(reward):
         seen = _seen(reward, one_seed=len(results.get("seeds") or ()) < 2)
         headline += f" ({seen} are too few to tell)" if headline == OPEN else f", as far as {seen} tell,"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Group, Policy
 from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation, evaluate
+from gradus.evidence.reports.results import BEFORE
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
 from gradus.runs.progress import progress_bar
@@ -110,7 +111,7 @@ def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: 
 
 
 def _shown_places(policies: Mapping[str, Sequence[Episode]], each: int) -> list[int]:
-    before = policies.get("sft") or policies.get("base") or ()
+    before = next((policies[name] for name in BEFORE if policies.get(name)), ())
     pairs = zip(policies.get("grpo", ()), before, strict=False)
     changes = [
         (after.reward.value - old.reward.value, place)

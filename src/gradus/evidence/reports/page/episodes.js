@@ -33,7 +33,7 @@ function learnKinds(entries) {
 function studentChanges(entries) {
   const value = (entry) => entry.members.length === 1 ? entry.members[0].reward?.value : null;
   return entries.filter((entry) => entry.policy === "grpo" && known(value(entry))).flatMap((after) => {
-    const before = ["sft", "base"].map((name) => entries.find((each) => each.policy === name && each.condition === after.condition && each.seed === after.seed && known(value(each)))).find(Boolean);
+    const before = ["distill", "sft", "base"].map((name) => entries.find((each) => each.policy === name && each.condition === after.condition && each.seed === after.seed && known(value(each)))).find(Boolean);
     return before ? [{ after, before, change: value(after) - value(before) }] : [];
   }).sort((a, b) => b.change - a.change);
 }
