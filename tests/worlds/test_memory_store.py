@@ -214,7 +214,7 @@ def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
         DurableMemory(tmp_path / "m")
     with pytest.raises(StorageError, match="has schema 'nine-banks'"):
         DurableMemory(tmp_path / "m", PAPER)
-    with pytest.raises(StorageError, match="there is no memory"):
+    with pytest.raises(StorageError, match=r"expected a memory in .*, and none is there"):
         DurableMemory(tmp_path / "other", create=False)
 
 
