@@ -43,7 +43,7 @@ _PASS_K = typer.Option(
 )
 _RUNS = typer.Argument(
     metavar="RUNS",
-    help="Run folders (or logs of inspect_ai, .eval or .json), as PATH or NAME=PATH; later ones minus earlier ones.",
+    help="Run folders, as PATH or NAME=PATH; later ones minus earlier ones.",
 )
 
 
@@ -350,9 +350,8 @@ def compare(
 ) -> Comparison:
     """Compare finished runs, paired over the tasks that all were evaluated on, and list the settings that differ.
 
-    Nothing is rolled out. Logs of inspect_ai are paired over their samples. Runs of several training seeds are paired over those too, if
-    they have the same ones. Runs whose rewards are composed differently are refused; if data changed between runs, tasks are
-    paired by what they ask. p-values are corrected for the number of pairs and conditions.
+    Nothing is rolled out. Runs of several training seeds are paired over those too, if they have the same ones. Runs whose rewards
+    are composed differently are refused; if data changed between runs, tasks are paired by what they ask. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Finished runs (or logs of inspect_ai), held against each other on the tasks that all of them were evaluated on."""
+"""Finished runs, held against each other on the tasks that all of them were evaluated on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gradus.core.printing import go_around
 from gradus.evidence.reports import named, render_report
 from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
 from gradus.evidence.stage_files import changed_since
-from gradus.interop.inspect_logs import is_log, log_spec, read_log
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.stepping import LIMITS
 from gradus.runs.shared_tasks import on_shared_conditions, with_tasks
@@ -48,7 +47,7 @@ def named_runs(given: Sequence[str]) -> dict[str, Path]:
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():
-        if not is_log(folder) and not (folder / "results.json").is_file():
+        if not (folder / "results.json").is_file():
             raise ConfigError(f"{folder} holds no results.json, which a finished run has; gradus run writes one")
     return named
 
@@ -63,10 +62,6 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     """
     from gradus.evidence.evaluation import compare_seeds
 
-    if any(is_log(path) for path in runs.values()):
-        if policy is not None:
-            raise ConfigError(f"a log of inspect_ai holds one policy, so {policy!r} chooses nothing; leave it out")
-        return _compare_logs(runs)
     stored = {name: read_document(folder / "results.json", Results) for name, folder in runs.items()}
     environment = _same({name: each["environment"] for name, each in stored.items()}, "environment")
     grader = _same({name: each["grader"] for name, each in stored.items()}, "grader")
@@ -163,23 +158,6 @@ def _grading(table: Mapping[str, Any]) -> dict[str, str]:
     return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
 
 
-def _compare_logs(runs: Mapping[str, Path]) -> Results:
-    """Logs of inspect_ai, paired over the samples that all hold."""
-    from gradus.evidence.evaluation import compare_seeds
-
-    if not all(is_log(path) for path in runs.values()):
-        raise ConfigError(
-            "a log of inspect_ai is compared with other logs, not with runs; give logs alone, or run folders alone"
-        )
-    logs = {name: read_log(path, policy=name) for name, path in runs.items()}
-    _same({name: log.task for name, log in logs.items()}, "task")
-    _same({name: log.scorer for name, log in logs.items()}, "scorer")
-    spec = log_spec(next(iter(logs.values())))
-    conditions = dict.fromkeys(each.task.condition for log in logs.values() for each in log.episodes)
-    rollouts = on_shared_conditions({name: {0: log.episodes} for name, log in logs.items()}, conditions)
-    return with_tasks(compare_seeds(spec, rollouts, seeds=[], correct_pairs=True), rollouts)
-
-
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     """Recipe keys whose values differ, each with one value per run: the default if a recipe leaves it out, a dash for an unknown one."""
     from gradus.runs.recipe.record import Recipe  # it brings torch
@@ -187,9 +165,6 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))
     flat: list[dict[str, str]] = []
     for folder in runs.values():
-        if is_log(folder):
-            flat.append(dict(read_log(folder, policy="").settings))
-            continue
         recipe = folder / "recipe.toml"
         flat.append({**defaults, **dict(_flattened(read_toml(recipe)))} if recipe.is_file() else {})
     keys = dict.fromkeys(key for each in flat for key in each)
