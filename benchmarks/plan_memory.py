@@ -1,4 +1,4 @@
-"""The forecast of `gradus plan` beside the peak that a process really takes, for six shapes on a CPU.
+"""The forecast of memory beside the peak that a process really takes, for six shapes on a CPU.
 
 Each shape is measured in a process of its own: two steps of sampling and training after a small one that warms up, counted from
 what the process held before. A ratio is forecast over measured.
@@ -29,7 +29,7 @@ from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import UpdateOptions, policy_update
 
-CPU = Hardware(name="cpu", kind="cpu", memory=2**36, peak=1e11, share=0.35, bandwidth=1e10, overhead=1e-5)
+CPU = Hardware(name="cpu", kind="cpu", memory=2**36)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ def measured(shape: Shape) -> float:
 
 
 def forecast(shape: Shape) -> float:
-    """Bytes that `gradus plan` says."""
+    """Bytes that the forecast says."""
     with tempfile.TemporaryDirectory() as folder:
         shape.model.save_pretrained(folder)
         size = read_shape(folder)

@@ -17,7 +17,7 @@ from gradus.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gradus.commands.audits import audit
-    from gradus.commands.checking import check, plan
+    from gradus.commands.checking import check
     from gradus.commands.comparing import compare, evaluate
     from gradus.commands.environments import agent, load_environment, roll_out
     from gradus.commands.stages import distill
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "gradus.commands.environments": ("agent", "load_environment", "roll_out"),
     "gradus.commands.audits": ("audit",),
-    "gradus.commands.checking": ("check", "plan"),
+    "gradus.commands.checking": ("check",),
     "gradus.commands.comparing": ("compare", "evaluate"),
     "gradus.commands.stages": ("distill",),
     "gradus.commands.training": ("Run", "load_run", "run", "train"),
@@ -65,7 +65,6 @@ __all__ = [
     "load_model",
     "load_run",
     "one_turn",
-    "plan",
     "roll_out",
     "run",
     "train",

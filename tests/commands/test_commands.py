@@ -321,16 +321,12 @@ def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monk
     assert "next:" not in said
 
 
-def test_a_check_and_a_plan_are_followed_by_what_was_checked(monkeypatch):
-    result = SimpleNamespace(status="pass", problem=None, changes=["grpo.groups=2"], show=lambda: None)
+def test_a_check_is_followed_by_what_was_checked(monkeypatch):
+    result = SimpleNamespace(status="pass", show=lambda: None)
     stub(monkeypatch, "check", lambda *_, **__: result)
-    stub(monkeypatch, "plan", lambda *_, **__: result)
     said = gradus("check", "shop", "--seed", 4, "-o", "my run", "--quick", "-s", "grpo.groups=3")
     assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
-    said = gradus("plan", "shop", "--quick", "-s", "grpo.groups=3")
-    assert "next: gradus check shop --set grpo.groups=3 --quick --set grpo.groups=2" in said
     assert "next: gradus run my.toml" in gradus("check", "my.toml")  # a recipe was left out
-    assert "next: gradus check my.toml --set" in gradus("plan", "my.toml")
 
 
 def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):

@@ -26,7 +26,7 @@ def score(completions, **_):
         (lambda: gradus.train(None, ROWS, settings=["grpo.max_step=1"]), "did you mean max_steps"),
         (lambda: gradus.train(3, ROWS), "model is a name, a folder or a run, got 3"),
         (lambda: gradus.run("arithmetic", seeds=[1, 2]), r"seeds is a whole number, got \[1, 2\]"),
-        (lambda: gradus.plan("arithmetic", memory=24), "memory is a text, as in '24GB', got 24"),
+        (lambda: gradus.run("arithmetic", memory=24), "memory is a text, as in '24GB', got 24"),
         (lambda: commands.grpo(ROWS, "owner/name", out="x", seeds=2), "no argument 'seeds'"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
         (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
@@ -61,10 +61,9 @@ def test_what_cannot_be_meant_is_said(call, said):
         call()
 
 
-def test_check_and_plan_take_what_a_run_takes():
+def test_check_takes_what_a_run_takes():
     whole = {"seeds": 2, "parallel": 1, "redo": True, "anyway": True}
     assert gradus.check("arithmetic", quick=True, **whole).status != "fail"
-    assert gradus.plan("arithmetic", quick=True, out="x", **whole).problem is None
     assert "no argument 'stepz'" in gradus.check("arithmetic", stepz=3).findings[0].message
 
 

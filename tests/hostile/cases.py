@@ -42,7 +42,6 @@ WITH_ENVIRONMENT = {
     "audit": ("--episodes", "4", "--budget", "100"),
     "teach": ("--episodes", "2", "--out", "t.jsonl"),
     "eval": ("--episodes", "2", "--policy", "random"),
-    "plan": (),
     "check": (),
     "run": (
         "--quick",
@@ -70,7 +69,7 @@ NUMERIC = {
     ("eval", "arithmetic", "--policy", "random", "--condition", "held-out"): ("--episodes", "--seed", "--power", "--temperature",
                                                                                  "--max-new-tokens"),
     ("audit", "arithmetic"): ("--episodes", "--budget", "--seed"),
-    ("plan", "arithmetic"): ("--memory",),
+    ("check", "arithmetic"): ("--memory",),
 }  # fmt: skip
 KEYS = [
     "seed", "quick", "grader", "environment", "model", "model.path", "model.nano", "model.nano.layers", "model.nano.heads", "audit.budget",
@@ -108,10 +107,10 @@ def odd_numbers() -> Iterator[Case]:
 
 
 def odd_settings() -> Iterator[Case]:
-    """Each key of a recipe with each value. ``plan`` reads a recipe whole and does nothing."""
+    """Each key of a recipe with each value. ``check`` reads a recipe whole."""
     for key in KEYS:
         for value in VALUES:
-            yield Case(name=f"set {key}={value[:20]}", words=("plan", "arithmetic", "--set", f"{key}={value}"))
+            yield Case(name=f"set {key}={value[:20]}", words=("check", "arithmetic", "--set", f"{key}={value}"))
 
 
 DOCUMENTS = {
@@ -119,7 +118,7 @@ DOCUMENTS = {
     "doctor.json": (("report", "RUN"), ("doctor", "RUN"), ("watch", "RUN")),
     "costs.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN")),
     "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
-    "recipe.toml": (("report", "RUN"), ("plan", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
+    "recipe.toml": (("report", "RUN"), ("check", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),
     "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("regrade", "RUN/eval/episodes.jsonl.gz", "--grader", "correctness"), ("report", "RUN")),
@@ -129,7 +128,7 @@ DOCUMENTS = {
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/splits.json": (("eval", "arithmetic", "--policy", "RUN", "--episodes", "2", "--condition", "held-out"),),
     "grpo/best/gradus.json": (("eval", "arithmetic", "--policy", "RUN/grpo/best", "--episodes", "2", "--condition", "held-out"),),
-    "grpo/best/config.json": (("plan", "arithmetic", "--model", "RUN/grpo/best"), ("check", "arithmetic", "--model", "RUN/grpo/best")),
+    "grpo/best/config.json": (("check", "arithmetic", "--model", "RUN/grpo/best")),
     "grpo/best/generation_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
     "grpo/best/tokenizer_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
 }  # fmt: skip

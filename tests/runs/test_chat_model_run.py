@@ -21,7 +21,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.settings import read_settings
 from gradus.policies.local.shelf import ShelvedPolicy
 from gradus.runs.checks.model import probe
-from gradus.runs.checks.subject import Subject
+from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext, run_policies
@@ -97,7 +97,7 @@ def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
         monkeypatch.setattr(f"{module}.load_model", noted)
     changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
-    probe(Subject(recipe, folder=tmp_path, scratch=tmp_path, online=False))
+    probe(Subject(recipe, tmp_path, Circumstances(folder=tmp_path)))
     run = RunContext(recipe, tmp_path / "run", redo=False, console=Console(quiet=True))
     STAGES["model"][0](run, {})
     base = run_policies(run, ["base"])["base"]

@@ -12,7 +12,7 @@ weight; where it takes settings, also a mapping. A run stands for its folder.
 """
 
 from gradus.commands.audits import Audit, AuditComparison, audit, compare_audits
-from gradus.commands.checking import Checklist, Forecast, check, plan
+from gradus.commands.checking import Checklist, check
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
@@ -29,7 +29,6 @@ __all__ = [
     "Checklist",
     "Comparison",
     "Diagnosis",
-    "Forecast",
     "Regraded",
     "Run",
     "Scores",
@@ -51,7 +50,6 @@ __all__ = [
     "load_environment",
     "load_run",
     "package_env",
-    "plan",
     "play",
     "push",
     "regrade",

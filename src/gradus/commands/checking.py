@@ -1,4 +1,4 @@
-"""Foresees a run: its faults (check), and its memory, time and money (plan)."""
+"""Foresees the faults of a run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from gradus.commands.options import DataOrRecipe, RunOptions
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
 from gradus.commands.training import fixed_keys, gradients, make_recipe, split_options
-from gradus.core import ConfigError, GradusError
+from gradus.core import GradusError
 from gradus.core.errors import require_training
 
 if TYPE_CHECKING:
     from gradus.runs.checks import Finding
-    from gradus.runs.planning.forecast import Plan
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,11 +47,6 @@ class Checklist(Shown):
         return findings_table(self.findings, self.status)
 
 
-def _again(data: str | None, *without: str) -> list[str]:
-    """The data and the options of a run that were typed."""
-    return [*([data] if data else []), *same(*(name for name in RunOptions.__annotations__ if name not in without))]
-
-
 def _offline_unless(online: bool) -> bool:
     """Keeps the hub's client, which is not imported yet, from asking: this process is the command's alone."""
     if not online:
@@ -68,7 +62,7 @@ _ONLINE = typer.Option(
 def _after_check(result: Checklist, *, data: str | None) -> int | None:
     if result.status == "fail":
         return 1
-    return next_command("run", *_again(data))
+    return next_command("run", *([data] if data else []), *same(*RunOptions.__annotations__))
 
 
 @command("check", _after_check, shown=True)
@@ -87,7 +81,7 @@ def check(
     True
     """
     require_training()
-    from gradus.runs.checks import check_recipe, from_error
+    from gradus.runs.checks import Circumstances, check_recipe, from_error
 
     of_recipe, whole = split_options(options)
     out = whole.get("out")
@@ -95,77 +89,14 @@ def check(
         chosen = make_recipe(data, online=online, **of_recipe)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    several, time = whole.get("seeds") not in (None, 1), whole.get("time")
-    fixed = fixed_keys(chosen, data, of_recipe, time)
+    time = whole.get("time")
+    given = Circumstances(
+        folder=None if out is None else Path(out),
+        online=online,
+        several=whole.get("seeds") not in (None, 1),
+        time=time,
+        fixed=fixed_keys(chosen, data, of_recipe, time),
+        memory=of_recipe.get("memory"),
+    )
     with gradients():
-        found = check_recipe(
-            chosen, out=None if out is None else Path(out), online=online, several=several, time=time, fixed=fixed
-        )
-    return Checklist(found)
-
-
-@dataclass(frozen=True, repr=False)
-class Forecast(Shown):
-    """Memory, time and money of a run. ``plan`` holds the figures; ``problem`` says why it cannot fit, or is None.
-
-    ``changes``: the settings that make it fit into the memory that was asked for, as ``key=value``.
-    """
-
-    plan: Plan
-    problem: str | None
-    changes: Sequence[str] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """The hardware, the figures, the problem and the changes."""
-        plan = self.plan
-        return {
-            "hardware": plan.hardware.name, "memory": dict(plan.memory), "peak": plan.peak, "seconds": dict(plan.seconds),
-            "steps": plan.steps, "hours": plan.hours, "cost": plan.cost, "problem": self.problem, "changes": list(self.changes),
-        }  # fmt: skip
-
-    def tables(self) -> Sequence[Any]:
-        """The figures, the problem, and the settings that make it fit."""
-        from rich.table import Table
-        from rich.text import Text
-
-        from gradus.runs.planning.forecast import as_rows
-
-        title = Text(f"{self.plan.model.name} on {self.plan.hardware.name}")
-        table = Table(title=title, box=None, show_header=False, title_justify="left")
-        for row in as_rows(self.plan):
-            table.add_row(*row)
-        fits = [Text("it fits with: " + " ".join(f"--set {each}" for each in self.changes))] if self.changes else []
-        return [table, *fits, *([Text(self.problem, style="red")] if self.problem else [])]
-
-
-def _after_plan(result: Forecast, *, data: str | None) -> None:
-    if result.problem:
-        raise ConfigError(result.problem)
-    next_command("check", *_again(data, "memory"), *(word for each in result.changes for word in ("--set", each)))
-
-
-@command("plan", _after_plan, shown=True)
-def plan(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Forecast:
-    """Forecast memory, time and money of a run of the same options; what cannot fit is refused with the setting to change.
-
-    Nothing is trained.
-
-    >>> import gradus
-    >>> gradus.plan("arithmetic").problem is None
-    True
-    """
-    require_training()
-    from gradus.runs.checks.plan import fitted_plan
-    from gradus.runs.planning.forecast import check_fits
-
-    of_recipe, _ = split_options(options)
-    memory = of_recipe.pop("memory", None)
-    if memory is not None and not isinstance(memory, str):
-        raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
-    chosen = make_recipe(data, **of_recipe)
-    made, config, changes = fitted_plan(chosen, preset=of_recipe.get("preset"), memory=memory, online=True)
-    try:
-        check_fits(made, config)
-    except ConfigError as error:
-        return Forecast(made, str(error), changes)
-    return Forecast(made, None, changes)
+        return Checklist(check_recipe(chosen, given))

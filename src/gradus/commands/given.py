@@ -14,7 +14,7 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.naming import did_you_mean
 from gradus.core.printing import on_command_line
 
-_WITH_VALUE = r"--(out|model|seeds|seed|recipe|grader|time|memory|preset)\b"
+_WITH_VALUE = r"--(out|model|seeds|seed|recipe|grader|time|memory)\b"
 
 
 def as_list(name: str, value: Any, *, example: str) -> list[Any]:

@@ -131,13 +131,6 @@ class StageOptions(TypedDict, total=False):
         _TEXTS,
     ]
     grader: Grader
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            "--preset",
-            help="Settings that suit a machine: cpu, small-gpu (24 GB) or large-gpu (80 GB); single settings override them.",
-        ),
-    ]
     memory: Annotated[
         str | None,
         typer.Option("--memory", help="Fit the settings to a card of this size, as in 24GB, and print what was set."),

@@ -147,7 +147,7 @@ def teach(
 
 def _after_sft(best: Path, *, data: str, settings: list[str]) -> None:
     typer.echo(f"model: {best}")
-    again = same("rewards", "recipe", "preset", "memory", "trackers", "seed")
+    again = same("rewards", "recipe", "memory", "trackers", "seed")
     shared = [word for each in settings if not each.startswith("sft.") for word in ("--set", each)]
     next_command("grpo", data, "--model", best, *again, *shared)
 

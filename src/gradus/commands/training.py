@@ -265,11 +265,9 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
         print(made.chosen, file=sys.stderr)
     if memory is None:
         return made
-    from gradus.runs.checks.plan import fitted_plan
-    from gradus.runs.planning.forecast import check_fits
+    from gradus.runs.checks.memory import changes_for_card
 
-    forecast, config, changed = fitted_plan(made, preset=told.get("preset"), memory=memory, online=online)
-    check_fits(forecast, config)
+    changed = changes_for_card(made, memory, online=online)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
     return load(changes={**parse_changes(settings), **parse_changes(changed)})
 

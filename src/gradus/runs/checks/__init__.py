@@ -6,7 +6,7 @@ too: its message says what was expected and the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +14,18 @@ from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError, GradusError
 from gradus.runs.checks.findings import Finding, findings_table, from_error, passed, status_of, to_json
+from gradus.runs.checks.memory import memory
 from gradus.runs.checks.model import base, context, disk, model, probe, spelling, too_long
 from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
-from gradus.runs.checks.plan import memory
 from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
-from gradus.runs.checks.subject import Subject
+from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.checks.tasks import data, environment, gold
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 
 __all__ = [
     "CHECKS",
+    "Circumstances",
     "Finding",
     "check_recipe",
     "findings_table",
@@ -60,25 +61,14 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 }
 
 
-def check_recipe(
-    recipe: Recipe,
-    *,
-    out: Path | None = None,
-    online: bool = False,
-    several: bool = False,
-    time: str | None = None,
-    fixed: Collection[str] = (),
-) -> tuple[Finding, ...]:
-    """All findings about a recipe. Servers and hubs are asked only with ``online``. ``several``: for a run of several seeds.
-    ``time``: what the run may take, for which all settings but ``fixed`` ones change."""
+def check_recipe(recipe: Recipe, given: Circumstances) -> tuple[Finding, ...]:
+    """All findings about a recipe that is going to be run as ``given``. Servers and hubs are asked only if that says so."""
     findings = [replace(passed(f"the recipe for {recipe.environment} is understood"), check="recipe")]
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
         progress_bar("check", len(CHECKS), "checks") as advance,
     ):
-        subject = Subject(
-            recipe, folder=out, scratch=Path(scratch), online=online, several=several, time=time, fixed=fixed
-        )
+        subject = Subject(recipe, Path(scratch), given)
         for number, (name, (check, needs)) in enumerate(CHECKS.items()):
             advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
             findings += _done(name, check, needs, subject, findings)
@@ -91,7 +81,7 @@ def require_names(recipe: Recipe) -> None:
 
     A run asks this before it trains; it costs next to nothing.
     """
-    subject = Subject(recipe, folder=None, scratch=Path(), online=recipe.model.path is not None)
+    subject = Subject(recipe, Path(), Circumstances(online=recipe.model.path is not None))
     wrong = [finding for finding in (*names(subject), *schedule(subject)) if finding.status == "fail"]
     if recipe.model.path is not None:
         with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run

@@ -122,7 +122,7 @@ def base(subject: Subject) -> list[Finding]:
         return [passed("a nano model, or a run at toy size: it is not asked before")]
     if subject.grader.remote and not subject.online:
         return [skipped(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
-    look = look_at_base(subject.recipe, time=subject.time, fixed=subject.fixed)
+    look = look_at_base(subject.recipe, time=subject.given.time, fixed=subject.given.fixed)
     findings = [passed(line) for line in look.probe.lines()]
     if look.problem is not None:
         findings.append(failed(*look.problem))

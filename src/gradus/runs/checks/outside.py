@@ -61,8 +61,8 @@ def run_folder(subject: Subject) -> list[Finding]:
     """There may be a folder, and it is empty, or holds a run with these settings."""
     from gradus.runs.stages.runner import remaining, require_folder
 
-    require_folder(subject.folder, several=subject.several)
-    if subject.several:
+    require_folder(subject.folder, several=subject.given.several)
+    if subject.given.several:
         return [passed(f"{subject.folder}: a run of several seeds")]
     left = remaining(subject.recipe, subject.folder)  # raises, naming the setting that differs
     return [passed(f"{subject.folder}: {', '.join(left) or 'nothing'} to do")]

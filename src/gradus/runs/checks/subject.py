@@ -14,6 +14,7 @@ from gradus.policies.local.folders import adapter_base, check_model_source, find
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
+from gradus.runs.planning.shapes import ModelShape, read_shape
 from gradus.runs.recipe.record import Recipe
 
 
@@ -30,24 +31,29 @@ class Longest:
     needed: int
 
 
-class Subject:
-    """``folder``: where the run is going to be; ``scratch``: a folder for a nano model; ``online``: servers may be asked;
-    ``several``: it will be a run of several seeds; ``time``: what it may take, and ``fixed``: the settings that stay for it."""
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """How the run is going to be started.
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        folder: Path | None,
-        scratch: Path,
-        online: bool,
-        several: bool = False,
-        time: str | None = None,
-        fixed: Collection[str] = (),
-    ) -> None:
-        self.time, self.fixed = time, fixed
-        self.recipe, self.scratch, self.online, self.several = recipe, scratch, online, several
-        self.folder = folder or recipe.default_folder()
+    ``online``: servers and hubs may be asked. ``several``: it will be a run of several seeds. ``time``: what it may take, and ``fixed``: the
+    settings that stay for it. ``memory``: the size of the card that it is for, this machine's if None.
+    """
+
+    folder: Path | None = None
+    online: bool = False
+    several: bool = False
+    time: str | None = None
+    fixed: Collection[str] = ()
+    memory: str | None = None
+
+
+class Subject:
+    """A recipe, and what follows from it. ``scratch``: a folder for a nano model."""
+
+    def __init__(self, recipe: Recipe, scratch: Path, given: Circumstances) -> None:
+        self.recipe, self.scratch, self.given = recipe, scratch, given
+        self.online = given.online
+        self.folder = given.folder or recipe.default_folder()
 
     @cached_property
     def spec(self) -> EnvironmentSpec:
@@ -92,6 +98,11 @@ class Subject:
         from transformers import AutoConfig
 
         return self._read(AutoConfig, adapter_base(self.model) or self.model)
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """The shape of the model that GRPO trains. Raises ConfigError."""
+        return read_shape(self.model, lora=self.recipe.grpo.lora, online=self.online)
 
     @cached_property
     def renderer(self) -> ChatRenderer:

@@ -1,1 +1,1 @@
-"""Before a run: what the machine has, and what the run will need of memory, time and money."""
+"""Before a run: the memory that it needs and the machine has, and if the model is computed alike everywhere."""

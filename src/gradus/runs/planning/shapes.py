@@ -15,13 +15,11 @@ from gradus.training.trainer_config import LoraConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' linear layers; ``products`` those that a token is
-    multiplied with: the linear layers, and of the experts those that it is routed to."""
+    """A decoder's shape. ``parameters`` are all; ``matrices`` those of the layers' linear layers."""
 
     name: str
     parameters: int
     matrices: int
-    products: int
     hidden: int
     layers: int
     kv_heads: int
@@ -82,10 +80,6 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
             f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)}"
         ) from error
     text = config.get_text_config()
-    routed = getattr(text, "num_experts_per_tok", None) or 0
-    experts = [
-        parameter for name, parameter in model.named_parameters() if ".experts." in name and parameter.dim() == 3
-    ]
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     head = model.get_output_embeddings()
     linear = {
@@ -98,12 +92,10 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         for name, weight in linear.items()
         if targets == "all-linear" or any(f".{name}".endswith(f".{target}") for target in targets)
     ]
-    matrices = sum(weight.numel() for weight in linear.values())
     return ModelShape(
         name=str(path_or_name),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        matrices=matrices,
-        products=matrices + routed * sum(parameter[0].numel() for parameter in experts),
+        matrices=sum(weight.numel() for weight in linear.values()),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,

@@ -1,12 +1,11 @@
-"""Loads a recipe: the layers of an environment or a file, a model, a preset and a command line, merged and checked once.
+"""Loads a recipe: the layers of an environment or a file, a model and a command line, merged and checked once.
 
 The layers, of which a later one wins:
 
 1. ``recipe``: the environment's own, or the file that was given
 2. ``model``: with a given model the ``[lm]`` table, whose ``sft`` and ``grpo`` replace those for a nano model; settings by its size
 3. ``quick``: the ``[quick]`` table, if asked for
-4. ``preset``: the settings of a machine
-5. ``command line``: ``--model``, ``--seed``, ``--grader``, rewards and every ``--set key=value``, with what follows from them
+4. ``command line``: ``--model``, ``--seed``, ``--grader``, rewards and every ``--set key=value``, with what follows from them
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.runs.planning.hardware import PRESETS
 from gradus.runs.planning.shapes import read_shape
 from gradus.runs.recipe.layers import Layer, changes_of, merge, parse_changes
 from gradus.runs.recipe.record import Origin, Recipe
@@ -50,7 +48,6 @@ def load_recipe(
     seed: int | None = None,
     grader: str | None = None,
     trackers: Sequence[str] = (),
-    preset: str | None = None,
     online: bool = False,
 ) -> Recipe:
     """The recipe of an environment or of a file, with changes.
@@ -76,8 +73,6 @@ def load_recipe(
         layers.append(Layer("model", changed))
     if quick:
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
-    if preset is not None:
-        layers.append(Layer(f"preset {preset}", _for_machine(preset)))
     typed = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
     typed["trackers"] = list(trackers) or None
     typed = {key: value for key, value in typed.items() if value is not None}
@@ -128,15 +123,6 @@ def _parameters(model: str, *, online: bool) -> int | None:
             if asked and isinstance(error.__cause__, OSError):
                 raise
     return None
-
-
-def _for_machine(preset: str) -> dict[str, Any]:
-    """The layer of a preset; SFT takes the settings that both stages have, but for the rate."""
-    if preset not in PRESETS:
-        raise ConfigError(f"unknown preset {preset!r}; there are {', '.join(PRESETS)}")
-    settings = PRESETS[preset].settings
-    both = {key: value for key, value in settings.items() if key in SftConfig.model_fields and key != "lr"}
-    return changes_of({"grpo": settings, "sft": both})
 
 
 def _for_rewards(rewards: Sequence[Mapping[str, Any]], *, whole: bool) -> dict[str, Any]:

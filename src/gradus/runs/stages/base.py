@@ -13,10 +13,9 @@ from gradus.core import ConfigError
 from gradus.core.documents import SCHEMA
 from gradus.core.files import read_json, write_json
 from gradus.policies.local.folders import find_model, is_nano
-from gradus.runs.planning.forecast import time_text
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.base_probe import BaseProbe, probe_base, way_out
-from gradus.runs.stages.fitting import ON_A_CPU, changed, fit_to_time, seconds_of
+from gradus.runs.stages.fitting import ON_A_CPU, changed, fit_to_time, seconds_of, time_text
 from gradus.runs.stages.sources import reward_sources
 from gradus.training.distributed.processes import world
 

@@ -31,6 +31,11 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def time_text(hours: float) -> str:
+    """Writes ``1.5 h``, ``12 min`` or ``under 1 min``."""
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min" if hours >= 1 / 60 else "under 1 min"
+
+
 def fit_to_time(
     recipe: Recipe, spec: EnvironmentSpec, probe: BaseProbe, time: float | None, fixed: Collection[str]
 ) -> tuple[Recipe, dict[str, Any], float]:
