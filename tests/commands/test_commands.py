@@ -33,23 +33,12 @@ def gradus(*words, expect=0):
     return result.output
 
 
-def test_teach_show_and_regrade(tmp_path):
+def test_teach_and_show(tmp_path):
     file = tmp_path / "t.jsonl"
     assert "4 episodes in" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "3 of the 4 episodes in" in gradus("teach", "rhythm", "-n", 3, "-o", file)
     assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "mon morning" in gradus("show", file, "--episode", -1)
-    regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
-    assert regraded["episodes"] == 4
-    assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
-    words = ("regrade", file, "--grader", "v3", "--against", "heuristic")
-    compared = json.loads(gradus(*words, "--json"))["compared"]["conditions"]["train"]
-    (pair,) = compared["pairs"].values()
-    assert pair["reward"]["episodes"] == 4
-    assert pair["reward"]["wins"] + pair["reward"]["ties"] <= 4
-    assert compared["policies"]["bayes"]["belief_mae"]["mean"] > 0  # the heuristic states no belief
-    assert "bayes - heuristic" in (said := gradus(*words))
-    assert " of 4" in said  # wins
 
 
 def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
@@ -60,9 +49,6 @@ def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
     failed = replace(whole, turns=(), reward=None, stop=StopReason.FAILED, failure=failure)
     write_episodes(tmp_path / "t.jsonl", [failed], environment="rhythm", note="")
     assert "content policy" in gradus("show", tmp_path / "t.jsonl")
-    write_episodes(tmp_path / "t.jsonl", [whole, failed], environment="rhythm", note="")
-    said = " ".join(gradus("regrade", tmp_path / "t.jsonl", "--grader", "v2").split())  # a mean over one of two
-    assert "1 of 2 episodes have no reward; the first said act: ServerError: content policy" in said
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
@@ -235,7 +221,6 @@ def test_envs_lists_and_describes():
         (("eval", "rhythm", "-p", "random", "-n", "9999"), "seeds"),
         (("show", "nothing.jsonl"), "no file"),
         (("doctor", "nowhere"), "no metrics"),
-        (("regrade", "nothing.jsonl", "--grader", "v2"), "no file"),
         (("run",), "name an environment"),
         (("export", "nowhere", "out"), "no model"),
     ],
@@ -347,12 +332,10 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
 
 
 def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
-    """The audit and the table of regraded episodes were about jsonl:rows.jsonl."""
+    """The audit was about jsonl:rows.jsonl."""
     monkeypatch.chdir(tmp_path)
     rows = [json.dumps({"question": f"{number} + 1?", "answer": str(number + 1)}) for number in range(40)]
     Path("rows[x].jsonl").write_text("\n".join(rows), encoding="utf-8")
-    gradus("teach", "rows[x].jsonl", "--policy", "gold", "-n", "6", "--out", "t.jsonl")
-    assert "jsonl:rows[x].jsonl" in gradus("regrade", "t.jsonl", "--grader", "format-only")
     assert "jsonl:rows[x].jsonl" in gradus("audit", "rows[x].jsonl", "-n", 4, "--budget", 1152, expect=None)
 
 
@@ -384,11 +367,6 @@ def test_what_is_known_at_the_end_is_shown_without_what_is_missing(rows):
     said = gradus("show", "t.jsonl", "-k", 1)
     assert "correct 1.000" in said
     assert "None" not in said
-
-
-def test_a_regraded_file_tells_the_stored_grader_from_the_new_one(rows):
-    gradus("teach", "rows.jsonl", "-n", 2, "--reward", "correctness", "-o", "t.jsonl")
-    assert "rewards (as stored)" in gradus("regrade", "t.jsonl", "--reward", "format", "--env", "rows.jsonl")
 
 
 def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):

@@ -114,16 +114,16 @@ def odd_settings() -> Iterator[Case]:
 
 
 DOCUMENTS = {
-    "results.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN"), ("watch", "RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
-    "doctor.json": (("report", "RUN"), ("doctor", "RUN"), ("watch", "RUN")),
+    "results.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
+    "doctor.json": (("report", "RUN"), ("doctor", "RUN")),
     "costs.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN")),
     "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
     "recipe.toml": (("report", "RUN"), ("check", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),
-    "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("regrade", "RUN/eval/episodes.jsonl.gz", "--grader", "correctness"), ("report", "RUN")),
+    "eval/episodes.jsonl.gz": (("show", "RUN/eval/episodes.jsonl.gz"), ("report", "RUN")),
     "teach/episodes.jsonl.gz": (("show", "RUN/teach/episodes.jsonl.gz"), ("teach", "arithmetic", "--policy", "careless:0.55", "--episodes", "70", "--out", "RUN/teach/episodes.jsonl.gz")),
-    "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN"), ("watch", "RUN")),
+    "grpo/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "sft/metrics.jsonl": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/splits.json": (("eval", "arithmetic", "--policy", "RUN", "--episodes", "2", "--condition", "held-out"),),

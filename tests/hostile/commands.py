@@ -98,10 +98,7 @@ def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
     os.chdir(folder)
     sys.argv = ["gradus", *case.words]
     try:
-        if case.words[0] == "watch":
-            _watch(Path(case.words[1]))
-        else:
-            main()
+        main()
     except SystemExit as end:
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else TRACEBACK
     except BaseException:
@@ -115,16 +112,6 @@ def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
         except (OSError, ValueError):
             continue
     return code
-
-
-def _watch(run: Path) -> None:
-    """What `gradus watch` shows, asked for once: the command would go on until it is stopped."""
-    from starlette.testclient import TestClient
-
-    from gradus.runs.watch import progress_of, watch_app
-
-    client = TestClient(watch_app({"run": run}))  # raises what a route raises
-    print([client.get(place).status_code for place in ("/", "/data")], progress_of({"run": run}))
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:

@@ -5,21 +5,21 @@
 class with ``reset`` and ``step``, or an EnvironmentSpec; where it takes rewards, also functions in TRL's signature and pairs of one and its
 weight; where it takes settings, also a mapping. A run stands for its folder.
 
-    from gradus.commands import export, regrade
+    from gradus.commands import doctor, export
 
+    doctor("runs/rhythm")
     export("runs/rhythm", "model")
-    regrade("teacher.jsonl", "v2")
 """
 
 from gradus.commands.audits import Audit, AuditComparison, audit, compare_audits
 from gradus.commands.checking import Checklist, check
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
-from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
+from gradus.commands.episodes import StoredEpisodes, show
 from gradus.commands.models import chat, export, push, serve
 from gradus.commands.pages import docs
 from gradus.commands.rewards import list_rewards, try_rewards
-from gradus.commands.servers import package_env, serve_env, watch
+from gradus.commands.servers import package_env, serve_env
 from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
 from gradus.commands.training import Run, load_run, report, run, train
 
@@ -29,7 +29,6 @@ __all__ = [
     "Checklist",
     "Comparison",
     "Diagnosis",
-    "Regraded",
     "Run",
     "Scores",
     "StoredEpisodes",
@@ -52,7 +51,6 @@ __all__ = [
     "package_env",
     "play",
     "push",
-    "regrade",
     "report",
     "roll_out",
     "run",
@@ -63,5 +61,4 @@ __all__ = [
     "teach",
     "train",
     "try_rewards",
-    "watch",
 ]

@@ -34,9 +34,9 @@ _INTERRUPTED = 130
 _CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
 _PANELS = {
     "Start here": ("run", "init", "envs", "play", "docs"),
-    "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare", "watch"),
+    "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
     "Around them": (
-        *("show", "regrade", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
+        *("show", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
         *("rewards list", "rewards try"),
     ),
 }

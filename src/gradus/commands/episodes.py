@@ -1,22 +1,20 @@
-"""Stored episodes: looking at them, and grading them again."""
+"""Shows stored episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import fsum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gradus import environments
-from gradus.commands.environments import load_environment, with_rewards
-from gradus.commands.options import Line, OwnEnvironment, Rewards, writes
-from gradus.commands.output import Shown, next_command, note, same
+from gradus.commands.environments import load_environment
+from gradus.commands.options import Line, OwnEnvironment
+from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
-from gradus.core.documents import Results
+from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError
 
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
@@ -26,10 +24,6 @@ _LAST = typer.Option(
 )
 _DIFF = typer.Option(
     "--diff", help="All members of the episode's group: what each got, and where their answers differ."
-)
-_AGAINST = typer.Option(
-    "--against",
-    help="Compare every policy of the file with this one on the same tasks: wins, reward, metrics. If the file lacks it, it is rolled out.",
 )
 
 
@@ -139,165 +133,3 @@ def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | N
         return environments.load_stored(stored.environment)
     except ConfigError as error:
         raise ConfigError(f"{error}; if the episodes are of your own environment, say which with --env") from error
-
-
-@dataclass(frozen=True, repr=False)
-class Regraded(Shown):
-    """Episodes under another grader, and under the one they were stored with (``before``).
-
-    ``compared``: the document of an evaluation, with what each policy has above another on the same tasks; None if nobody was named.
-    """
-
-    spec: EnvironmentSpec
-    grader: str
-    before: Sequence[Episode]
-    episodes: Sequence[Episode]
-    compared: Results | None = None
-
-    @property
-    def failure(self) -> str:
-        """Why no episode has a reward; empty if any has one."""
-        from gradus.evidence.evaluation import first_failure
-
-        if not self.episodes or any(each.reward and each.reward.value is not None for each in self.episodes):
-            return ""
-        return first_failure(self.episodes) or "the grader gave none"
-
-    def to_json(self) -> dict[str, Any]:
-        """The means before and after, and of each component; ``compared`` if a policy was named to compare with."""
-        rewards = [
-            _mean(each.reward.value if each.reward else None for each in several)
-            for several in (self.before, self.episodes)
-        ]
-        components = {
-            name: _mean(each.reward.components.get(name) if each.reward else None for each in self.episodes)
-            for name in self.spec.grader(self.grader).weights
-        }
-        count = len(self.episodes)
-        return {
-            "grader": self.grader, "episodes": count, "reward": rewards[1], "before": rewards[0], "components": components,
-            **({} if self.compared is None else {"compared": self.compared}),
-        }  # fmt: skip
-
-    def tables(self) -> Sequence[Any]:
-        """The means, and the pairs."""
-        from rich.table import Table
-        from rich.text import Text
-
-        from gradus.stats import format_number
-
-        summary, weights = self.to_json(), self.spec.grader(self.grader).weights
-        names = sorted({each.reward.grader for each in self.before if each.reward})
-        table = Table(title=Text(f"{len(self.episodes)} episodes of {self.spec.name}"), box=None)
-        table.add_column("reward under")
-        table.add_column("mean", justify="right")
-        stored = ", ".join(f"{name} (as stored)" if name == self.grader else name for name in names)
-        table.add_row(stored or "no grader", format_number(summary["before"]))
-        table.add_row(self.grader, format_number(summary["reward"]), style="bold")
-        for name, value in summary["components"].items():
-            table.add_row(f"  {name} (weight {weights[name]:g})", format_number(value))
-        conditions = self.compared["conditions"] if self.compared else {}
-        return [table, *self._ungraded(), *(_compared_table(name, stored) for name, stored in conditions.items())]
-
-    def _ungraded(self) -> Sequence[Any]:
-        """A line if episodes have no reward, which no mean above it counts."""
-        from rich.text import Text
-
-        from gradus.evidence.evaluation import first_failure
-
-        missing = sum(each.reward is None or each.reward.value is None for each in self.episodes)
-        told = f"{missing} of {len(self.episodes)} episodes have no reward; the first said {first_failure(self.episodes) or 'nothing'}"
-        return [Text(told, style="yellow")] if missing else []
-
-    def save(self, path: str | Path) -> Path:
-        """Write the regraded episodes as JSON lines."""
-        from gradus.rollouts import write_episodes
-
-        write_episodes(Path(path), self.episodes, environment=self.spec.name, note=f"regraded with {self.grader}")
-        return Path(path)
-
-
-def _compared_table(condition: str, stored: Mapping[str, Any]) -> Any:
-    """Each policy's figures and each difference, a line for a figure, so that it fits 80 columns."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from gradus.stats import format_interval
-
-    table = Table("", "figure", "mean", "wins", title=f"same tasks, {condition}", box=None)
-    for kind in ("policies", "pairs"):
-        for name, figures in stored[kind].items():
-            for figure, each in figures.items():
-                if isinstance(each, Mapping) and isinstance(each.get("mean"), float):
-                    wins = f"{each['wins']} of {each['episodes']}" if kind == "pairs" else ""
-                    table.add_row(Text(name), figure, format_interval(each, signed=kind == "pairs"), wins)
-    return table
-
-
-def _after_regrade(
-    result: Regraded,
-    *,
-    file: Path,
-    out: Annotated[Path | None, writes("Write the regraded episodes here (the input is kept).")] = None,
-) -> int | None:
-    if out is not None:
-        note(f"written: {result.save(out)}")
-    if result.failure:
-        note(f"no episode got a reward; the first says why: {result.failure}")
-        return 1
-    return next_command("show", out or file, *same("environment"))
-
-
-@command("regrade", _after_regrade, shown=True)
-def regrade(
-    file: Annotated[str | Path, typer.Argument(help="A JSONL file of episodes."), Line(kind=Path)],
-    grader: Annotated[
-        str | None, typer.Option("--grader", "-g", help="The grader to apply; or give reward functions.")
-    ] = None,
-    *,
-    rewards: Rewards = (),
-    against: Annotated[str | None, _AGAINST] = None,
-    environment: OwnEnvironment = None,
-) -> Regraded:
-    """Grade stored episodes again; only a policy to compare with is rolled out. Exit code 1 if no episode got a reward."""
-    from gradus.rollouts import grade_episodes, read_episodes
-
-    if (grader is None) == (not rewards):
-        raise ConfigError("give --grader NAME or --reward NAME=WEIGHT, one of them")
-    stored = read_episodes(Path(file))
-    spec = _environment_of(stored, environment)
-    spec = with_rewards(spec, rewards) if rewards else spec
-    chosen = spec.grader(grader)
-    _go_around(stored, Path(file))
-    graded = grade_episodes(spec, stored.episodes, chosen)
-    compared = None if against is None else _compared(spec, chosen, graded, against)
-    return Regraded(spec, chosen.name, stored.episodes, graded, compared)
-
-
-def _compared(spec: EnvironmentSpec, grader: Grader, episodes: Sequence[Episode], against: str) -> Results:
-    from gradus.evidence.evaluation import compare
-    from gradus.rollouts import roll_out
-    from gradus.runs.policies import make_policy
-
-    by_condition: dict[str, dict[str, list[Episode]]] = {}
-    for each in episodes:
-        by_condition.setdefault(each.task.condition, {}).setdefault(each.policy, []).append(each)
-    for policies in by_condition.values():
-        if against not in policies:
-            stored = {each.task.seed: each.task for several in policies.values() for each in several}
-            tasks = [replace(task, id="") for task in stored.values()]  # what it asks now: data may have changed since
-            policies[against] = list(roll_out(spec, make_policy(spec, against), tasks, grader=grader).episodes)
-    names = dict.fromkeys(name for policies in by_condition.values() for name in policies)
-    pairs = [(name, against) for name in names if name != against]
-    return compare(
-        replace(spec, graders={**spec.graders, grader.name: grader}),
-        by_condition,
-        graders=[grader.name],
-        pairs=pairs,
-        graded=True,
-    )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) / len(known) if known else None

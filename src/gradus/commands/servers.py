@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import as_list
 from gradus.commands.options import Host, Line, Port
 from gradus.commands.signature import command
 from gradus.core import EnvironmentSpec
@@ -73,39 +72,3 @@ def package_env(
     from gradus.interop.openenv.package import write_package
 
     return write_package(environment, folder, sessions=sessions)
-
-
-@command("watch")
-def watch(
-    runs: Annotated[
-        Sequence[str | Path],
-        typer.Argument(help="Run folders, as PATH or NAME=PATH; several are drawn over each other."),
-        Line(kind=list[str]),
-    ],
-    *,
-    host: Host = "127.0.0.1",
-    port: Port = 8765,
-    tell: Callable[[str], None] = typer.echo,
-) -> None:
-    """Follow runs on a local page: curves, alerts, newest episodes, time left. It only reads; stop it with Ctrl-C.
-
-    ``tell`` gets the address, and what is not there yet.
-    """
-    import uvicorn
-
-    from gradus.interop.guard import hosts_for
-    from gradus.interop.serving.listening import listen, serve_until_stopped, url
-    from gradus.runs.comparison import by_name
-    from gradus.runs.watch import watch_app
-
-    named = by_name(map(str, as_list("runs", [runs] if isinstance(runs, Path) else runs, example="['runs/a']")))
-    with listen(host, port) as listener:
-        app = watch_app(named, hosts=hosts_for(host, listener.getsockname()[0]))
-        listener.listen()  # from here on clients wait instead of being refused
-        tell(f"watching {', '.join(named)} on {url(listener, host)}")
-        for path in named.values():
-            if not path.exists() or not any(path.iterdir()):
-                tell(
-                    f"{path} is {'empty' if path.exists() else 'not there yet'}; it is shown as soon as a run begins in it"
-                )
-        serve_until_stopped(uvicorn.Config(app, log_level="warning"), listener)

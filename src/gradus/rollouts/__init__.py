@@ -8,7 +8,6 @@ from gradus.rollouts.storage import (
     EpisodeWriter,
     decode,
     encode,
-    read_episode,
     read_episodes,
     write_episodes,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "encode",
     "grade_episodes",
     "in_processes",
-    "read_episode",
     "read_episodes",
     "replay",
     "roll_out",

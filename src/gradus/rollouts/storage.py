@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import IO, Any, TypeVar
@@ -280,23 +280,6 @@ def read_episodes(
                 kind = f"cannot be read ({type(error).__name__}: {error})" if line.endswith("\n") else cut
                 problems.append(f"{path.name} line {number} {kind}; it was left out")
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
-
-
-def read_episode(path: Path | str, number: int) -> tuple[str, Episode]:
-    """Return the environment of a file and its episode with this number, from 0; the others are not decoded.
-
-    Raises StorageError if it is not there or cannot be read.
-    """
-    path = stored_file(path)
-    lines = read_lines(path, [])
-    header = _read_header(path, lines)
-    line = next(islice(filter(str.strip, lines), number, None), None)
-    if line is None:
-        raise StorageError(f"{path} has no episode {number}")
-    try:
-        return header["environment"], decode(json.loads(line))
-    except _UNREADABLE as error:
-        raise StorageError(f"episode {number} of {path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 @contextmanager

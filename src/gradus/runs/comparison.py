@@ -23,8 +23,8 @@ STUDENTS = ("grpo", "distill", "sft", "base")
 _CODE, _NOTHING = "code of ", "has none"
 
 
-def by_name(given: Iterable[str]) -> dict[str, Path]:
-    """``name=path`` or a path, whose last part is then the name; names must differ. A folder that is there may hold ``=`` in its path."""
+def named_runs(given: Iterable[str]) -> dict[str, Path]:
+    """Finished runs, two at least, as ``name=path`` or as a path whose last part is the name. A folder that is there may hold ``=`` in its path."""
     named: dict[str, Path] = {}
     for text in given:
         name, separator, path = text.partition("=")
@@ -32,18 +32,11 @@ def by_name(given: Iterable[str]) -> dict[str, Path]:
         name = folder.resolve().name if folder == Path(text) else name
         if name in named:
             raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
-        named[name] = folder
-    return named
-
-
-def named_runs(given: Sequence[str]) -> dict[str, Path]:
-    """Finished runs :func:`by_name`, two at least."""
-    named = by_name(given)
-    for name in named:
         if not name or " - " in name:
             raise ConfigError(
                 f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
             )
+        named[name] = folder
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError, Episode, StorageError
-from gradus.core.files import read_lines, stored_file
 from gradus.core.seeds import child_rng
 from gradus.evidence.reports.run_files import shown_folder
 
@@ -53,37 +50,6 @@ def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episod
     if not -count <= number < count:
         raise ConfigError(f"{path} holds {count} episodes, got --episode {number}; use 0 to {count - 1}")
     return episodes[number]
-
-
-def episodes_with(path: Path, words: str) -> list[int]:
-    """The numbers of the stored episodes, from 0, in which somebody read or answered these words, in any case.
-
-    Raises StorageError if the file is damaged, which would shift the numbers.
-    """
-    words, problems = words.lower(), list[str]()
-    escaped = json.dumps(words, ensure_ascii=False)[1:-1]
-    lines = filter(str.strip, read_lines(stored_file(path), problems))
-    next(lines, None)  # the header
-    numbers = [
-        number
-        for number, line in enumerate(lines)
-        if escaped in line.lower() and any(words in text.lower() for text in _texts(line))
-    ]
-    if problems:
-        raise StorageError(problems[0])
-    return numbers
-
-
-def _texts(line: str) -> list[str]:
-    """Returns the texts that were read and answered in the episode of a line; an empty list for a damaged line."""
-    try:
-        episode: dict[str, Any] = json.loads(line)
-        parts = [*episode.get("turns", ()), episode.get("final") or {}]
-        texts = [part.get(name) for part in parts for name in ("observation", "action", "error", "text")]
-        texts += [message["content"] for part in parts for message in part.get("messages", ())]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return []
-    return [text for text in texts if isinstance(text, str)]
 
 
 def _reward(episode: Episode) -> float:

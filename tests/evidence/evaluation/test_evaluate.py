@@ -325,7 +325,11 @@ def test_a_policy_that_is_rolled_out_later_meets_the_same_questions_or_is_not_pa
     scores = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"])
     scores.save(stored)
     rows([*range(200, 230), *range(100)])
-    compared = gradus.commands.regrade(stored, "correctness", against="silence", environment=f"jsonl:{data}").compared
+    shown = {each.task.seed: replace(each.task, id="") for each in scores.episodes}
+    spec = gradus.load_environment(f"jsonl:{data}")
+    later = roll_out(spec, spec.policy("silence"), list(shown.values()), grader=spec.grader("correctness")).episodes
+    held = {"held-out": {"gold": scores.episodes, "silence": later}}
+    compared = compare(spec, held, graders=["correctness"], pairs=[("gold", "silence")])
     (pair,) = compared["conditions"]["held-out"]["pairs"].values()
     asked = {each.task.seed: each.turns[0].observation for each in scores.episodes}
     now = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
-LIVE = "live.js"  # asks a server; a report that is a file asks nobody
 
 
 def write_report(run_folder: Path) -> Path:
@@ -72,8 +71,8 @@ def write_eval_report(
     return Path(path)
 
 
-def render_report(record: RunRecord, *, live: bool = False) -> str:
-    """The page as text. ``live``: it asks its server for what is new (`gradus watch`)."""
+def render_report(record: RunRecord) -> str:
+    """Returns the page as text."""
     from markupsafe import Markup
 
     context, data = page_context(record)
@@ -81,8 +80,7 @@ def render_report(record: RunRecord, *, live: bool = False) -> str:
     return render_template(
         "report.html.j2",
         version=__version__,
-        live=live,
-        scripts=Markup("\n".join(_part(name) for name in (*SCRIPTS, *([LIVE] if live else [])))),
+        scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         # The closing tag of the script that holds the data must not occur in it, so no "<" does.
         data=Markup(_json(data).replace("<", "\\u003c")),
         packed=Markup(b64encode(gzip.compress(_json(episodes).encode(), mtime=0)).decode()),

@@ -15,7 +15,7 @@ from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.score_tables import Cell, Row, figure_cell, is_own, score_charts, score_tables
 from gradus.evidence.reports.terms import actions_used, explanations
 from gradus.evidence.reports.tiles import tiles
-from gradus.evidence.reports.verdict import verdict_on, verdict_on_each
+from gradus.evidence.reports.verdict import verdict_on
 from gradus.stats import format_interval, format_money
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "title": _title(record),
         "run": record.path,
         "facts": _facts(record),
-        "verdict": verdict_on_each(record.watched) if record.watched else verdict_on(results, quick=quick),
+        "verdict": verdict_on(results, quick=quick),
         "tiles": tiles(record, recipe),
         "states": STATES,
         "promises": [] if quick else _promises(record),  # at toy size all of them are missed
@@ -129,8 +129,7 @@ def _facts(record: RunRecord) -> list[str]:
     if len(seeds) > 1:
         run = {("seeds" if key == "seed" else key): value for key, value in run.items()}
         run["seeds"] = ", ".join(str(seed) for seed in seeds)
-    own = "runs" if record.watched else "run"
-    return [*facts, f"{own} {record.name}", *(f"{name} {value}" for name, value in run.items())]
+    return [*facts, f"run {record.name}", *(f"{name} {value}" for name, value in run.items())]
 
 
 def _aim(record: RunRecord) -> str:

@@ -40,7 +40,6 @@ class RunRecord:
     overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
     settings: Json | None = None  # names of the compared runs, and rows of settings that differ
-    watched: Mapping[str, Json | None] = field(default_factory=dict)  # run -> its results, if several are watched
     path: str = ""  # of its folder, as commands take it; empty if no folder holds its episodes
 
     def grpo_lines(self, name: str) -> dict[str, Sequence[Json]]:

@@ -124,21 +124,6 @@ def counts_of(runs: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in runs.items())
 
 
-def verdict_on_each(results: Mapping[str, Json | None]) -> Verdict:
-    """Returns the verdict on each of several runs by itself. The headline says that they are not compared."""
-    cautions = [
-        f"{name}: {verdict_on(each).headline if each else 'nothing was evaluated yet'}"
-        for name, each in results.items()
-    ]
-    quick = [name for name, each in results.items() if each and each.get("quick")]
-    cautions += [f"{name} is a quick run, whose figures prove nothing." for name in quick]
-    return Verdict(
-        headline=f"The curves of {len(results)} runs over each other. gradus compare says how finished ones differ.",
-        claims={},
-        cautions=cautions,
-    )
-
-
 def _reach(results: Json) -> str:
     seeds = results.get("fewest_seeds") or len(results.get("seeds") or ())
     if seeds < 2:

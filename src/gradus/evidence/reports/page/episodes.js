@@ -53,18 +53,12 @@ function episodeBrowser(host, entries, listed) {
   const address = html("p", { class: "small", role: "status" });
   host.append(html("div", { id: "find" }), controls, address, view);
   const open = (entry) => { Object.assign(state, { condition: entry.condition, seed: String(entry.seed), policy: entry.policy, beside: "" }); refresh(); };
-  // A page that has a server asks it for an episode that is not in the page; a file says how to see it.
-  const fetched = async (row, number) => {
-    if (typeof askEpisode !== "function") view.replaceChildren();  // what it showed is not what was asked for
+  const elsewhere = (number) => {
+    view.replaceChildren();  // what it showed is not what was asked for
     if (!host.dataset.run) return address.replaceChildren("The turns of this episode are not in this file. ", html("code", {}, "gradus eval --out FILE"), " stores them all.");
-    if (typeof askEpisode !== "function") return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.shown}/eval/episodes.jsonl.gz -k ${number}`), ", or open the run with ", html("code", {}, `gradus watch ${host.dataset.run}`), ".");
-    const answer = await askEpisode(number);
-    if (!answer.entries) return address.replaceChildren(answer.error ?? "The server has no such episode.");
-    learnKinds(answer.entries);
-    entries.push(...answer.entries);
-    open(row);
+    return address.replaceChildren("The turns of this episode are not in this file. See them with ", html("code", {}, `gradus show ${host.dataset.shown}/eval/episodes.jsonl.gz -k ${number}`), ".");
   };
-  const visit = (row, number) => (addressed(entries, episodeAddress(row)) ? open(row) : fetched(row, number));
+  const visit = (row, number) => (addressed(entries, episodeAddress(row)) ? open(row) : elsewhere(number));
   const goTo = (hash) => {
     const row = addressed(entries, hash) ?? addressed(listed, hash);
     if (row) visit(row, listed.indexOf(row));

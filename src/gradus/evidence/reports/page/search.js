@@ -30,16 +30,7 @@ function episodeSearch(host, entries, listed, open) {
   const [order, orderLabel] = choice("find-order", "Order", [["down", "highest first"], ["up", "lowest first"], ["stored", "as stored"]]);
   const [stop, stopLabel] = choice("find-stop", "Ended by", [["", "anything"], ...[...new Set(rows.map((row) => row.stop))].map((name) => [name, name.replaceAll("_", " ")])]);
   const [policy, policyLabel] = choice("find-policy", "Policy", [["", "all"], ...[...new Set(rows.map((row) => row.policy))].map((name) => [name, name])]);
-  // A page that has a server asks it for the texts that are not in the page.
-  const elsewhere = { words: "", numbers: new Set() };
-  let pause;
-  async function askElsewhere() {
-    const words = text.value.toLowerCase().trim();
-    if (!words || !others.length || typeof askText !== "function") return;
-    const numbers = new Set(await askText(words));
-    if (words === text.value.toLowerCase().trim()) { Object.assign(elsewhere, { words, numbers }); draw(); }
-  }
-  const text = html("input", { id: "find-text", type: "search", placeholder: "read or answered", oninput: () => { draw(); clearTimeout(pause); pause = setTimeout(askElsewhere, 400); } });
+  const text = html("input", { id: "find-text", type: "search", placeholder: "read or answered", oninput: draw });
   const least = html("input", { id: "find-least", type: "number", step: "any", oninput: draw });
   const most = html("input", { id: "find-most", type: "number", step: "any", oninput: draw });
   const count = html("p", { class: "soft small", role: "status" });
@@ -49,16 +40,12 @@ function episodeSearch(host, entries, listed, open) {
       html("label", { for: "find-least" }, "At least", least), html("label", { for: "find-most" }, "At most", most), orderLabel),
     count, html("div", { class: "scroll results", tabindex: "0", role: "region", "aria-label": "Episodes that match" },
       html("table", { "data-name": "episodes" }, html("thead", {}, html("tr", {}, ["episode", "reward", "true reward", "ended by"].map((name) => html("th", { scope: "col" }, name)))), list))));
-  const scope = (words) => {
-    if (typeof askText !== "function") return `; texts are searched in ${rows.length - others.length} (gradus watch searches all)`;
-    return words && elsewhere.words !== words ? "; the texts of the others are being searched" : "";
-  };
   function draw() {
     const words = text.value.toLowerCase().trim();
-    const chosen = rows.filter((row) => (!words || row.text?.includes(words) || (elsewhere.words === words && elsewhere.numbers.has(row.number))) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value) && within(value(row, figure.value)));
+    const chosen = rows.filter((row) => (!words || row.text?.includes(words)) && (!stop.value || row.stop === stop.value) && (!policy.value || row.policy === policy.value) && within(value(row, figure.value)));
     const sign = { down: -1, up: 1, stored: 0 }[order.value];
     if (sign) chosen.sort((a, b) => sign * ((value(a, figure.value) ?? -Infinity) - (value(b, figure.value) ?? -Infinity)));
-    count.textContent = `${chosen.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? scope(words) : ""}`;
+    count.textContent = `${chosen.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} episodes${chosen.length > SHOWN ? `, the first ${SHOWN} below` : ""}${others.length ? `; texts are searched in ${rows.length - others.length}` : ""}`;
     list.replaceChildren(...chosen.slice(0, SHOWN).map((row) => html("tr", {},
       html("th", { scope: "row" }, html("a", { href: episodeAddress(row.entry), onclick: () => open(row.entry, row.number) }, `${row.policy} · ${row.condition} · ${row.seed}${row.entry.members?.length > 1 ? ` · member ${row.member.member + 1}` : ""}`)),
       html("td", {}, write(row.reward, 3)), html("td", {}, write(row.true_reward, 2)), html("td", {}, row.stop.replaceAll("_", " ")))));
