@@ -109,18 +109,17 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("names", "fail", ["grpo.sampling.grammar=true"], "arithmetic declares no grammar", "unset it"),
         ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
         ("names", "fail", ['eval.conditions=["harder"]'], "about the condition 'held-out', which is not measured", ""),
-        ("schedule", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
+        ("names", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
         ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
         ("context", "fail", ["grpo.sampling.max_new_tokens=400"], "the model's context holds 256", "max_new_tokens"),
         ("context", "warn", ["grpo.sampling.max_new_tokens=8"], "8 may be sampled", "at least"),
         ("memory", "fail", ["grpo.token_budget=30000000", "grpo.groups=200000"], "would need", "set grpo.token_budget="),
-        ("disk", "fail", ["grpo.keep_checkpoints=1000000000"], "GiB free", "--out"),
-        ("remote", "fail", ["teach.policy=remote:gpt"], "needs a key", "OPENAI_API_KEY"),
-        ("trackers", "fail", ['trackers=["comet"]'], "unknown tracker comet", "there are"),
-        ("batches", "warn", ["grpo.group_size=2"], "noisy baseline", "group_size to 8"),
-        ("batches", "warn", ["grpo.minibatches=5"], "equal minibatches", "divide"),
-        ("batches", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
-        ("batches", "warn", ["grpo.first_task=0"], "which SFT has seen", "first_task"),
+        ("servers", "fail", ["teach.policy=remote:gpt"], "needs a key", "OPENAI_API_KEY"),
+        ("names", "fail", ['trackers=["comet"]'], "unknown tracker comet", "there are"),
+        ("settings", "warn", ["grpo.group_size=2"], "noisy baseline", "group_size to 8"),
+        ("settings", "warn", ["grpo.minibatches=5"], "equal minibatches", "divide"),
+        ("settings", "warn", ["teach.episodes=16"], "less than one batch", "teach.episodes"),
+        ("settings", "warn", ["grpo.first_task=0"], "which SFT has seen", "first_task"),
         ("settings", "warn", ["grpo.sampling.temperature=0.3"], "resemble each other", "temperature 1"),
         ("settings", "warn", ["eval.episodes=5"], "prove little", "100"),
         ("audit", "warn", ["audit.enabled=false"], "was not audited", "gradus audit arithmetic --grader composed"),
@@ -152,13 +151,6 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
         assert part in messages
     ((status, message, way),) = checked(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
     assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
-
-
-def test_a_reward_that_fails_or_refuses_gold_is_found(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    return [1 / 0 for text in completions]\n")
-    own = f'rewards=["correctness=2", "{tmp_path}/mine.py:tone"]'
-    ((status, message, way),) = checked("arithmetic", tmp_path, "grader=rewards", own)["gold"]
-    assert (status, "ZeroDivisionError" in message, "gradus rewards try" in way) == ("fail", True, True)
 
 
 def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:
@@ -205,7 +197,7 @@ def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_pat
     """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
     changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
     lines = checked("arithmetic", tmp_path, *changes, model=qwen)
-    assert "fail" not in [status for name in ("settings", "remote") for status, *_ in lines[name]]
+    assert "fail" not in [status for name in ("settings", "servers") for status, *_ in lines[name]]
 
 
 @pytest.mark.parametrize(
@@ -364,26 +356,6 @@ def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: P
         "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out",
         "name base instead",
     ) in lines["names"]
-
-
-def test_gold_that_earns_nothing_is_no_full_reward(tmp_path: Path) -> None:
-    """A function of one's own has no range; gold that it gave 0 was said to get the full reward, because the true aim says it is right."""
-    data = rows(tmp_path / "rows.jsonl")
-    (tmp_path / "mine.py").write_text(
-        "def marked(completions, answer, **columns):\n"
-        "    return [float(text == f'<<{gold}>>') for text, gold in zip(completions, answer)]\n"
-        "def inside(completions, answer, **columns):\n"
-        "    return [float(gold in text) for text, gold in zip(completions, answer)]\n"
-    )
-    for function, status, says in (
-        ("marked", "fail", "gold gets a reward of 0.000 and an empty answer 0.000"),
-        ("inside", "pass", "their reward is 1.000"),
-    ):
-        reward = f"{tmp_path / 'mine.py'}:{function}"
-        findings = gradus.check(data, out=tmp_path / "run", settings=NANO, rewards=[reward]).findings
-        told = [each for each in findings if each.check == "gold"]
-        assert [each.status for each in told] == [status]
-        assert says in told[0].message
 
 
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}

@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError, GradusError
 from gradus.runs.checks.findings import Finding, findings_table, from_error, passed, status_of, to_json
 from gradus.runs.checks.memory import memory
-from gradus.runs.checks.model import base, context, disk, model, probe, spelling, too_long
-from gradus.runs.checks.outside import remote, run_folder, sampling_server, trackers
-from gradus.runs.checks.settings import audited, batches, knobs, names, schedule
+from gradus.runs.checks.model import base, context, model, probe, too_long
+from gradus.runs.checks.outside import run_folder, servers
+from gradus.runs.checks.settings import audited, names, settings
 from gradus.runs.checks.subject import Circumstances, Subject
-from gradus.runs.checks.tasks import data, environment, gold
+from gradus.runs.checks.tasks import data, environment
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 
@@ -41,23 +41,16 @@ Check = Callable[[Subject], Sequence[Finding]]
 CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "environment": (environment, ()),
     "names": (names, ("environment",)),
-    "schedule": (schedule, ("environment",)),
     "model": (model, ("environment",)),
     "data": (data, ("environment",)),
-    "gold": (gold, ("environment",)),
-    "spelling": (spelling, ("environment", "model")),
     "context": (context, ("environment", "model")),
     "memory": (memory, ("environment", "model", "context")),
     "probe": (probe, ("environment", "model", "memory")),
     "base": (base, ("environment", "model", "memory", "probe")),
-    "disk": (disk, ("model",)),
-    "remote": (remote, ()),
-    "server": (sampling_server, ()),
-    "trackers": (trackers, ()),
-    "batches": (batches, ("environment",)),
-    "settings": (knobs, ("environment",)),
+    "servers": (servers, ("environment",)),
+    "settings": (settings, ("environment",)),
     "audit": (audited, ("environment",)),
-    "folder": (run_folder, ("environment", "schedule")),
+    "folder": (run_folder, ("environment", "names")),
 }
 
 
@@ -82,7 +75,7 @@ def require_names(recipe: Recipe) -> None:
     A run asks this before it trains; it costs next to nothing.
     """
     subject = Subject(recipe, Path(), Circumstances(online=recipe.model.path is not None))
-    wrong = [finding for finding in (*names(subject), *schedule(subject)) if finding.status == "fail"]
+    wrong = [finding for finding in names(subject) if finding.status == "fail"]
     if recipe.model.path is not None:
         with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
             wrong += [finding for finding in [too_long(subject)] if finding is not None]

@@ -1,18 +1,14 @@
-"""Checks of the model: its files, template, spelling and context, and the memory and disk that training it takes."""
+"""Checks of the model: its files, template and context, and what it earns before training."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
-from gradus.policies.local.answer_text import close_thought
 from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
 from gradus.runs.checks.subject import Subject
 
-GIB = 2**30
 _LONG = 3 * 3600  # seconds of a run from which on it is warned of
-_OPTIMIZER = 3  # numbers a checkpoint keeps for each trained one: the weight and two moments
 
 
 def model(subject: Subject) -> list[Finding]:
@@ -54,27 +50,6 @@ def _missing_weights(folder: Path) -> str | None:
         return lost[0] if lost else None
     weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
     return None if weights else "weights (no .safetensors file)"
-
-
-def spelling(subject: Subject) -> list[Finding]:
-    """Answers can be written in the model's tokens and read back unchanged."""
-    renderer = subject.renderer
-    texts = list(dict.fromkeys(turn.action for episode in subject.episodes for turn in episode.turns))
-    opened = renderer.opened  # a thought that the prompt leaves open is closed before an answer that has none
-    torn = [
-        text
-        for text in texts
-        if renderer.decode(renderer.encode_answer(text)) != (opened + close_thought(opened, text) if opened else text)
-    ]
-    unknown = renderer.tokenizer.unk_token_id
-    lost = [text for text in torn if unknown is not None and unknown in renderer.encode_answer(text)]
-    if lost:
-        return [failed(f"the tokenizer has no tokens for {lost[0][:60]!r}", "use another model, or other words")]
-    if torn:
-        read = renderer.decode(renderer.encode_answer(torn[0]))
-        message = f"{len(torn)} of {len(texts)} answers change on the way through the tokenizer: {torn[0][:40]!r}"
-        return [warned(f"{message} becomes {read[:40]!r}", "see that graders and parsers bear it")]
-    return [passed(f"{len(texts)} answers come back from the tokenizer as they went in")]
 
 
 def too_long(subject: Subject) -> Finding | None:
@@ -129,22 +104,3 @@ def base(subject: Subject) -> list[Finding]:
     if look.seconds > _LONG:
         return [*findings, warned(look.plan, "give a shorter --time, lower grpo.max_steps, or take a faster machine")]
     return [*findings, passed(look.plan)]
-
-
-def disk(subject: Subject) -> list[Finding]:
-    """Room for the checkpoints, best and final models of the training stages."""
-    from gradus.runs.planning.memory import trained_parameters
-    from gradus.runs.planning.shapes import read_shape
-
-    recipe = subject.recipe
-    needed = 0.0
-    for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
-        trained = trained_parameters(read_shape(subject.model, lora=config.lora), config)
-        # One checkpoint more while the newest is written; best and final keep only what was trained.
-        needed += 4.0 * trained * (_OPTIMIZER * (config.keep_checkpoints + 1) + 2)
-    place = next(each for each in (subject.folder, *subject.folder.absolute().parents) if each.exists())
-    free = shutil.disk_usage(place).free
-    line = f"{needed / GIB:.2f} GiB for checkpoints, {free / GIB:.1f} GiB free at {place}"
-    if needed > free:
-        return [failed(line, "choose another folder with --out, lower keep_checkpoints, or set lora")]
-    return [warned(line, "free some space") if needed > free / 2 else passed(line)]

@@ -1,4 +1,4 @@
-"""Checks of the recipe's own settings: names that must be known, schedules, sizes, and knobs that would disappoint."""
+"""Checks of the recipe's own settings: names that must be known, and settings that would disappoint."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.training.engine.optimizers import check_optimizer
+from gradus.training.run.trackers import check_trackers
 
-_FEW_MEMBERS, _FEW_EPISODES = 4, 30
+_FEW_MEMBERS, _FEW_EPISODES, _COLD = 4, 30, 0.7
 _FULL_RATE, _LORA_RATE, _SFT_RATE = 5e-5, 5e-4, 1e-3  # peak rates above which a trained model is usually spoilt
 
 
@@ -29,7 +30,7 @@ _COUNTED = ("policies", "policy"), ("conditions", "condition"), ("promises", "pr
 
 
 def names(subject: Subject) -> list[Finding]:
-    """Every policy, pair, condition and grader that the recipe names is there, and so are the packages of its settings."""
+    """Every policy, pair, condition and grader that the recipe names is there, and so are the packages of its settings and the components of its schedule."""
     findings: list[Finding] = []
     for call in _named(subject):
         try:
@@ -66,6 +67,8 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda config=config: check_optimizer(config.optimizer)
         yield lambda config=config: check_quantize(config.quantize)
     yield lambda: _grammar(subject)
+    yield lambda: check_trackers(recipe.trackers)
+    yield lambda: recipe.schedule(subject.grader)
     for promise in recipe.promises:
         yield lambda promise=promise: _promise(subject, promise)
 
@@ -132,77 +135,45 @@ def _promise(subject: Subject, promise: Promise) -> None:
             )
 
 
-def schedule(subject: Subject) -> list[Finding]:
-    """Stages and adaptive weights name components that the grader has."""
-    recipe = subject.recipe
-    recipe.schedule(subject.grader)  # raises for a name that the grader does not know
-    if not recipe.stage:
-        return [passed("the grader's weights stay as they are" if recipe.adaptive is None else "weights adapt")]
-    begun = sum(stage.steps or 0 for stage in recipe.stage[:-1])
-    said = [f"{stage.name} {stage.steps or recipe.grpo.max_steps - begun}" for stage in recipe.stage]
-    return [passed(f"stages: {', '.join(said)} steps")]
-
-
-def batches(subject: Subject) -> list[Finding]:
-    """Groups, minibatches and the teacher's episodes go into each other, and nothing is trained on twice by mistake."""
-    recipe = subject.recipe
-    grpo, taught = recipe.grpo, recipe.teach.episodes
-    findings: list[Finding] = []
-    if grpo.group_size < _FEW_MEMBERS:
-        findings.append(warned(f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"))
-    if grpo.groups % grpo.minibatches:
-        way = "choose grpo.minibatches that divide grpo.groups"
-        findings.append(warned(f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches", way))
-    kept = round(taught * (1 - recipe.sft.validation_share))
-    if recipe.teach.enabled and kept < recipe.sft.batch_size:
-        way = "raise teach.episodes or lower sft.batch_size"
-        findings.append(warned(f"{kept} taught episodes are less than one batch of {recipe.sft.batch_size}", way))
-    if recipe.teach.enabled and grpo.first_task < taught:
-        way = f"set grpo.first_task to {taught} or more"
-        findings.append(warned(f"GRPO begins with task {grpo.first_task}, which SFT has seen", way))
+def settings(subject: Subject) -> list[Finding]:
+    """Settings that are allowed and usually disappoint, and those of a nano model, which spoil a trained one."""
+    recipe, spec = subject.recipe, subject.spec
+    grpo, sft, taught = recipe.grpo, recipe.sft, recipe.teach.episodes if recipe.teach.enabled else 0
+    kept, episodes = round(taught * (1 - sft.validation_share)), recipe.eval.episodes
+    most = max(len(condition.seeds) for condition in spec.conditions.values())
+    few = episodes is not None and episodes < _FEW_EPISODES and not recipe.quick
+    held_out = ", or hold out a file (PATH?test=FILE)" if takes_test(recipe.environment) else ""
+    more = f"there are no more than {most} tasks: bring more rows{held_out}"
+    rules = [
+        (grpo.group_size < _FEW_MEMBERS, f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"),
+        (grpo.groups % grpo.minibatches, f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches",
+         "choose grpo.minibatches that divide grpo.groups"),
+        (taught and kept < sft.batch_size, f"{kept} taught episodes are less than one batch of {sft.batch_size}",
+         "raise teach.episodes or lower sft.batch_size"),
+        (grpo.first_task < taught, f"GRPO begins with task {grpo.first_task}, which SFT has seen", f"set grpo.first_task to {taught} or more"),
+        (grpo.sampling.temperature < _COLD, f"at temperature {grpo.sampling.temperature:g} the members of a group resemble each other",
+         "sample at temperature 1"),
+        (not grpo.validation_every, "nothing is validated, so best is the last model", "set grpo.validation_every"),
+        (few, f"{episodes} episodes a condition prove little", more if most <= (episodes or 0) else "set eval.episodes to 100 or more"),
+    ]  # fmt: skip
+    findings = [
+        *(_for_nano(recipe) if subject.trained else ()),
+        *(warned(said, way) for wrong, said, way in rules if wrong),
+    ]
     return findings or [passed(f"{grpo.groups} x {grpo.group_size} episodes a step, {grpo.max_steps} steps")]
 
 
-def knobs(subject: Subject) -> list[Finding]:
-    """Settings that are allowed and usually disappoint."""
-    recipe = subject.recipe
-    grpo, episodes = recipe.grpo, recipe.eval.episodes
-    limit = _FULL_RATE if grpo.lora is None else _LORA_RATE
-    rates = [grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)]
-    findings: list[Finding] = []
-    if subject.trained:
-        findings += _for_nano(recipe, max(rates), limit)
-    if grpo.sampling.temperature < 0.7:
-        way = "sample at temperature 1"
-        findings.append(
-            warned(f"at temperature {grpo.sampling.temperature:g} the members of a group resemble each other", way)
-        )
-    if not grpo.validation_every:
-        findings.append(warned("nothing is validated, so best is the last model", "set grpo.validation_every"))
-    if episodes is not None and episodes < _FEW_EPISODES and not recipe.quick:
-        most = max(len(condition.seeds) for condition in subject.spec.conditions.values())
-        way = "set eval.episodes to 100 or more"
-        if most <= episodes:
-            file = ", or hold out a file (PATH?test=FILE)" if takes_test(recipe.environment) else ""
-            way = f"there are no more than {most} tasks: bring more rows{file}"
-        findings.append(warned(f"{episodes} episodes a condition prove little", way))
-    return findings or [passed("nothing unusual")]
-
-
-def _for_nano(recipe: Recipe, rate: float, limit: float) -> list[Finding]:
-    """Settings for models that are trained from nothing, which would spoil a trained one."""
-    findings: list[Finding] = []
-    if rate > limit:
-        what = "all weights" if recipe.grpo.lora is None else "adapters"
-        findings.append(failed(f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"))
-    if recipe.teach.enabled and recipe.sft.lr > _SFT_RATE:
-        way = "set sft.lr to 1e-5, or to 1e-4 with lora"
-        findings.append(failed(f"sft.lr {recipe.sft.lr:g} spoils a trained model", way))
-    for stage in ("sft", "grpo") if recipe.teach.enabled else ("grpo",):
-        if getattr(recipe, stage).optimizer == "muon":
-            way = f"set {stage}.optimizer to adamw and {stage}.lr to 1e-5"
-            findings.append(failed(f"{stage}.optimizer muon is for models that are trained from nothing", way))
-    return findings
+def _for_nano(recipe: Recipe) -> list[Finding]:
+    grpo, sft, taught = recipe.grpo, recipe.sft, recipe.teach.enabled
+    limit, what = (_FULL_RATE, "all weights") if grpo.lora is None else (_LORA_RATE, "adapters")
+    rate = max([grpo.lr, *(stage.lr or 0.0 for stage in recipe.stage)])
+    rules = [
+        (rate > limit, f"a rate of {rate:g} spoils {what} of a trained model", f"stay below {limit:g}"),
+        (taught and sft.lr > _SFT_RATE, f"sft.lr {sft.lr:g} spoils a trained model", "set sft.lr to 1e-5, or to 1e-4 with lora"),
+        *((stage.optimizer == "muon", f"{name}.optimizer muon is for models that are trained from nothing",
+           f"set {name}.optimizer to adamw and {name}.lr to 1e-5") for name, stage in (("sft", sft), ("grpo", grpo)) if taught or stage is grpo),
+    ]  # fmt: skip
+    return [failed(said, way) for wrong, said, way in rules if wrong]
 
 
 def audited(subject: Subject) -> list[Finding]:

@@ -1,11 +1,11 @@
-"""Checks of what is asked and how it is graded: the environment, its data set, its gold answers."""
+"""Checks of what is asked: the environment and its data set."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Episode, Failure, GradusError, Task
+from gradus.core import EnvironmentSpec, Failure, GradusError, Task
 from gradus.core.waiting import blocking
 from gradus.environments.verifiable import TableTasks, check_tasks
 from gradus.rollouts import roll_out
@@ -13,9 +13,6 @@ from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.under_way import make_environment, start_of, unequal_starts
 from gradus.runs.checks.findings import Finding, failed, passed, skipped, warned
 from gradus.runs.checks.subject import Subject
-from gradus.stats import format_number
-
-_FEW = 8  # tasks of each condition that gold answers
 
 
 def environment(subject: Subject) -> list[Finding]:
@@ -105,59 +102,3 @@ def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | 
     context = context_length(config)
     limit = None if context is None else context - subject.recipe.grpo.sampling.max_new_tokens
     return lambda system, question: len(renderer.first(system, question)), limit
-
-
-def gold(subject: Subject) -> list[Finding]:
-    """The policy that knows the answers must earn the top of the grader's range, on every condition."""
-    spec, grader = subject.spec, subject.grader
-    if spec.audit.gold is None:
-        return [passed("no policy knows all answers here, so there is nothing to hold the grader to")]
-    if grader.remote and not subject.online:
-        return [skipped(f"the grader {grader.name} asks a server and was not asked", "give --online")]
-    tasks = [spec.train_task(subject.recipe.grpo.first_task + index) for index in range(_FEW)]
-    for name, condition in spec.conditions.items():
-        tasks += spec.tasks(name, min(_FEW, len(condition.seeds)))
-    episodes = roll_out(spec, spec.policy(spec.audit.gold), tasks, grader=grader).episodes
-    errors = [text for episode in episodes if (text := _error(episode)) is not None]
-    if errors:
-        return [failed(f"{len(errors)} of {len(episodes)} gold episodes could not be graded: {errors[0]}", _TRY)]
-    top = grader.range[1] if grader.range else None
-    below = [episode for episode in episodes if not _full(subject, episode, top)]
-    if below:
-        asked = below[0].turns[0].observation[:60] if below[0].turns else "?"
-        message = f"gold does not get the full reward on {len(below)} of {len(episodes)} tasks, as in {asked!r}"
-        return [failed(message, _TRY)]
-    if top is not None:
-        return [passed(f"{len(episodes)} gold episodes get the full reward")]
-    earned, nothing = _mean_reward(episodes), None
-    if "silence" in spec.policies:
-        nothing = _mean_reward(roll_out(spec, spec.policy("silence"), tasks, grader=grader).episodes)
-    if nothing is not None and earned <= nothing:
-        message = f"gold gets a reward of {format_number(earned)} and an empty answer {format_number(nothing)} on the same tasks"
-        return [failed(message, _TRY)]
-    message = f"{len(episodes)} gold episodes are right, their reward is {format_number(earned)} (no range is declared)"
-    return [passed(message)]
-
-
-_TRY = "find out why with gradus rewards try; a grader that refuses right answers teaches wrong ones"
-
-
-def _mean_reward(episodes: list[Episode]) -> float:
-    values = [each.reward.value for each in episodes if each.reward is not None and each.reward.value is not None]
-    return sum(values) / max(1, len(values))
-
-
-def _error(episode: Episode) -> str | None:
-    if episode.failure is not None:
-        return f"{episode.failure.stage}: {episode.failure.message}"
-    return None if episode.reward is None or episode.reward.value is not None else episode.reward.error
-
-
-def _full(subject: Subject, episode: Episode, top: float | None) -> bool:
-    value = episode.reward.value if episode.reward else None
-    if top is not None:
-        return value is not None and value >= top - 1e-6
-    aim = subject.spec.true_reward(
-        episode
-    )  # a grader without a range is held to the true aim, if that is another figure
-    return aim is not None and (aim == value or aim >= 1.0 - 1e-6)
