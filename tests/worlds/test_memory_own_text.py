@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +22,7 @@ from gradus_worlds.memory.commands import app, memory_of
 from gradus_worlds.memory.commands import ask_memory as ask
 from gradus_worlds.memory.commands import learn_text as learn
 from gradus_worlds.memory.learning import read_chunks
-from gradus_worlds.memory.readers.asking import read_plainly
+from gradus_worlds.memory.readers.asking import answer
 from gradus_worlds.memory.readers.reading import READERS
 from gradus_worlds.memory.text import count_words
 
@@ -78,10 +77,11 @@ def test_chunks_are_lines_that_belong_together(text: Path, tmp_path: Path) -> No
 def test_what_was_read_answers_questions(text: Path, tmp_path: Path) -> None:
     learned = learn("teacher", text, memory=tmp_path / "notes")
     assert (learned.read, learned.chunks, learned.refused, learned.problem) == (2, 2, 0, None)
-    asked = ask("teacher", "Where does Lina live?", memory=tmp_path / "notes")
-    assert asked.answer == "Miro formerly Toda"
+    asked = ask("teacher", "What is Lina's city?", memory=tmp_path / "notes")
+    assert asked.answer == "Lina city Miro , formerly Toda"
+    assert [note.text for note in asked.notes] == ["Lina city Miro , formerly Toda", "Lina employer Kibo"]
     assert asked.notes[0].timestamp == "9 June 2030"
-    assert ask("teacher", "What does Lina drive?", memory=tmp_path / "notes").answer == "unknown"  # it was a joke
+    assert ask("teacher", "What does Ann drive?", memory=tmp_path / "notes").answer == "unknown"
 
 
 def test_what_was_read_is_not_read_again_and_a_longer_text_goes_on(text: Path, tmp_path: Path) -> None:
@@ -103,56 +103,13 @@ learn("append-only", sys.argv[1], memory=sys.argv[2], tell=lambda *_: os.kill(os
 """
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Where does Lina live?", "Toda"),
-        ("Tell me where Lina lives.", "Toda"),
-        ("tell me where lina lives", "Toda"),
-        ("where does lina live?", "Toda"),
-        ("Lina lives where?", "Toda"),
-        ("what is remo's dish?", "sabo"),
-        ("where does remo live?", "unknown"),
-        ("Remo lives where?", "unknown"),
-        ("Tell me where Remo lives.", "unknown"),
-        ("where does ann live?", "unknown"),
-        ("Ann lives where?", "unknown"),
-        ("Where does Ann live?", "unknown"),
-        ("What do they call a zorble?", "unknown"),
-        ("", "unknown"),
-    ],
-)
-def test_a_person_is_found_however_the_question_is_written(question: str, answer: str) -> None:
+def test_the_core_answers_if_no_entry_fits() -> None:
     memory = Memory()
-    memory.insert("values", "Lina city Toda")
-    memory.insert("values", "Remo dish sabo")
-    assert read_plainly(memory, question).answer == answer
-
-
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Where does Ann live?", "in Bergen"),  # was: Moved to Oslo in May. in Bergen.
-        ("What does Lina like?", "tea"),
-        ("What does Bob like?", "tea"),
-        ("When has Eve arrived?", "3 May 2030"),
-    ],
-)
-def test_of_several_sentences_the_one_that_says_it_is_read(question: str, answer: str) -> None:
-    memory = Memory()
-    memory.insert("values", "Moved to Oslo in May. Ann lives in Bergen.")
-    memory.insert("values", "Lina: Ann moved. Like tea.")
-    memory.insert("values", "Bob likes tea.")
-    memory.insert("values", "Eve arrived on 3 May 2030. Eve left on 5 May 2030.")
-    assert read_plainly(memory, question).answer == answer
-
-
-def test_a_question_without_a_name_is_answered_if_its_words_are_known() -> None:
-    memory = Memory()
-    memory.insert("values", "the meeting is on 3 May 2030")
-    assert read_plainly(memory, "When is the meeting?").answer == "3 May 2030"
-    asked = read_plainly(memory, "When is the big meeting?")
-    assert (asked.answer, asked.why) == ("unknown", "no entry holds big, and the question has no other name")
+    memory.set_core("Ann and Bob are friends")
+    memory.insert("values", "Ann cause rivers")
+    assert answer(memory, "Who is Ann?").answer == "Ann cause rivers"
+    assert answer(memory, "Who is Bob?").answer == "Ann and Bob are friends"
+    assert answer(memory, "Who is Eve?").notes == ()
 
 
 def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> None:
@@ -163,26 +120,21 @@ def test_kill_9_loses_no_chunk_and_repeats_none(text: Path, tmp_path: Path) -> N
     assert state(tmp_path / "notes") == state(tmp_path / "whole")
 
 
-def test_a_nano_model_reads_and_its_new_words_are_named(text: Path, tmp_path: Path) -> None:
+def test_a_nano_model_reads_into_its_own_folder(text: Path, tmp_path: Path) -> None:
     vocabulary = load("memory").language.vocabulary
     assert vocabulary is not None
     shape = NanoConfig(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=1024)
     folder = make_nano(tmp_path / "model", vocabulary(), shape, seed=1)
-    text.write_text(
-        "Ann: I moved to Oslo.\nLina: my city is Toda.\nLina: big news, my car is nuka, haha.\n", encoding="utf-8"
-    )
     learned = learn(str(folder), text)
-    assert (learned.memory, learned.read) == (folder / "memory", 1)
-    assert {"Oslo", "Ann", "moved"} <= set(learned.new_words)
-    assert not {"Lina", "Toda", "city", "nuka", "news", "haha"} & set(learned.new_words)
-    assert learned.words == 14
+    assert (learned.memory, learned.read) == (folder / "memory", 2)
 
 
 def test_an_agent_without_a_folder_needs_one_for_its_memory() -> None:
     with pytest.raises(ConfigError, match="--memory"):
         memory_of("remote:m")
-    with pytest.raises(ConfigError, match="remote:MODEL"):
-        ask("teacher", "Who?", memory="notes", reader="remote:")
+    for reader in ("remote:", "rule"):
+        with pytest.raises(ConfigError, match="remote:MODEL"):
+            ask("teacher", "Who?", memory="notes", reader=reader)
 
 
 def test_the_command_line_learns_and_answers(text: Path, tmp_path: Path) -> None:
@@ -192,20 +144,19 @@ def test_the_command_line_learns_and_answers(text: Path, tmp_path: Path) -> None
     assert "chunk 2 of 2: update Lina city Miro , formerly Toda" in said.output
     assert "2 of 2 chunks read (0 before)" in said.output
     answered = runner.invoke(app, ["ask", "teacher", "What is Remo's dish?", "--memory", notes])
-    assert answered.stdout.splitlines()[0] == "sabo"
+    assert answered.stdout.splitlines()[0] == "Remo dish sabo"
 
 
 def _reads(messages: Any) -> str:
-    """A reader that knows that who moves somewhere lives there."""
+    """A reader that knows where Oslo is."""
     memory, _, question = messages[-1]["content"].partition("Question: ")
-    moved = re.search(r"(\w+): I moved to (\w+)", memory)
-    return moved[2] if moved and moved[1] in question and "live" in question else "unknown"
+    return "Norway" if "Oslo" in memory and "country" in question else "unknown"
 
 
 def test_r1_can_be_paid_by_a_reader_that_understands(tmp_path: Path) -> None:
     world = {
         "chunks": [{"text": "Ann: I moved to Oslo."}],
-        "questions": [{"question": "Where does Ann live?", "answers": ["Oslo"]}],
+        "questions": [{"question": "In which country does Ann live?", "answers": ["Norway"]}],
     }
     (tmp_path / "own.jsonl").write_text(json.dumps(world) + "\n")
     spec = _with_reader(f"jsonl:{tmp_path / 'own.jsonl'}")
@@ -242,17 +193,15 @@ def test_the_published_settings_are_a_recipe() -> None:
     assert (grpo.groups, grpo.group_size, grpo.lr, grpo.max_steps, grpo.clips) == (32, 8, 1e-6, 205, (0.2, 0.2))
 
 
-def test_a_line_longer_than_a_chunk_is_cut_between_sentences_and_each_piece_says_who_speaks(tmp_path: Path) -> None:
+def test_a_line_longer_than_a_chunk_is_cut(tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text(f"Lina: {'My city is Toda. ' * 40}\n{'word ' * 500}\n", encoding="utf-8")
     texts = [chunk.text for chunk in read_chunks(path)]
     assert all(count_words(text) <= 80 for text in texts)
-    assert sum(text.count("My city is Toda.") for text in texts) == 40
-    assert [text.startswith("Lina: My city") for text in texts] == [True] * 3 + [False] * 7
-    assert sum(text.count("word") for text in texts) == 500
+    assert " ".join(texts).split() == path.read_text(encoding="utf-8").split()
 
 
-def test_what_a_context_does_not_hold_is_told_with_the_option_that_helps(
+def test_an_agent_that_stops_is_told_with_the_way_on(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = learn("noop", text, memory=tmp_path / "other")
@@ -280,29 +229,13 @@ def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path) -> None:
     assert [chunk.text for chunk in read_chunks(path)] == ["a b"]
 
 
-def _kept(folder: Path) -> list[str]:
-    return [entry["content"] for entry in state(folder)["entries"]]
-
-
-def test_of_a_line_or_a_sentence_that_is_added_to_a_chunk_only_that_is_read(tmp_path: Path) -> None:
-    path, notes = tmp_path / "log.txt", tmp_path / "notes"
-    for text in ("Lina: My city is Toda.\n", "Lina: My city is Toda. My car is nuka.\nRemo: my city is Miro.\n"):
-        path.write_text(text, encoding="utf-8")
-        learn("dump", path, memory=notes)
-    assert _kept(notes) == ["Lina: My city is Toda.", "Lina: My car is nuka. Remo: my city is Miro."]
-
-
-def test_another_size_of_chunks_reads_nothing_again(tmp_path: Path) -> None:
-    path, notes = tmp_path / "log.txt", tmp_path / "notes"
-    path.write_text("\n".join(f"Lina: my fact {n} is this. And one more." for n in range(40)), encoding="utf-8")
-    first = learn("dump", path, memory=notes)
-    again = learn("dump", path, memory=notes, chunk_words=20)
-    assert (again.before, again.calls, again.entries) == (again.chunks, 0, first.entries)
-
-
-def test_the_same_words_in_another_file_are_read(tmp_path: Path) -> None:
-    for name, city in (("1.txt", "Toda"), ("2.txt", "Miro"), ("3.txt", "Toda")):
-        (tmp_path / name).write_text(f"Lina: my city is {city}.\n", encoding="utf-8")
-        learned = learn("teacher", tmp_path / name, memory=tmp_path / "notes")
-        assert learned.calls == 1
-    assert _kept(tmp_path / "notes")[0].startswith("Lina city Toda")
+def test_the_same_chunk_of_the_same_date_is_read_once(tmp_path: Path) -> None:
+    calls = []
+    for name, said in (
+        ("1.txt", "Lina: my city is Toda."),
+        ("2.txt", "Date: 3 May 2030\nLina: my city is Toda."),
+        ("3.txt", "Lina: my city is Toda."),
+    ):
+        (tmp_path / name).write_text(said, encoding="utf-8")
+        calls.append(learn("dump", tmp_path / name, memory=tmp_path / "notes").calls)
+    assert calls == [1, 1, 0]

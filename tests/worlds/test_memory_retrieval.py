@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus_worlds.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
-from gradus_worlds.memory.cutting import cut_words
-from gradus_worlds.memory.readers.asking import read_plainly
+from gradus_worlds.memory.readers.asking import answer
 from gradus_worlds.memory.readers.claims import claim_of
 from gradus_worlds.memory.readers.reading import judge
 from gradus_worlds.memory.store.index import BANK_B, K1, Shelf, rank_banks, rank_entries
 from gradus_worlds.memory.store.records import Entry
-from gradus_worlds.memory.text import count_words, exact_match, index_tokens, substring_match, token_f1
+from gradus_worlds.memory.text import exact_match, index_tokens, substring_match, token_f1
 from gradus_worlds.memory.worlds.records import Hop, Question, Slot
 
 WORDS = [f"w{i}" for i in range(12)]
@@ -161,7 +160,6 @@ def test_a_long_core_hides_no_entry_from_the_strict_reader() -> None:
     memory = memory_of("Ann city Oslo")
     memory.set_core(" ".join(f"w{number}" for number in range(60)))
     assert read_strict(memory, asked()).correct
-    assert read_plainly(memory, "Where does Ann live?").answer == "Oslo"
     memory.set_core("Bob city Rome")
     assert [note.id for note in read_strict(memory, asked()).notes] == [None, 1], "a short core is read, too"
 
@@ -187,71 +185,35 @@ def test_the_generous_reader_takes_the_answer_from_anywhere() -> None:
     assert read_generous(memory, asked(answers=())).correct
 
 
-def test_free_text_is_read_from_an_entry_that_names_both() -> None:
-    memory = memory_of("Jon lost his job as a banker on 19 January 2023", "Gina likes dancing")
-    when = Question(text="When did Jon lose his job?", answers=("19 January 2023",))
-    assert read_strict(memory, when).correct
-    assert not read_strict(memory, Question(text="When did Gina lose her job?", answers=("19 January 2023",))).correct
-    f1 = read_strict(memory, Question(text="What did Jon do as a job?", answers=("banker",))).f1
-    assert f1 is not None
-    assert 0 < f1 < 1
-
-
-DOG = Question(text="What is Ann's dog called?", answers=("Rex",))
-
-
-@pytest.mark.parametrize(
-    ("contents", "right"),
-    [
-        (("Ann dog Rex",), True),
-        (("Ann: My dog's name is Rex.",), True),
-        (("Ann dog Rex", "Ann's dog is now called Rex."), True),
-        (("Ann's dog Rex Max Bello Fido",), False),
-        (("Ann dog Rex Max",), False),
-        (("Ann dog Rex", "Ann dog Max"), False),
-        (("Ann's dog is not Rex",), False),
-    ],
-)
-def test_several_values_of_free_text_are_wrong(contents: tuple[str, ...], right: bool) -> None:
-    assert read_strict(memory_of(*contents), DOG).correct is right
-
-
 @pytest.mark.parametrize(
     ("question", "answer", "content", "right"),
     [
-        ("Where has Ann moved?", "Oslo", "Ann: I moved to Oslo last week.", True),
-        ("Where does Ann live?", "Oslo", "Ann lives in Oslo.", True),
-        ("Where does Ann live?", "Oslo", "Ann lives in Oslo Rome Paris", False),
-        ("When did Ann leave?", "January 2023", "Ann did leave on 19 January 2023", True),
-        ("When did Ann leave?", "2023-01-19", "Ann did leave 2023-01-19", True),
-        ("When did Ann leave?", "May 2023", "Ann leave January 2023 May 2023", False),
+        ("Where did Ann move?", "Oslo", "Ann: I moved to Oslo last week.", True),
+        ("Where does Ann live?", "Oslo", "Bob lives in Oslo", True),
+        ("Where does Ann live?", "Oslo", "Bob was in Oslo", False),
+        ("Where does Ann live?", "Oslo", "Ann lives in Rome", False),
         ("When did Ann leave?", "3 May 2030", "Ann wants to leave", True),  # since when the entry holds
-        ("How many dogs has Ann?", "3", "Ann has 3 dogs", True),
-        ("How many dogs has Ann?", "3", "Ann dogs 1 2 3 4", False),
-        ("How many dogs has Ann?", "3", "Ann dogs 1,2,3,4", False),
-        ("Has Ann a dog?", "No", "Ann dog no", True),
-        ("Which letter has Ann drawn?", "b", "Ann letter b", True),
-        ("Which letter has Ann drawn?", "b", "Ann letter b c", False),
-        ("What is Ann's blood type?", "A", "Ann blood type A", True),
         ("What is Ann's temperature?", "5", "Ann temperature -5", False),
-        ("What is Ann's temperature?", "-5", "Ann temperature -5", True),
-        ("How much is Ann's balance?", "5", "Ann balance -5", False),
         ("How much is Ann's salary?", "1000", "Ann salary 1,000", True),
-        ("What is Ann's country?", "US", "Ann country U.S.", True),
     ],
 )
-def test_further_words_of_an_entry_are_further_values(question: str, answer: str, content: str, right: bool) -> None:
+def test_free_text_holds_the_answer_in_an_entry_that_shares_a_word(
+    question: str, answer: str, content: str, right: bool
+) -> None:
     assert read_strict(memory_of(content), Question(text=question, answers=(answer,))).correct is right
 
 
-def test_an_entry_cannot_hedge_by_its_date() -> None:
-    memory = Memory()
-    memory.insert("values", "Ann wants to leave", timestamp="1 May 2030 2 May 2030 3 May 2030")
-    assert not read_strict(memory, Question(text="When did Ann leave?", answers=("3 May 2030",))).correct
+def test_of_free_text_nothing_is_known_if_no_entry_shares_a_word() -> None:
+    asked = Question(text="Where does Ann live?", answers=())
+    assert read_strict(memory_of("Bob was in Oslo"), asked).correct
+    assert not read_strict(memory_of("Ann was in Oslo"), asked).correct
+    core = memory_of()
+    core.set_core("Bob was in Oslo")
+    assert read_strict(core, asked).correct
 
 
-@pytest.mark.parametrize(("prediction", "gold"), [("", ""), ("", ","), ("b", "b"), (",", "")])
-def test_an_empty_list_or_one_of_a_letter_is_never_right(prediction: str, gold: str) -> None:
+@pytest.mark.parametrize(("prediction", "gold"), [("", ""), ("", ","), (",", "")])
+def test_an_empty_list_is_never_right(prediction: str, gold: str) -> None:
     assert not judge(Question(text="?", answers=(gold,), wanted="list"), prediction, "", ()).correct
 
 
@@ -273,7 +235,7 @@ def test_thoughts_of_a_reader_are_no_answer() -> None:
     reader = RemoteReader(chat=lambda messages: "<think>Oslo?</think>unknown")
     assert not reader(memory_of("Ann city Oslo"), asked()).correct
     assert reader(memory_of(), asked(answers=())).correct
-    assert read_plainly(memory_of(), "Where does Ann live?", reader.chat).answer == "unknown"
+    assert answer(memory_of(), "Where does Ann live?", reader.chat).answer == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -286,17 +248,13 @@ def test_thoughts_of_a_reader_are_no_answer() -> None:
         ("a", "a", True, True),
         ("x", "x", True, True),
         ("x", "y", False, False),
-        ("C", "C++", False, False),
-        ("C++", "C", False, False),
         ("A house", "A", False, False),
-        ("blood type A", "A", False, True),
         ("1,000", "1000", True, True),
         ("1,5", "15", False, False),
         ("-5", "5", False, False),
         ("5", "-5", False, False),
         ("it is -5 now", "-5", False, True),
         ("3-5", "5", False, True),
-        ("U.S.", "US", True, True),
         ("7", "7", True, True),
         ("redhouse", "red", False, False),
     ],
@@ -314,60 +272,9 @@ def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
         assert token_f1(a, b) == pytest.approx(token_f1(b, a))
 
 
-@pytest.mark.parametrize(
-    ("entry", "question", "answer"),
-    [
-        ("Lina wohnt in Toda", "Wo wohnt Lina?", "Toda"),
-        ("Linas Hund Rex", "Wie heißt Linas Hund?", "Rex"),
-        ("Lina habite à Toda", "Où habite Lina ?", "Toda"),
-        ("Élodie habite à Toda", "Où habite Élodie ?", "Toda"),
-        ("Lina vive en Toda", "¿Dónde vive Lina?", "Toda"),
-        ("Лина живёт в Москве", "Где живёт Лина?", "Москве"),
-        ("लीना दिल्ली में रहती है", "लीना कहाँ रहती है?", "दिल्ली में"),
-        ("莉娜住在东京。", "莉娜住在哪里？", "东京"),
-        ("リナは東京に住んでいます", "リナはどこに住んでいますか", "東京"),
-        ("ลินาอาศัยอยู่ที่โตเกียว", "ลินาอาศัยอยู่ที่ไหน", "โตเกียว"),
-        ("Lina住在东京", "Lina住在哪里？", "东京"),
-        ("Lina lives in Toda", "Tell me where Lina lives.", "Toda"),
-        ("Lina lives in Toda", "Lina lives where?", "Toda"),
-        ("Lina is a baker", "Who is Lina?", "baker"),
-        ("Zoe\u0308 has the dog Rex", "What dog has Zo\u00eb?", "Rex"),
-        ("Lina has the dog Zo\u00eb", "What dog has Lina?", "Zoe\u0308"),
-    ],
-)
-def test_the_strict_reader_reads_names_and_values_of_many_languages(entry: str, question: str, answer: str) -> None:
-    memory = Memory()
-    memory.insert("values", entry)
-    memory.insert("values", "Otto")
-    assert read_strict(memory, Question(text=question, answers=(answer,))).correct
-    assert read_generous(memory, Question(text=question, answers=(answer,))).correct
-
-
-def test_a_first_word_that_may_be_the_only_name_is_one() -> None:
-    memory = Memory()
-    memory.insert("values", "Lina lives in Toda")
-    assert read_strict(memory, Question(text="Ann lives where?", answers=())).correct
-    assert read_strict(memory, Question(text="Wo wohnt Ann?", answers=())).correct
-
-
-def test_without_capitals_the_entry_that_shares_most_is_read() -> None:
-    memory = Memory()
-    memory.insert("values", "莉娜住在东京")
-    memory.insert("values", "雷莫住在大阪")
-    assert read_strict(memory, Question(text="雷莫住在哪里？", answers=("大阪",))).correct
-    assert read_plainly(memory, "莉娜住在哪里？").answer == "东京"
-    assert [hit.entry.content for hit in memory.search("东京")] == ["莉娜住在东京"]
-
-
 def test_an_accent_is_the_same_letter_however_a_file_spells_it() -> None:
     memory = Memory()
     memory.insert("values", "Zoe\u0308 has the dog Rex")
     assert memory.search("Zo\u00eb")
     assert memory.named("values", "Zo\u00eb has").content == "Zo\u00eb has the dog Rex"
     assert exact_match("Zoe\u0308", "zo\u00eb")
-
-
-def test_text_without_blanks_is_counted_and_cut() -> None:
-    assert count_words("莉娜住在东京。她养了一只狗。") == 6
-    assert count_words("हिन्दी में लिखा") == 3
-    assert [count_words(piece) <= 48 for piece in cut_words("莉娜住在东京" * 40, 48)] == [True] * 4

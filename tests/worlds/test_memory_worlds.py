@@ -466,19 +466,6 @@ def test_a_story_brings_its_own_recipe() -> None:
     assert load("memory").recipe == "memory.toml"
 
 
-def test_questions_that_the_strict_reader_can_never_answer_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "own.jsonl"
-    asked = [
-        {"question": "How many dogs has Ann?", "answers": ["a lot"]},
-        {"question": "Where does Ann live?", "answers": ["Oslo"]},
-        {"question": "Wo wohnt Ann?", "answers": ["Oslo"]},
-        {"question": "安住在哪里？", "answers": ["东京"]},
-    ]
-    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
-    with pytest.warns(UserWarning, match=r"can answer 3 of 4 questions .* 'How many dogs has Ann\?'"):
-        load(f"memory:jsonl:{path}")
-
-
 def test_knobs_that_are_legal_in_training_make_every_condition() -> None:
     spec = load("memory:synthetic:people=60,questions=600")
     for name in spec.conditions:

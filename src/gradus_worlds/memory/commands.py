@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from gradus.commands.guests import (
     print_json,
     printable,
 )
-from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Grader, Policy
+from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Grader
 
 if TYPE_CHECKING:
     from gradus_worlds.memory.learning import OwnText
@@ -55,17 +54,11 @@ def learn(
         f"{learned.read} of {learned.chunks} chunks read ({learned.before} before), {learned.calls} calls, {learned.refused} refused; "
         f"{learned.entries} entries in {learned.memory}"
     )
-    if learned.new_words:
-        some = ", ".join(learned.new_words[:8]) + (", ..." if len(learned.new_words) > 8 else "")
-        note(
-            f"note: {len(learned.new_words)} of {learned.words} different words are new to this model ({some}); it spells them "
-            "letter by letter, and what it writes of them may be wrong. Look with `gradus memory show`"
-        )
     if learned.problem:
-        way_out = "the same command goes on after what was read"
-        if "ContextLengthError" in learned.problem:
-            way_out = f"give a --chunk-words below {chunk_words}, or cut that chunk if it is a line of a .jsonl file; {way_out}"
-        raise EnvironmentFault(f"the agent stopped: {learned.problem}; {way_out}")
+        raise EnvironmentFault(
+            f"the agent stopped: {learned.problem}; the same command goes on after what was read. A chunk that is too long for the model "
+            f"gets shorter with a --chunk-words below {chunk_words}"
+        )
     next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
 
 
@@ -83,11 +76,11 @@ def ask(
     question: str = typer.Argument(..., help="Your question."),
     memory: Path | None = _MEMORY,
     reader: str | None = typer.Option(
-        None, "--reader", help="Who reads: rule, or remote:MODEL (the default if the agent is one)."
+        None, "--reader", help="remote:MODEL answers from the memory; without it the entries that fit best are printed."
     ),
     json_file: Json = None,
 ) -> None:
-    """Answer a question from what an agent kept, and show the entries that the answer was read from."""
+    """Answer a question from what an agent kept: the entry that fits best, or what a language model makes of the entries."""
     answered = ask_memory(agent, question, memory=memory, reader=reader)
     if _on_one_line(answered.to_json(), json_file):
         return
@@ -124,10 +117,7 @@ def show(folder: Path = typer.Argument(..., help="The memory's folder."), json_f
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What became of a text. ``problem``: why the agent stopped before its end; the same call goes on there.
-
-    ``words`` and ``new_words``: different words of the text, and those of them that the agent's tokenizer spells by letters.
-    """
+    """What became of a text. ``problem``: why the agent stopped before its end; the same call goes on there."""
 
     memory: Path
     read: int
@@ -136,8 +126,6 @@ class Learned:
     calls: int
     refused: int
     entries: int
-    words: int
-    new_words: Sequence[str]
     problem: str | None = None
 
 
@@ -160,7 +148,7 @@ def learn_text(
     from gradus_worlds.memory.learning import FIRST_ID, OwnText, read_chunks
     from gradus_worlds.memory.policies import scripted_policies
     from gradus_worlds.memory.spec import load
-    from gradus_worlds.memory.store.durable import DurableMemory, utc_now
+    from gradus_worlds.memory.store.durable import DurableMemory
 
     chunks = read_chunks(Path(file), chunk_words)
     folder = memory_of(agent, memory)
@@ -168,34 +156,21 @@ def learn_text(
     # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
     spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
     policy = make_policy(spec, path_text("agent", agent), temperature=temperature)
-    texts: list[OwnText] = []
-    counts = [0, 0]
-
-    def heard(read: int, all_chunks: int, results: Sequence[CallResult]) -> None:
-        counts[0] += len(results)
-        counts[1] += sum(not each.ok for each in results)
-        if tell is not None:
-            tell(read, all_chunks, results)
-
-    with DurableMemory(folder, clock=lambda: texts[0].today() or utc_now(), first_id=FIRST_ID) as kept:
-        text = OwnText(kept, chunks, heard, name=Path(file).name)
-        texts.append(text)
-        before, problem = len(chunks) - text.unread, None
+    with DurableMemory(folder, first_id=FIRST_ID) as kept:
+        text = OwnText(kept, chunks, tell)
+        before, problem = text.read, None
         if text.unread:
             (episode,) = roll_out(_own(spec, text), policy, episodes=1, condition="own", seed=seed).episodes
             failure = episode.failure
             problem = f"{failure.stage}: {failure.type}: {failure.message}" if failure else None
-        written = sorted({word for chunk in chunks for word in chunk.text.split()})
         return Learned(
             memory=folder,
-            read=len(chunks) - text.unread,
+            read=text.read,
             chunks=len(chunks),
             before=before,
-            calls=counts[0],
-            refused=counts[1],
+            calls=text.calls,
+            refused=text.refused,
             entries=len(kept.entries),
-            words=len({plain for word in written for plain in _letters(word)}),
-            new_words=_spelled(policy, written),
             problem=problem,
         )
 
@@ -220,19 +195,18 @@ def ask_memory(
 ) -> Answered:
     """Answer a question from a memory alone. ``agent`` and ``memory`` as for :func:`learn_text`.
 
-    ``reader``: ``remote:MODEL`` for a language model (the default if the agent is one), ``rule`` for a rule that looks for an entry
-    with the question's name and one more of its words.
+    ``reader``: ``remote:MODEL`` for a language model, the default if the agent is one. Without it the entry that fits best is the answer.
     """
-    from gradus_worlds.memory.readers.asking import read_plainly
+    from gradus_worlds.memory.readers.asking import answer
     from gradus_worlds.memory.readers.remote import remote_chat
     from gradus_worlds.memory.store.durable import DurableMemory
 
-    chosen = reader or (path_text("agent", agent) if str(agent).startswith(_REMOTE) else "rule")
-    if chosen != "rule" and not (chosen.startswith(_REMOTE) and chosen != _REMOTE):
-        raise ConfigError(f"expected rule or remote:MODEL as the reader, got {chosen!r}")
-    chat = None if chosen == "rule" else remote_chat(chosen.removeprefix(_REMOTE))
+    chosen = reader or (path_text("agent", agent) if str(agent).startswith(_REMOTE) else None)
+    model = (chosen or "").removeprefix(_REMOTE)
+    if chosen is not None and model in ("", chosen):
+        raise ConfigError(f"expected remote:MODEL as the reader, got {chosen!r}")
     with DurableMemory(memory_of(agent, memory), create=False) as kept:
-        return read_plainly(kept, question, chat)
+        return answer(kept, question, remote_chat(model) if model else None)
 
 
 def _on_one_line(value: object, json_file: str | None) -> bool:
@@ -251,25 +225,3 @@ def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:
     if Path(agent).is_dir():
         return Path(agent) / "memory"
     raise ConfigError(f"{agent} is not a folder that can hold a memory; say with --memory FOLDER where it is kept")
-
-
-def _spelled(policy: Policy, words: Sequence[str]) -> list[str]:
-    """The words that a local model's tokenizer has neither as a whole nor in syllables, as they are written; none if the policy is another one.
-
-    A mark may be part of a word that it has, as in ``haha.``, so a word is looked at with its marks and named without.
-    """
-    tokenizer = getattr(getattr(policy, "loaded", None), "tokenizer", None)
-    if tokenizer is None:
-        return []
-    pieces = [[piece.strip("▁Ġ") for piece in tokenizer.tokenize(word)] for word in words]
-    spelled = [
-        word
-        for word, parts in zip(words, pieces, strict=True)
-        if any(len(part) == 1 and part.isalpha() for part in parts)
-    ]
-    return sorted({plain for word in spelled for plain in _letters(word)})
-
-
-def _letters(word: str) -> list[str]:
-    """The stretches of at least two letters in it."""
-    return re.findall(r"[^\W\d_]{2,}", word)

@@ -8,8 +8,7 @@ from typing import Any
 
 from gradus.core import Policy
 from gradus.policies.scripted import Answer, policy_factory
-from gradus_worlds.memory.cutting import cut_words
-from gradus_worlds.memory.text import count_words
+from gradus_worlds.memory.text import count_words, cut_words
 from gradus_worlds.memory.tools.writing import NOOP, write_insert
 
 Respond = Callable[[Mapping[str, Any]], list[str]]

@@ -75,10 +75,9 @@ def _babi(argument: str | None) -> Source:
 
 
 def _jsonl(argument: str | None) -> Source:
-    from gradus_worlds.memory.readers.readable import warn_of_unreadable
     from gradus_worlds.memory.worlds.jsonl import jsonl_source
 
-    return jsonl_source(_path("jsonl", argument), warn_of_unreadable)
+    return jsonl_source(_path("jsonl", argument))
 
 
 def _path(kind: str, argument: str | None) -> str:

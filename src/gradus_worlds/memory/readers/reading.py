@@ -1,7 +1,7 @@
 """Frozen readers: they answer questions from the memory alone, so that only what was written can help.
 
-``strict`` is a lower bound that a rule can judge: few entries, few words, and no benefit of the doubt. ``generous`` is an upper
-bound on what any reader could find. ``RemoteReader`` is a language model in between, given as a function from messages to text.
+``strict`` is a lower bound that a rule can judge where the values are known: few entries, few words, and no benefit of the doubt.
+``generous`` is an upper bound on what any reader could find. ``RemoteReader`` is a language model in between, given as a function from messages to text.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 
 from gradus.core import without_thoughts
 from gradus_worlds.memory.readers.claims import claim_of
-from gradus_worlds.memory.readers.free_text import DATE, about, asked_of, bare, values_in
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import (
+    content_words,
     count_words,
     exact_match,
     normalize,
-    says_something,
     substring_match,
     token_f1,
 )
@@ -91,15 +90,15 @@ def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], 
 def _same(prediction: str, gold: str, wanted: str) -> bool:
     if wanted == "list":
         said = {normalize(part) for part in prediction.split(",")}
-        return any(map(says_something, said)) and said == {normalize(part) for part in gold.split(",")}
+        return any(said) and said == {normalize(part) for part in gold.split(",")}
     return exact_match(prediction, gold)
 
 
 def read_strict(memory: Memory, question: Question) -> Reading:
     """At most 4 entries and 48 words in all, with the core if it fits beside them; an answer counts only from an entry that names entity and
-    attribute; two different values make it wrong; nothing makes it "unknown"."""
+    attribute; two different values make it wrong; nothing makes it "unknown". Free text has a rule of its own."""
     if not question.hops:
-        return read_text(memory, question)
+        return _read_free_text(memory, question)
     shown: list[Note] = []
     why = "no entry names entity and attribute"
     for hop in question.hops:
@@ -128,7 +127,7 @@ def read_generous(memory: Memory, question: Question) -> Reading:
 def _search_kindly(memory: Memory, question: Question) -> list[Note]:
     """The top 20 for the question, and for a question of two hops the top 20 for each way that the first hop may lead."""
     banks = len(memory.schema.banks)
-    notes = _search(memory, question.text, banks=banks, entries=GENEROUS_ENTRIES)
+    notes = search_notes(memory, question.text, banks=banks, entries=GENEROUS_ENTRIES)
     ways = [
         (value, hop.then)
         for hop in question.hops
@@ -137,7 +136,7 @@ def _search_kindly(memory: Memory, question: Question) -> list[Note]:
         if any(substring_match(note.text, value) for note in notes)
     ]
     for value, then in ways:
-        notes += _search(memory, then.query.format(value), banks=banks, entries=GENEROUS_ENTRIES)
+        notes += search_notes(memory, then.query.format(value), banks=banks, entries=GENEROUS_ENTRIES)
     return list({note.id: note for note in notes}.values())
 
 
@@ -152,7 +151,7 @@ class RemoteReader:
     entries: int = GENEROUS_ENTRIES
 
     def __call__(self, memory: Memory, question: Question) -> Reading:
-        notes = _search(memory, question.text, banks=BANKS, entries=self.entries)
+        notes = search_notes(memory, question.text, banks=BANKS, entries=self.entries)
         listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
         messages = [
             {"role": "system", "content": REMOTE_PROMPT},
@@ -176,7 +175,7 @@ def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[list[Note], s
     while True:
         step += 1
         query = question.text if step == 1 and length == 1 else current.query.format(entity)
-        notes = _within_budget(_search(memory, query), STRICT_ENTRIES // length, STRICT_WORDS // length)
+        notes = _within_budget(search_notes(memory, query), STRICT_ENTRIES // length, STRICT_WORDS // length)
         shown.extend(notes)
         slot = replace(current.slot, entity=entity)
         wanted = question.wanted if current.then is None else "value"
@@ -210,7 +209,8 @@ def _distinct(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def _search(memory: Memory, query: str, *, banks: int = BANKS, entries: int = ENTRIES) -> list[Note]:
+def search_notes(memory: Memory, query: str, *, banks: int = BANKS, entries: int = ENTRIES) -> list[Note]:
+    """Returns the core, if there is one, and the entries that the two-layer search finds."""
     core = [Note(id=None, text=memory.core)] if memory.core else []
     hits = memory.search(query, banks=banks, entries=entries)
     return core + [
@@ -241,28 +241,19 @@ def _says(note: Note, answer: str) -> bool:
     )
 
 
-def read_text(
-    memory: Memory, question: Question, *, sentences: Callable[[str], Sequence[str]] | None = None
-) -> Reading:
-    """As the strict reader reads free text. ``sentences``: how to cut an entry, of which only those are read then that name entity and
-    attribute, if any does."""
-    notes = _within_budget(_search(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
-    asked = asked_of(memory, question.text)
-    found: dict[tuple[str, ...], tuple[str, int | None]] = {}
-    for note in (notes[place] for place in about(asked, [note.text for note in notes])):
-        parts = sentences(note.text) if sentences else ()
-        for text in [parts[place] for place in about(asked, parts)] or [note.text]:
-            for value in values_in(asked, text, note.timestamp):
-                found.setdefault(bare(value, english=asked.english), (value, note.id))
-    if not found:
-        return judge(question, UNKNOWN, "no entry names entity and attribute", notes)
-    values = " and ".join(value for value, _ in found.values())
-    if len(found) > 1:
-        return judge(question, values, f"the entries give two values: {values}", notes)
-    ((said, (value, place)),) = found.items()
-    # Whole dates may say more than was asked. Elsewhere each further word may be another guess.
-    reading = judge(question, value, f"read from entry {place}", notes, substring=bool(DATE.fullmatch(value)))
-    same = says_something(" ".join(said)) and any(
-        said == bare(gold, english=asked.english) for gold in question.answers
-    )
-    return replace(reading, correct=reading.correct or same)
+def _read_free_text(memory: Memory, question: Question) -> Reading:
+    """Whether the gold answer stands in an entry that shares a content word with the question. Of a question without an answer, whether
+    there is no such entry. Nobody knows the values of free text, so this is an upper bound for what these entries say."""
+    notes = _within_budget(search_notes(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
+    near = [note for note in notes if shares_word(note, question.text)]
+    for gold in question.answers:
+        if any(_says(note, gold) for note in near):
+            return judge(question, gold, f"{gold} stands in an entry that shares a word with the question", near)
+    if near and question.unknown:
+        return judge(question, near[0].text, "an entry shares a word with the question", near)
+    return judge(question, UNKNOWN, "no entry that shares a word with the question holds the answer", near)
+
+
+def shares_word(note: Note, question: str) -> bool:
+    """Whether a note has a content word of the question. The core may have none."""
+    return bool(content_words(note.text) & content_words(question))

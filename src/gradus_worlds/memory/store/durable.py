@@ -22,7 +22,8 @@ _FILE = "memory.json"
 class DurableMemory(Memory):
     """A :class:`Memory` in a folder, which one process may hold at a time. ``Memory.load`` reads its file as well.
 
-    ``schema`` and ``first_id`` are a new memory's; one that exists keeps its own. Use it as a context manager, or call :meth:`close`.
+    ``schema`` and ``first_id`` are a new memory's; one that exists keeps its own. ``marks`` are names that a caller keeps with the next
+    change. Use it as a context manager, or call :meth:`close`.
 
     Raises:
         StorageError: another process holds the folder, or it has no memory, or the file was damaged or edited.
@@ -39,7 +40,7 @@ class DurableMemory(Memory):
     ) -> None:
         super().__init__(schema or NINE_BANKS, first_id=first_id, clock=clock or utc_now)
         self.folder, self._file = Path(folder), Path(folder) / _FILE
-        self._marks: set[str] = set()
+        self.marks: set[str] = set()
         self._in_batch = False
         if not create and not self._file.exists():
             raise StorageError(
@@ -83,21 +84,12 @@ class DurableMemory(Memory):
         finally:
             self._in_batch = False
 
-    def mark(self, name: str) -> None:
-        """Keep a mark, together with the changes of the same :meth:`batch`."""
-        with self.batch():
-            self._marks.add(name)
-
-    def marked(self, name: str) -> bool:
-        """Say whether the mark was kept."""
-        return name in self._marks
-
     def _commit(self, operation: Operation) -> None:
         with self.batch():
             self.apply(operation)
 
     def _write(self) -> None:
-        write_text(self._file, json.dumps({**self.to_json(), "marks": sorted(self._marks)}) + "\n")
+        write_text(self._file, json.dumps({**self.to_json(), "marks": sorted(self.marks)}) + "\n")
 
     def _read(self, asked: Schema | None = None) -> None:
         try:
@@ -111,7 +103,7 @@ class DurableMemory(Memory):
                 "leave the schema out, or use another folder"
             )
         self.schema, self.first_id, self._shelf = stored.schema, stored.first_id, stored._shelf
-        self._marks = set(data.get("marks", ()))
+        self.marks = set(data.get("marks", ()))
 
 
 def _locked(folder: Path) -> FileLock:

@@ -37,7 +37,7 @@ class Memory:
     def __init__(self, schema: Schema = NINE_BANKS, *, first_id: int = 1, clock: Clock | None = None) -> None:
         self.schema = schema
         self.first_id = first_id
-        self._clock: Clock = clock or (lambda: None)
+        self.clock: Clock = clock or (lambda: None)
         self._shelf = Shelf(next_id=first_id)
 
     @property
@@ -82,7 +82,7 @@ class Memory:
             timestamp = _plain(timestamp)
             if len(timestamp) > 64:
                 raise RefusedCall("timestamp-long", f"a timestamp has at most 64 characters, got {len(timestamp)}")
-        at = self._clock()
+        at = self.clock()
         entry = Entry(
             id=self._shelf.next_id,
             bank=bank,
@@ -103,7 +103,7 @@ class Memory:
         if content == entry.content:
             raise RefusedCall("unchanged", f"entry {entry_id} says exactly that already")
         self._check_not_there(bank, content, but=entry_id)
-        at = self._clock()
+        at = self.clock()
         changed = replace(
             entry,
             content=content,
@@ -117,7 +117,7 @@ class Memory:
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
         entry = self._found(bank, entry_id)
-        self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self._clock(), entry=entry))
+        self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self.clock(), entry=entry))
         return entry
 
     def named(self, bank: str, content: str) -> Entry:
@@ -161,7 +161,7 @@ class Memory:
             )
         if content == self.core:
             raise RefusedCall("unchanged", "the core says exactly that already")
-        self._commit(Operation(sequence=self.changes + 1, kind="core", at=self._clock(), core=content))
+        self._commit(Operation(sequence=self.changes + 1, kind="core", at=self.clock(), core=content))
         return content
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:

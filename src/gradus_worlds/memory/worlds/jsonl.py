@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +42,14 @@ class _WorldLine(_Strict):
     questions: tuple[_QuestionLine, ...] = Field(min_length=1)
 
 
-def jsonl_source(path: str, check: Callable[[Sequence[Question], str], None] | None = None) -> Source:
-    """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used.
-
-    ``check`` gets all questions and the path.
-    """
+def jsonl_source(path: str) -> Source:
+    """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used."""
     try:
         # A text may hold what str.splitlines takes for the end of a line.
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
     worlds = [_world(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
-    if check is not None:
-        check([question for world in worlds for question in world.questions], path)
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 
