@@ -20,7 +20,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.scripted import FunctionPolicy
-from gradus.rollouts import roll_out
+from gradus.rollouts import RolloutResult, roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.answer_targets import AnswerTargets
 from gradus.training.data.credit import credit_groups, graded_episodes
@@ -187,16 +187,34 @@ def test_a_student_ends_at_what_is_stated(lamps_model: Path, tmp_path: Path, div
     assert sum(each.startswith("1") for each in known) / len(known) == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [True, False], ids=["its own episodes", "another's"])
+def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, own: bool) -> None:
     loaded = prepared(rhythm_model, settings())
     teacher = ScriptedTeacher(RHYTHM.policy("heuristic+constant"), RHYTHM, loaded)
-    episodes = roll_out(RHYTHM, RHYTHM.policy("heuristic+constant"), [RHYTHM.train_task(0)]).episodes
+    actor = teacher.actor() if own else RHYTHM.policy("heuristic+constant")
+    episodes = roll_out(RHYTHM, actor, [RHYTHM.train_task(0)]).episodes
     (sample,) = text_sequences(loaded, episodes)
-    (labeled,) = teacher.label([sample], episodes)
+    (labeled,) = teacher.label([sample], episodes, actor)
     assert labeled.soft is not None
     assert labeled.actions == sample.actions
     assert labeled.soft[0][:, 0].tolist() == sample.ids[sample.positions].tolist()
     assert teacher.logprobs([sample], episodes)[0].tolist() == [0.0] * sample.actions
+
+
+def test_a_short_step_rolls_out_no_more_turns_than_it_learns(
+    rhythm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The teacher rolled out whole weeks of 28 turns for steps that learn six of them."""
+    asked = []
+
+    def counted(*given: Any, **options: Any) -> RolloutResult:
+        asked.append((given[1].name, options["max_turns"]))
+        return roll_out(*given, **options)
+
+    monkeypatch.setattr("gradus.training.distill.roll_out", counted)
+    distill(rhythm_model, tmp_path / "run", settings(max_steps=6, on_policy=0.5, short_turns=6, short_turns_share=0.5))
+    assert sorted(set(asked)) == [("bayes", 6), ("bayes", 28), ("student", 6), ("student", 28)]
+    assert asked.count(("bayes", 6)) == 1, "all steps ahead at once"
 
 
 def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path: Path) -> None:

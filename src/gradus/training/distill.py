@@ -29,14 +29,14 @@ from gradus.training.engine.forward import compare_tokens
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.lesson_config import DistillConfig
-from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
+from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons, turns_of
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import Teacher
 
 _AHEAD = (
-    128  # episodes that the teacher rolls out at once: it stays what it is, and many cost it less than a few at a time
+    256  # episodes that the teacher rolls out at once: it stays what it is, and many cost it less than a few at a time
 )
 
 
@@ -92,7 +92,7 @@ class _DistillLessons:
         self.tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
         self._student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
         self._divergence = find_divergence(config.divergence, config.beta)
-        self._ahead: tuple[int, list[list[TrainingSample]]] | None = None
+        self._ahead: tuple[int, list[list[TrainingSample]]] | None = None  # a block of steps, and the samples of each
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -115,7 +115,8 @@ class _DistillLessons:
             self._divergence = blended(self._config.reverse_share(step))
         samples = self._taught(step, others) if others else []
         if self._own:
-            own = self._rolled_out(self.tasks[first + others : first + size], first + others, own=True)
+            tasks, turns = self.tasks[first + others : first + size], turns_of(self._config, step)
+            own = self._rolled_out(tasks, first + others, own=True, turns=turns)
             samples = [*samples, *(one for each in own for one in each)]
         samples = [replace(one, episode=number) for number, one in enumerate(samples) if one.actions]
         if not samples:
@@ -158,24 +159,41 @@ class _DistillLessons:
 
     def _taught(self, step: int, others: int) -> list[TrainingSample]:
         """The teacher's own episodes of a step, rolled out for several steps at once."""
-        steps, size = max(1, _AHEAD // others), self._config.batch_size
+        steps = max(1, _AHEAD // others)
         block, place = divmod(step - 1, steps)
         if self._ahead is None or self._ahead[0] != block:
             numbers = range(block * steps, min((block + 1) * steps, self.steps))
-            tasks = [task for number in numbers for task in self.tasks[number * size : number * size + others]]
-            self._ahead = block, self._rolled_out(tasks, block * steps * size, own=False)
-        mine = self._ahead[1][place * others : (place + 1) * others]
-        return [one for each in mine for one in each]
+            self._ahead = block, self._steps_ahead(numbers, others)
+        return self._ahead[1][place]
 
-    def _rolled_out(self, tasks: Sequence[Task], first: int, *, own: bool) -> list[list[TrainingSample]]:
-        """The samples of each task's episode, with targets; none of one that failed."""
+    def _steps_ahead(self, numbers: range, others: int) -> list[list[TrainingSample]]:
+        """The teacher's samples of each step, 0 for the first. Those that learn the same number of turns are rolled out together."""
+        size, first = self._config.batch_size, numbers.start * self._config.batch_size
+        turns = {number: turns_of(self._config, number + 1) for number in numbers}
+        taught: dict[int, list[TrainingSample]] = {}
+        for most in dict.fromkeys(turns.values()):
+            alike = [number for number in numbers if turns[number] == most]
+            tasks = [task for number in alike for task in self.tasks[number * size : number * size + others]]
+            done = self._rolled_out(tasks, first + len(taught) * others, own=False, turns=most)
+            for place, number in enumerate(alike):
+                mine = done[place * others : (place + 1) * others]
+                taught[number] = [one for each in mine for one in each]
+        return [taught[number] for number in numbers]
+
+    def _rolled_out(
+        self, tasks: Sequence[Task], first: int, *, own: bool, turns: int | None = None
+    ) -> list[list[TrainingSample]]:
+        """The samples of each task's episode of at most ``turns``, with targets; none of one that failed."""
         actor = self._student if own else self._teacher.actor()
         key = ("distill", "own" if own else "taught")
-        episodes = roll_out(self._spec, actor, tasks, seed=self._config.seed, key=key, first_group=first).episodes
+        turns = min(turns or self._spec.max_turns, self._spec.max_turns)
+        episodes = roll_out(
+            self._spec, actor, tasks, seed=self._config.seed, key=key, first_group=first, max_turns=turns
+        ).episodes
         usable = [number for number, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
         samples = [one for number in usable for one in _samples(self._loaded, episodes[number], number)]
         by_task: list[list[TrainingSample]] = [[] for _ in tasks]
-        for one in self._teacher.label(samples, episodes):
+        for one in self._teacher.label(samples, episodes, actor):
             by_task[one.episode].append(one)
         return by_task
 

@@ -116,11 +116,8 @@ class Augmented:
     def batch(self, sequences: Sequence[TrainingSample], *key: int) -> list[TrainingSample]:
         """The sequences of a step."""
         noisy = [self.noisy(one, *key, number) for number, one in enumerate(sequences)]
-        config = self._config
-        coin = child_rng(config.seed, "sft", "short", *key).random()
-        if config.short_turns is None or coin >= config.short_turns_share:
-            return noisy
-        return [short for one in noisy if (short := short_turns(one, config.short_turns)).actions]
+        turns = turns_of(self._config, *key)
+        return noisy if turns is None else [short for one in noisy if (short := short_turns(one, turns)).actions]
 
     def noisy(self, sequence: TrainingSample, *key: int | str) -> TrainingSample:
         """The sequence with noise in the answers that are read, if the settings want it."""
@@ -128,6 +125,12 @@ class Augmented:
             return sequence
         rng = np.random.default_rng(child_seed(self._config.seed, "sft", "noise", *key))
         return with_history_noise(sequence, self._config.history_noise, self._pools, rng)
+
+
+def turns_of(config: LessonConfig, *key: int) -> int | None:
+    """How many turns of its episodes a step learns; None for all."""
+    coin = child_rng(config.seed, "sft", "short", *key).random()
+    return config.short_turns if coin < config.short_turns_share else None
 
 
 def take_lessons(trainer: LessonTrainer, options: RunOptions, *, resume: bool) -> LessonResult:

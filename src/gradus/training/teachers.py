@@ -54,8 +54,10 @@ class Teacher(Protocol):
         """Returns the policy that rolls out the teacher's own episodes."""
         ...
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        """The samples of these episodes with targets; tokens that have none are left out."""
+    def label(
+        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
+    ) -> list[TrainingSample]:
+        """The samples of these episodes with targets; tokens that have none are left out. ``actor``: the policy that rolled them out."""
         ...
 
     def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
@@ -82,8 +84,11 @@ class ScriptedTeacher:
     def actor(self) -> Policy:
         return _Drawing(self._policy, self._explore)
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
-        stated = replay(self._spec, self._policy, episodes, state)
+    def label(
+        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
+    ) -> list[TrainingSample]:
+        drawn = isinstance(actor, _Drawing)  # what it stated when it drew is not worked out again
+        stated = actor.stated if drawn else replay(self._spec, self._policy, episodes, state)
         return [self._targets.label(each, stated[each.episode]) for each in samples]
 
     def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
@@ -95,10 +100,11 @@ def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistr
     """Returns what a session states: distributions, or its answer alone; nothing if it fails."""
     if isinstance(session, StatesDistributions):
         return session.distributions(requests)
-    return [
-        () if action.failure else (SpanDistribution("answer", (action.text,), (1.0,)),)
-        for action in session.act(requests)
-    ]
+    return [_answered(action) for action in session.act(requests)]
+
+
+def _answered(action: Action) -> AnswerDistribution:
+    return () if action.failure else (SpanDistribution("answer", (action.text,), (1.0,)),)
 
 
 class ModelTeacher:
@@ -118,7 +124,9 @@ class ModelTeacher:
     def actor(self) -> Policy:
         return LocalPolicy(self.model, self._sampling, name="teacher", grammar=self._grammar)
 
-    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+    def label(
+        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
+    ) -> list[TrainingSample]:
         return list(samples)
 
     @torch.no_grad()
@@ -170,30 +178,39 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
 
 
 class _Drawing:
-    """A teacher that draws its answers from what it states."""
+    """A teacher that draws its answers from what it states. ``stated``: of each episode so far, turn by turn."""
 
     def __init__(self, teacher: Policy, explore: float) -> None:
         self._teacher, self._explore = teacher, explore
+        self.stated: list[list[AnswerDistribution]] = []
 
     @property
     def name(self) -> str:
         return self._teacher.name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _DrawingSession(self._teacher.start(episodes), self._explore, episodes)
+        session = _DrawingSession(self._teacher.start(episodes), self._explore, episodes)
+        self.stated += session.stated
+        return session
 
 
 class _DrawingSession:
     def __init__(self, teacher: Session, explore: float, episodes: Sequence[EpisodeStart]) -> None:
         self._teacher, self._explore = teacher, explore
         self._rngs = [child_rng(0, *each.key, "distill") for each in episodes]
+        self.stated: list[list[AnswerDistribution]] = [[] for _ in episodes]
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        if not isinstance(self._teacher, StatesDistributions):
-            return self._teacher.act(requests)
-        stated = self._teacher.distributions(requests)
-        rngs = [self._rngs[request.row] for request in requests]
-        return [Action(text=_drawn(each, rng, self._explore)) for each, rng in zip(stated, rngs, strict=True)]
+        if isinstance(self._teacher, StatesDistributions):
+            stated = self._teacher.distributions(requests)
+            rngs = [self._rngs[request.row] for request in requests]
+            actions = [Action(text=_drawn(each, rng, self._explore)) for each, rng in zip(stated, rngs, strict=True)]
+        else:
+            actions = self._teacher.act(requests)
+            stated = [_answered(action) for action in actions]
+        for request, each in zip(requests, stated, strict=True):
+            self.stated[request.row].append(each)
+        return actions
 
     def close(self) -> None:
         self._teacher.close()
