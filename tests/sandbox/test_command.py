@@ -1,5 +1,6 @@
 """What runs in the sandbox reaches nothing outside it."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gradus.sandbox import command
+from gradus.sandbox import command, syscalls
 from gradus.sandbox.command import run_python, run_sandboxed, sandbox_works
 from gradus.sandbox.confinement import confine, has_landlock
+from gradus.sandbox.worker import Fork
 
+needs_seccomp = pytest.mark.skipif(not syscalls.refused_calls(), reason="needs libseccomp")
 pytestmark = pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 
 
@@ -168,6 +171,95 @@ def test_without_a_sandbox_it_is_refused_unless_told():
     assert "OSError: this machine allows no sandbox (" in refused.stderr
     assert refused.stdout == ""
     assert where_no_namespace_is(ask.format(True)).stdout == "42\n\n"
+
+
+FORBIDDEN = """
+import ctypes, errno, json, mmap, os, socket, sys
+system = ctypes.CDLL(None, use_errno=True)
+done = []
+def tried(name, call):
+    try:
+        if call() >= 0:
+            done.append(name)
+    except OSError:
+        pass
+numbers = json.loads(sys.argv[1])
+for name, arguments in {
+    "shmget": (0, 1 << 20, 0o1600), "semget": (0, 1, 0o1600), "msgget": (0, 0o1600),
+    "memfd_create": (b"x", 0), "memfd_secret": (0,), "add_key": (b"user", b"a", b"b", 1, -3), "keyctl": (0, -3, 0),
+    "unshare": (0x10000000,), "userfaultfd": (1,), "ptrace": (0, 0, 0, 0),
+}.items():
+    tried(name, lambda: system.syscall(numbers[name], *arguments))
+clone3 = system.syscall(numbers["clone3"], None, 0), ctypes.get_errno()
+if clone3 != (-1, errno.ENOSYS):
+    done.append("clone3")
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK, socket.AF_VSOCK):
+    tried(family.name, lambda: socket.socket(family).fileno())
+tried("shared pages", lambda: len(mmap.mmap(-1, 1 << 20)))
+tried("pages of /dev/zero", lambda: len(mmap.mmap(os.open("/dev/zero", os.O_RDWR), 1 << 20)))
+print(done)
+"""
+NAMES = (
+    "shmget semget msgget memfd_create memfd_secret add_key keyctl unshare userfaultfd ptrace clone3"  # of FORBIDDEN
+)
+
+
+def _numbers() -> str:
+    library = ctypes.CDLL("libseccomp.so.2")
+    return json.dumps({name: library.seccomp_syscall_resolve_name(name.encode()) for name in NAMES.split()})
+
+
+@needs_seccomp
+def test_what_would_pass_the_limits_or_leave_the_sandbox_is_refused():
+    """Segments and memfds passed the limit on memory, keys were shared, AF_VSOCK answered, user namespaces could be made."""
+    result = run_sandboxed([sys.executable, "-I", "-c", FORBIDDEN, _numbers()])
+    assert (result.code, result.stdout, result.stderr) == (0, "[]\n", "")
+
+
+@needs_seccomp
+def test_an_audited_grader_is_refused_the_same():
+    def handlers(folder):
+        command = [sys.executable, "-I", "-c", FORBIDDEN, _numbers()]
+        return {"try": lambda: subprocess.run(command, capture_output=True, text=True).stdout}
+
+    fork = Fork(handlers, confined=True)
+    try:
+        assert fork.call("try", 60.0) == "[]\n"
+    finally:
+        fork.end()
+
+
+USUAL = """
+import asyncio, multiprocessing, subprocess, sys, threading
+import matplotlib, numpy, torch
+matplotlib.use("Agg")
+import matplotlib.pyplot as plot
+plot.plot([1, 2])
+plot.savefig("a.png")
+async def started():
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "print(1)", stdout=-1)
+    return (await process.communicate())[0]
+child = multiprocessing.get_context("fork").Process(target=print, args=(2,))
+child.start()
+child.join()
+threading.Thread(target=print, args=(3,)).start()
+print(asyncio.run(started()), subprocess.check_output([sys.executable, "-c", "print(4)"]))
+print(numpy.linalg.svd(numpy.eye(99))[1].sum(), float(torch.ones(99, 99).mm(torch.ones(99, 99)).sum()))
+"""
+
+
+def test_what_programs_usually_do_still_works():
+    result = run_sandboxed([sys.executable, "main.py"], files={"main.py": USUAL}, seconds=100, memory=4 << 30)
+    assert result.stdout.split() == ["2", "3", "b'1\\n'", "b'4\\n'", "99.0", "970299.0"], result.stderr
+
+
+def test_without_libseccomp_what_is_not_held_is_told_once(monkeypatch, capsys):
+    monkeypatch.setattr(syscalls, "_LIBRARY", "libseccomp-that-is-not-there.so")
+    asked = syscalls.refused_calls.__wrapped__
+    assert asked() == b""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: libseccomp-that-is-not-there.so was not found, so ")
+    assert line.endswith("are not refused in the sandbox; install libseccomp")
 
 
 def _confined(work):

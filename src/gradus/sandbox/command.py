@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from gradus.sandbox import confinement
 from gradus.sandbox.confinement import SCRATCH, confine, is_confined
+from gradus.sandbox.syscalls import refused_calls
 
 _OUTPUT = 1 << 20  # bytes
 _PROCESSES = 64
@@ -125,6 +126,7 @@ def run_sandboxed(
             "memory": memory,
             "processes": _PROCESSES,
             "cpu_seconds": math.ceil(seconds),
+            "refused": b"" if unsafe else refused_calls(),
             "confined": not unsafe and ("inside" if inside else True),
             "environ": {**_ENVIRONMENT, "PATH": os.environ.get("PATH", os.defpath), "HOME": place},
         }

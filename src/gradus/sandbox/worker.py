@@ -21,7 +21,8 @@ from typing import Any, NoReturn, cast
 from gradus.core.errors import GradusError
 from gradus.sandbox import clock, worker_loop
 from gradus.sandbox.channel import Channel
-from gradus.sandbox.confinement import confine
+from gradus.sandbox.confinement import confine, refuse_calls
+from gradus.sandbox.syscalls import refused_calls
 
 _START = 120  # seconds that imports may take
 
@@ -165,11 +166,12 @@ class Fork:
         reads, told = os.pipe()
         self._files = (reads, writes)
         self._channel = Channel(reads, writes)
+        filtered = refused_calls() if confined else None
         self._pid = os.fork()
         if self._pid == 0:
             os.close(reads)
             os.close(writes)
-            self._serve(handlers, asked, told, confined)
+            self._serve(handlers, asked, told, filtered)
         os.close(asked)
         os.close(told)
         clock.watch(self._pid)
@@ -191,14 +193,15 @@ class Fork:
             os.close(file)
         self._folder.cleanup()
 
-    def _serve(self, handlers: Callable[[Path], Handlers], asked: int, told: int, confined: bool) -> NoReturn:
+    def _serve(self, handlers: Callable[[Path], Handlers], asked: int, told: int, filtered: bytes | None) -> NoReturn:
         folder = self._folder.name
         try:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            if confined:
+            if filtered is not None:
                 confine(folder, keep=(asked, told))
+                refuse_calls(filtered)
                 tempfile.tempdir = os.environ["TMPDIR"] = folder
             with open(asked, encoding="utf-8") as requests, open(told, "w", encoding="utf-8") as replies:
                 worker_loop.answer(handlers(Path(folder)), requests, replies)
