@@ -42,6 +42,29 @@ def test_labels_in_a_csv(tmp_path):
         init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
 
 
+def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tmp_path):
+    """It got 256 tokens, no SFT, a prompt without the labels, and a base at 0.00."""
+    labels = ("light_on", "light_off", "lock_the_door")
+    data = rows(tmp_path / "home.jsonl", [{"text": f"message {n}", "label": labels[n % 3]} for n in range(80)])
+    said = " ".join(init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
+    assert "recipe.prompt.txt" in said
+    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
+    spec = recipe.spec()
+    assert all(label in spec.data_set.system_prompt for label in labels)
+    assert spec.grader(recipe.grader_name).name == "rewards"
+    assert recipe.grpo.sampling.max_new_tokens == 16
+    assert recipe.teach.enabled
+    assert recipe.teach.episodes <= 80
+    assert "sft" in recipe.eval.policies
+
+
+@pytest.mark.parametrize("answers", [("A", "B", "C"), ("1", "2", "3"), ("Q1", "Q2", "Q3")])
+def test_letters_and_numbers_are_not_labels(answers, tmp_path):
+    data = rows(tmp_path / "quiz.jsonl", [{"question": f"ask {n}", "answer": answers[n % 3]} for n in range(80)])
+    init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False)
+    assert not (tmp_path / "recipe.prompt.txt").exists()
+
+
 def test_chat_messages_and_worked_solutions_in_jsonl(tmp_path):
     columns = [
         {"messages": [{"role": "user", "content": f"{n} + 1"}], "solution": f"count on from {n}", "answer": n + 1}

@@ -37,6 +37,24 @@ def test_an_expression_that_cannot_be_worked_out_is_no_answer_and_costs_seconds(
     assert same_answer("y+1", "1+y")
 
 
+@pytest.mark.parametrize(
+    ("given", "gold"),
+    [
+        (each, gold)
+        for each in ("9**9**9**9", "x**x**x**x", "2^{3^{4}}", "9!!!", "2^1000000")
+        for gold in ("light_on", "x+5")
+    ],
+)
+def test_towers_of_powers_and_labels_are_not_given_to_math_verify(
+    given: str, gold: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(given: str, gold: str) -> bool:
+        raise AssertionError(f"Math-Verify was asked about {given!r}")
+
+    monkeypatch.setattr("gradus.rewards.answers._verify", asked)
+    assert not same_answer(given, gold)
+
+
 @pytest.mark.parametrize("name", LONG)
 def test_long_texts_are_read_in_time_that_grows_with_their_length(name: str) -> None:
     before = time.process_time()

@@ -17,7 +17,7 @@ from gradus.environments.verifiable.checks import hides_choices, unshown_columns
 from gradus.environments.verifiable.from_files import DataSource, quoted, read_rows
 from gradus.environments.verifiable.rows import ANSWERS, gold_column, is_chat, plain
 from gradus.policies.local.folders import find_model
-from gradus.runs.recipe.starter import starter, with_paths, with_room_for_rows
+from gradus.runs.recipe.starter import LABEL_PROMPT, are_labels, labels_of, starter, with_paths, with_room_for_rows
 
 _QUESTIONS = ("question", "prompt", "instruction", "input", "messages", "problem", "query", "text")
 _ANSWERS = (
@@ -30,7 +30,7 @@ _ANSWERS = (
     "category",
 )  # the last of these a person should look at
 _WORKED = ("worked", "solution", "explanation", "reasoning", "rationale", "steps", "cot")
-_FEW_ROWS, _FEW_LABELS = 50, 20
+_FEW_ROWS = 50
 
 _COMMENTS = {
     "environment": "What to train on. Paths are relative to this file.",
@@ -86,7 +86,13 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     kind, _, place = source.partition(":")
     name, said = _data(place, kind) if kind in ("jsonl", "csv") else (source, [])
     spec = environments.load(name)
-    table = with_room_for_rows(starter(with_paths(name, lambda text: _from(path.parent, text)), spec), spec)
+    labels = labels_of(spec) if model is not None and "?" not in place else ()
+    if labels:
+        prompt = path.with_suffix(".prompt.txt")
+        write_text(prompt, LABEL_PROMPT.format(labels=", ".join(labels)))
+        name += f"{'&' if '?' in name else '?'}system={quoted(str(prompt))}"
+        said.append(f"the labels stand in the system prompt: {prompt}")
+    table = with_room_for_rows(starter(with_paths(name, lambda text: _from(path.parent, text)), spec, labels), spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     said += _missing(spec, model)
@@ -109,7 +115,7 @@ def _data(source: str, kind: str) -> tuple[str, list[str]]:
     elif is_chat(plain(rows[0][columns["question"]])):
         said.append("the questions are chat messages; the last message of each is asked")
     labels = {str(row.get(columns["answer"])) for row in rows}
-    if len(labels) <= _FEW_LABELS and len(rows) > 2 * len(labels):
+    if are_labels(labels, len(rows)):
         said.append(
             f"{len(labels)} different answers: labels. A constant answer may score well; look at the audit's panel"
         )
