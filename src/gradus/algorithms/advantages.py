@@ -238,7 +238,7 @@ def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
 
 
 def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex, scale: Scale) -> Tensor:
-    """What to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 if there is nothing to scale.
+    """Returns what to divide ``centered`` (N,) or (N, K) by: broadcastable to it, 1 if there is nothing to scale.
 
     ``counted`` (like ``centered``) marks the entries that exist, ``equal`` (n,) the groups that do not count.
     """

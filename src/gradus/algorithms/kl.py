@@ -41,7 +41,7 @@ def kl_terms(
     kind: KlKind = "k2",
     sampler_logprobs: Tensor | None = None,
 ) -> Tensor:
-    """What each sampled token adds to the KL divergence to the reference, (B, T), nats, as a term of the loss.
+    """Returns what each sampled token adds to the KL divergence to the reference, (B, T), nats, as a term of the loss.
 
     The caller averages it as the policy loss is averaged (:func:`gradus.algorithms.losses.average`): inside the mean over a sequence for
     ``grpo`` (arXiv 2402.03300, eq. 3), over all tokens for ``dapo``.

@@ -26,7 +26,7 @@ class LossResult:
 
 
 class PolicyLoss(Protocol):
-    """What every loss takes. B rows, T positions.
+    """The tensors that every loss takes. B rows, T positions.
 
     Args:
         logprobs: (B, T) of the tokens at hand under the policy being trained, in nats.

@@ -1,4 +1,4 @@
-"""What each algorithm's name means: loss, advantage, baseline, scale, credit and clip, as in its paper.
+"""The registry of algorithms: loss, advantage, baseline, scale, credit and clip of each name, as in its paper.
 
 One registry. Other packages add theirs with :func:`register_algorithm`, or by an entry point of the group ``gradus.algorithms``
 that names an :class:`Algorithm`. A setting of a run that is given overrides the name's own.
@@ -174,13 +174,13 @@ def register_algorithm(name: str, algorithm: Algorithm) -> None:
 
 
 def is_registered_here(name: str) -> bool:
-    """Whether an algorithm was registered in this process, so that another one would not find it."""
+    """Says whether an algorithm was registered in this process, so that another one would not find it."""
     return name in _ALGORITHMS and name not in _OWN
 
 
 @cache
 def _installed() -> dict[str, EntryPoint]:
-    """What other packages bring, not yet imported."""
+    """Returns what other packages bring, not yet imported."""
     return {each.name: each for each in entry_points(group="gradus.algorithms")}
 
 

@@ -21,7 +21,7 @@ from gradus.core import (
 
 
 class Script:
-    """What a scripted policy knows of its episode besides what it sees: the start, a memory and randomness of its own."""
+    """The state of a scripted policy's episode: the start, a memory and randomness of its own."""
 
     def __init__(self, name: str, start: EpisodeStart) -> None:
         self.start = start

@@ -124,7 +124,7 @@ def try_line(rewards: Rewards, completion: Completion) -> str:
     row = {"prompt": completion.prompt, **completion.columns, "completion": completion.completion}
     try:
         said = json.dumps(row, ensure_ascii=False)
-    except (TypeError, ValueError):  # a column that is no JSON
+    except (TypeError, ValueError):  # a column that JSON cannot hold
         return ""
     options = " ".join(f"--reward {shlex.quote(each)}" for each in named)
     return f"echo {shlex.quote(said)} | gradus rewards try - {options}" if all(named) else ""

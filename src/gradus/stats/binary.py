@@ -12,12 +12,12 @@ ROUNDING = 1e-9  # of the largest value: far above what averaging can round, far
 
 
 def is_binary(*columns: Array) -> bool:
-    """Whether there are values and every one is 0 or 1."""
+    """Says whether there are values and every one is 0 or 1."""
     return all(column.size > 0 and bool(np.all((column == 0) | (column == 1))) for column in columns)
 
 
 def is_constant(values: Array, scale: float = 0.0) -> bool:
-    """Whether all values are one number, to rounding. ``scale``: the largest of the numbers that they are differences of."""
+    """Says whether all values are one number, to rounding. ``scale``: the largest of the numbers that they are differences of."""
     if not values.size:
         return True
     return bool(np.ptp(values) <= max(1e-12 * max(1e-300, float(np.abs(values).max())), ROUNDING * scale))
@@ -61,7 +61,7 @@ def tango_interval(wins: int, losses: int, n: int, *, level: float = 0.95) -> tu
 
 
 def _score(delta: float, wins: int, losses: int, n: int) -> float:
-    """How many standard errors the observed difference lies above ``delta``, with the variance under ``delta``."""
+    """Returns how many standard errors the observed difference lies above ``delta``, with the variance under ``delta``."""
     a = 2.0 * n
     b = -wins - losses + (2 * n - wins + losses) * delta
     c = -losses * delta * (1 - delta)

@@ -189,7 +189,7 @@ def _filled(table: Array) -> Array:
 
 
 def _spread(a: Array, b: Array, clusters: Labels | None) -> _Spread | None:
-    """What seeds and tasks add to the variance of mean(a) - mean(b); None with fewer than two tasks (or clusters)."""
+    """Returns what seeds and tasks add to the variance of mean(a) - mean(b); None with fewer than two tasks (or clusters)."""
     if clusters is not None:
         index = cluster_index(clusters, a.shape[1])
         a, b = _by_cluster(a, index), _by_cluster(b, index)

@@ -49,7 +49,7 @@ class Paired:
 
     @property
     def t(self) -> float | None:
-        """How many standard errors the difference is from 0; where p is exact, the normal quantile with the same p."""
+        """Returns how many standard errors the difference is from 0; where p is exact, the normal quantile with the same p."""
         if self.mean is None or self.p is None:
             return None
         if self.error and not self.exact:

@@ -1,4 +1,4 @@
-"""How likely one of several attempts succeeds."""
+"""Estimates how likely one of several attempts succeeds."""
 
 from __future__ import annotations
 

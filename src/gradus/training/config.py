@@ -281,7 +281,7 @@ class GrpoConfig(TrainerConfig):
 
     @property
     def named(self) -> Algorithm:
-        """What ``algorithm`` stands for."""
+        """Returns what ``algorithm`` stands for."""
         return find_algorithm(self.algorithm)
 
     @property

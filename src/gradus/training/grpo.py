@@ -41,7 +41,7 @@ from gradus.training.teachers import with_teacher
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoResult:
-    """What a run came to. ``best`` and ``final`` are model folders. ``stopped``: the alert that ended the run early, or None."""
+    """The result of a GRPO run. ``best`` and ``final`` are model folders. ``stopped``: the alert that ended the run early, or None."""
 
     steps: int
     best: Path
@@ -164,7 +164,7 @@ class GrpoLoop:
         self.rollouts.release()  # an evaluation that follows in this process gets the whole card
 
     def result(self, seconds: float) -> GrpoResult:
-        """What the run came to."""
+        """Returns the result of the run."""
         return GrpoResult(
             steps=self.state.step,
             best=self.folder.path / "best",
@@ -287,7 +287,7 @@ class GrpoLoop:
         return {**record, "stage": plan.stage, "weights": dict(plan.weights)}
 
     def sync_weights(self, step: int, *, now: bool = False) -> None:
-        """Let whoever samples have the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
+        """Give the sampler the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
         sync_inference_model(self.inference_model, self.loaded)
         if now or step % self.config.sync_every == 0:
             self.rollouts.weights_step = self.state.pushed_step = step
@@ -297,7 +297,7 @@ class GrpoLoop:
                 self.book.save_pushed(self.state)
 
     def begin_sampling(self) -> None:
-        """Let whoever samples have its first weights; in a resumed run those that it had, which may be older than the model's."""
+        """Give the sampler its first weights; in a resumed run those that it had, which may be older than the model's."""
         step, pushed = self.state.step, self.state.pushed_step
         if pushed is None or pushed == step:
             self.sync_weights(step, now=True)

@@ -121,7 +121,7 @@ class DistillConfig(LessonConfig):
     validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
 
     def reverse_share(self, step: int) -> float:
-        """How much of the divergence is ``reverse`` at a step, 1 for the first, if ``reverse_from`` is set."""
+        """Says how much of the divergence is ``reverse`` at a step, 1 for the first, if ``reverse_from`` is set."""
         return min(1.0, max(0.0, (step / self.max_steps - (self.reverse_from or 1.0)) / _TURNING))
 
     @model_validator(mode="after")

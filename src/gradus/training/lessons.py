@@ -72,7 +72,7 @@ class Lessons(Protocol):
         ...
 
     def epoch(self, step: int) -> int:
-        """Which pass over the lessons a step belongs to, 1 for the first."""
+        """Says which pass over the lessons a step belongs to, 1 for the first."""
         ...
 
     def learn(self, batch: MicroBatch, *, read: bool = False) -> Learned:

@@ -132,7 +132,7 @@ class TrainerConfig(OptimizerConfig):
 
     @property
     def weights_dtype(self) -> str:
-        """What ``load_model`` is told: autocast computes around float32 weights."""
+        """Returns what ``load_model`` is told: autocast computes around float32 weights."""
         return "float32" if self.autocast else self.dtype
 
     @model_validator(mode="after")

@@ -111,7 +111,7 @@ def tasks_moved(figures: Sequence[Figures]) -> bool:
 
 
 def moved_tasks(contents: Sequence[Mapping[int, str]]) -> int:
-    """How many seeds stand for several tasks, or tasks for other seeds. ``contents``: seed -> what it asks, for each of several rollouts;
+    """Returns how many seeds stand for several tasks, or tasks for other seeds. ``contents``: seed -> what it asks, for each of several rollouts;
     an empty text if that is unknown. A rollout of fewer tasks has fewer seeds for a task that stands twice."""
     by_seed: dict[int, set[str]] = {}
     by_content: dict[str, list[set[int]]] = {}
@@ -193,7 +193,7 @@ def policy_record(figures: Figures) -> dict[str, Any]:
 
 
 def counts(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """How many episodes there are, what went missing, and what they cost."""
+    """Returns how many episodes there are, what went missing, and what they cost."""
     failures = Counter(f"{e.failure.stage}: {e.failure.type}" for e in episodes if e.failure)
     ungraded = [e for e in episodes if e.stop is not StopReason.FAILED and (e.reward is None or e.reward.value is None)]
     cut = [e for e in episodes if e.stop not in (StopReason.TERMINATED, StopReason.FAILED)]

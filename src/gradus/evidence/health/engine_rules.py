@@ -9,7 +9,7 @@ from gradus.stats import format_number
 
 _LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
-_SILENT = 3  # steps without a gradient that are no accident
+_SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
@@ -192,7 +192,7 @@ def _stretches(seconds: Array) -> list[slice]:
 
 
 def _slower_parts(history: History, now: slice, then: slice) -> str:
-    """How much longer each part of a step takes for its tokens, so that a slow judge is told from a slow machine."""
+    """Says how much longer each part of a step takes for its tokens, so that a slow judge is told from a slow machine."""
     if not _in_parts(history):
         return ""
     tokens, total = history.column("tokens", _LOOK), history.column("seconds.total", _LOOK)

@@ -40,7 +40,7 @@ class Trend:
 class History:
     """Records of one kind in order, read as columns; missing and null are NaN. Names may be dotted: ``metrics.play``.
 
-    A new stage of a reward schedule rewards something else, so what came before it is no comparison: :meth:`now` leaves it out.
+    A new stage of a reward schedule rewards something else, so what came before it cannot be compared: :meth:`now` leaves it out.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], kind: str = "step") -> None:

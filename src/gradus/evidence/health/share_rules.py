@@ -39,7 +39,7 @@ def share_of(history: History, name: str, count: str = "episodes") -> Share | No
 
 
 def counts_of(history: History, name: str) -> Array:
-    """How many of ``name`` each step had, (n,); many where that is not known, so that the share is taken as it is."""
+    """Returns how many of ``name`` each step had, (n,); many where that is not known, so that the share is taken as it is."""
     return np.nan_to_num(history.column(name), nan=_MANY)
 
 

@@ -1,4 +1,4 @@
-"""Which curves of a training run are drawn, and from which keys of its metrics (docs/metrics.md)."""
+"""Names the curves of a training run and the keys of its metrics that they are drawn from (docs/metrics.md)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
 
 
 def _top(curve: Curve) -> float | None:
-    """Where the axis ends so that the first steps do not press all others together; None if they do not."""
+    """Says where the axis ends so that the first steps do not press all others together; None if they do not."""
     values = sorted(value for series in curve.series for value in series.y if value is not None)
     if len(values) < 20:
         return None
@@ -152,7 +152,7 @@ def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
 
 
 def _fewer(lines: Sequence[Series]) -> list[Series]:
-    """Every n-th point of many lines: a chart of 60 runs is no larger than one of eight."""
+    """Every n-th point of many lines: a chart of 60 runs is as small as one of eight."""
     stride = max(1, -(-sum(len(each.x) for each in lines) // (_FULL * LONGEST)))
     return [replace(each, x=each.x[::stride], y=each.y[::stride], smooth=each.smooth[::stride]) for each in lines]
 

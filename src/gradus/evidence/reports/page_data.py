@@ -170,7 +170,7 @@ def _kept(promises: Sequence[Json]) -> str:
 
 
 def _contents(entries: Sequence[Json]) -> dict[str, bool]:
-    """Which explanations the episodes need."""
+    """Says which explanations the episodes need."""
     members = [member for entry in entries for member in entry.get("members") or ()]
     panels = [panel for member in members for panel in (member.get("view") or {}).get("panels") or ()]
     return {

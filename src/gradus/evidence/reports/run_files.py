@@ -193,7 +193,7 @@ def _text(path: Path, what: str, missing: list[str]) -> str | None:
 
 
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
-    """The records of a metrics file; lines that cannot be read, or hold a figure that is none, are left out and counted."""
+    """The records of a metrics file; lines that cannot be read, or hold an invalid figure, are left out and counted."""
     if not path.is_file():
         missing.append(f"{what}{NOT_STORED}")
         return []

@@ -67,7 +67,7 @@ def score_charts(results: Json | None) -> Json | None:
 
 
 def episode_counts(results: Mapping[str, Any], condition: str) -> str:
-    """How many episodes there are; of each run, if compared runs differ in it."""
+    """Returns how many episodes there are; of each run, if compared runs differ in it."""
     counts = (results.get("tasks") or {}).get(condition)
     if counts is None:
         return str(results["conditions"][condition].get("episodes", "?"))

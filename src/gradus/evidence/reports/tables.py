@@ -172,7 +172,7 @@ def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]
 
 
 def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
-    """How many episodes show the difference that was asked about, a line for each pair; nothing if none was."""
+    """Returns how many episodes show the difference that was asked about, a line for each pair; nothing if none was."""
     from rich.text import Text
 
     power = results.get("power")

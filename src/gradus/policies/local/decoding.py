@@ -25,7 +25,7 @@ _FIRST_CAPACITY = 256  # positions a row; doubled when they are used up
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What one row reads before it answers.
+    """The tokens that one row reads before it answers.
 
     ``row``: its index in the batch. ``past``: tokens of it that the cache holds, 0 at a restart. ``new``: the ids to read.
     ``uniforms``: one number in [0, 1) per token that may be sampled. ``budget``: how many that are, at least 1.
@@ -45,7 +45,7 @@ class Prompt:
 
 @dataclass
 class Answer:
-    """What was sampled for one prompt; ``legal`` holds the legal ids of each token if a grammar was in force."""
+    """The sampled answer to one prompt; ``legal`` holds the legal ids of each token if a grammar was in force."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

@@ -152,7 +152,7 @@ def _untie(peft: Any) -> None:
 
 
 def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
-    """What transformers generates by if it stops where the policy stopped and draws as it drew."""
+    """Returns what transformers generates by if it stops where the policy stopped and draws as it drew."""
     from transformers import GenerationConfig
 
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Which folders hold a model. Only JSON is read, so that no torch is needed."""
+"""Finds the folders that hold a model. Only JSON is read, so that no torch is needed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "
 
 
 def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
-    """What ``folder`` holds: a model, an adapter (LoRA) without its base, or neither.
+    """Returns what ``folder`` holds: a model, an adapter (LoRA) without its base, or neither.
 
-    The config.json of a run is no model's: a model's names its model_type. Some trainers put their base's beside adapters.
+    A run has a config.json too: only a model's names its model_type. Some trainers put their base's beside adapters.
     """
     if _holds_adapters(folder):
         return "adapter"
@@ -34,7 +34,7 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
 
 
 def _holds_adapters(folder: Path) -> bool:
-    """Whether there are adapters and no weights of a whole model."""
+    """Says whether there are adapters and no weights of a whole model."""
     if not (folder / "adapter_config.json").is_file():
         return False
     whole = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
@@ -68,7 +68,7 @@ def adapter_base(folder: str | Path) -> str | None:
 
 
 def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
-    """Where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
+    """Says where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
     own = adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file()
     return os.fspath(adapter) if adapter is not None and own else base
 
@@ -105,7 +105,7 @@ def tell_first_seed(source: str | Path, model: Path) -> None:
 
 
 def trained_precision(folder: str | Path) -> dict[str, Any]:
-    """What ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
+    """Returns what ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
     try:
         settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
         sampled = settings["autocast"] if "group_size" in settings else False  # SFT samples nothing under its autocast
@@ -115,7 +115,7 @@ def trained_precision(folder: str | Path) -> dict[str, Any]:
 
 
 def is_nano(name: str | Path) -> bool:
-    """Whether a model's folder, or a run's, holds a nano model, or adapters of one: its chat template is a nano model's."""
+    """Says whether a model's folder, or a run's, holds a nano model, or adapters of one: its chat template is a nano model's."""
     folder = find_model(name)
     if folder is None:
         return False
@@ -128,7 +128,7 @@ def is_nano(name: str | Path) -> bool:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether ``name`` has the form owner/name and is nothing on this disk."""
+    """Says whether ``name`` has the form owner/name and is nothing on this disk."""
     path = Path(name).expanduser()
     return (
         name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
@@ -150,7 +150,7 @@ def check_model_source(name: str, *, asked: bool = True) -> str:
             return name
         if (folder / "config.json").is_file():
             raise ConfigError(
-                f"the config.json in {name} is no model's (it names no model_type, or is not JSON); a run keeps its models in "
+                f"the config.json in {name} describes something else than a model (it names no model_type, or is not JSON); a run keeps its models in "
                 f"best and final, as in {folder / 'best'}"
             )
         hint = (

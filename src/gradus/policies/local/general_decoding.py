@@ -94,7 +94,7 @@ def stream_tokens(
 
 
 def _trusts_cache(loaded: LoadedModel) -> bool:
-    """Whether transformers' cache leaves a model the function that it is without one. Tried once on a few tokens.
+    """Says whether transformers' cache leaves a model the function that it is without one. Tried once on a few tokens.
 
     It does not for Nemotron-H and Zamba2 in transformers 5.23, which clamp time steps in longer passes alone, nor for RWKV.
     """

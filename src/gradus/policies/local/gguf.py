@@ -23,7 +23,7 @@ SOURCE = "source.json"
 
 
 class ModelSource(TypedDict):
-    """Where a model folder's weights came from, for its card. ``license`` as the file names it; empty if it names none."""
+    """The origin of a model folder's weights, for its card. ``license`` as the file names it; empty if it names none."""
 
     file: str
     name: str

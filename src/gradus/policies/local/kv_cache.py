@@ -20,7 +20,7 @@ _SLACK = 1  # a last position per row that takes the writes of padding and is ne
 
 
 def _takes_shared_heads(device: torch.device) -> bool:
-    """Whether a mask and shared key heads go together. On a GPU they leave the fast kernels, so a prefill repeats the keys there."""
+    """Says whether a mask and shared key heads go together. On a GPU they leave the fast kernels, so a prefill repeats the keys there."""
     return device.type == "cpu"
 
 

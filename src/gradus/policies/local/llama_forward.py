@@ -29,7 +29,7 @@ def causal_model(model: nn.Module) -> PreTrainedModel:
 
 
 def has_lean_decoder(model: nn.Module) -> bool:
-    """Whether :func:`decode_positions` computes what a causal ``model`` computes.
+    """Says whether :func:`decode_positions` computes what a causal ``model`` computes.
 
     Not where the model is dealt out to several processes: weights are then gathered by hooks of the modules' own forward, and
     the class is one of FSDP's.
@@ -81,7 +81,7 @@ def _mlp(mlp: Any, inputs: Tensor) -> Tensor:
 def _mix(
     attention: Any, number: int, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, source: Tensor | None
 ) -> Tensor:
-    """What attention gathers at the places that ask, (N or S, H * D), before its output projection."""
+    """Returns what attention gathers at the places that ask, (N or S, H * D), before its output projection."""
 
     def project(projection: Any, inputs: Tensor) -> Tensor:
         return projection(inputs).unflatten(1, (-1, attention.head_dim))

@@ -243,7 +243,7 @@ def _with_adapter(model: Any, adapter: str) -> Any:
         from peft import PeftModel
 
     if not (Path(adapter) / "adapter_config.json").is_file():
-        raise ConfigError(f"there is no adapter_config.json in {adapter}, so it is no LoRA folder; check the path")
+        raise ConfigError(f"expected a LoRA folder, but {adapter} has no adapter_config.json; check the path")
     with quiet_transformers(), warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
         try:

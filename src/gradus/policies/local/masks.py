@@ -20,7 +20,7 @@ _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
 
 class MaskPlan:
-    """Which masks a model wants: one for full attention, one for a sliding window, or both by layer type.
+    """The masks that a model wants: one for full attention, one for a sliding window, or both by layer type.
 
     ``cache_name``: what its forward calls the key-value cache. transformers has renamed it (5.24).
     """

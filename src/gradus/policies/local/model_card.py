@@ -87,7 +87,7 @@ def what_to_ask(renderer: ChatRenderer, system_prompt: str) -> str | Sequence[Ma
 
 
 def plain_prompt(system_prompt: str, question: str = "...") -> str:
-    """What a model without a chat template reads, as ``PLAIN_TEMPLATE`` writes it.
+    """Returns what a model without a chat template reads, as ``PLAIN_TEMPLATE`` writes it.
 
     >>> plain_prompt("Be brief.", "2 + 2?")
     'Be brief.\\n\\nObservation: 2 + 2?\\nAction:'
@@ -98,7 +98,7 @@ def plain_prompt(system_prompt: str, question: str = "...") -> str:
 def export_facts(
     *, base: str, parameters: int, dtype: str, adapter: Mapping[str, Any] | None, gap: float | None
 ) -> list[str]:
-    """What a card says of an exported model. ``gap``: log-prob difference of merging, nats; None if nothing was merged."""
+    """Returns what a card says of an exported model. ``gap``: log-prob difference of merging, nats; None if nothing was merged."""
     facts = [f"{parameters:,} parameters, {dtype}"]
     if adapter is not None:
         kind = f"LoRA of rank {adapter.get('r')} and alpha {adapter.get('lora_alpha')}"

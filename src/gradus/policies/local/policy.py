@@ -83,7 +83,7 @@ class LocalPolicy:
         return self._name
 
     def decoder(self, rows: int) -> Decoder | GeneralDecoder:
-        """What samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
+        """Returns what samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
         if self.plan is None:
             return GeneralDecoder(self.loaded, self.sampling, self.grammar)
         most = None if self.kv_cache_tokens is None else max(1, self.kv_cache_tokens // rows)
@@ -106,7 +106,7 @@ def _as_grammar(grammar: Grammar | Sequence[Sequence[str]], loaded: LoadedModel)
 
 @dataclass
 class _Row:
-    """What a session knows of one episode."""
+    """The state of one episode in a session."""
 
     start: EpisodeStart
     said: Conversation = field(default_factory=Conversation)
@@ -194,7 +194,7 @@ class LocalSession:
         print(f"out of memory: going on with batch_size = {self._size} in sampling", file=sys.stderr)
 
     def _readings(self, requests: Sequence[Request], actions: list[Action | None]) -> list[tuple[int, _Reading]]:
-        """What each row without an action must read, with its place; a prompt that does not fit has its failure in ``actions``."""
+        """Returns what each row without an action must read, with its place; a prompt that does not fit has its failure in ``actions``."""
         readings: list[tuple[int, _Reading]] = []
         for place, request in enumerate(requests):
             if actions[place] is not None:
@@ -207,7 +207,7 @@ class LocalSession:
         return readings
 
     def _exceeds_cache(self, readings: Sequence[tuple[int, _Reading]]) -> bool:
-        """Whether a slot for each row would now take more than ``kv_cache_tokens``."""
+        """Says whether a slot for each row would now take more than ``kv_cache_tokens``."""
         limit = self._policy.kv_cache_tokens
         if limit is None or self._takes_turns:
             return False
@@ -233,7 +233,7 @@ class LocalSession:
         self._decoder = None
 
     def _reading(self, request: Request) -> _Reading:
-        """What a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
+        """Returns what a row must read now: a whole prompt at a restart, else its unread tokens and the new frame."""
         row, seen = self._rows[request.row], request.observation
         asked = seen.asked or Asked(tools=row.start.tools)
         loaded, sampling = self._policy.loaded, self._policy.sampling
@@ -292,7 +292,7 @@ class LocalSession:
 
 
 def _shared(read: Sequence[int], whole: Sequence[int], seen: Observation) -> int:
-    """How much of a new prompt the row's place in the cache holds already. The environment's own restarts are read from the beginning."""
+    """Says how much of a new prompt the row's place in the cache holds already. The environment's own restarts are read from the beginning."""
     if seen.asked is None:
         return 0
     pairs = zip(read, whole[:-1], strict=False)
@@ -300,7 +300,7 @@ def _shared(read: Sequence[int], whole: Sequence[int], seen: Observation) -> int
 
 
 def _spelled(stops: Sequence[str], renderer: ChatRenderer, ids: Sequence[int]) -> int:
-    """How many tokens of an answer it takes to spell a stop string that it holds."""
+    """Returns how many tokens of an answer it takes to spell a stop string that it holds."""
 
     def holds(count: int) -> bool:
         return any(stop in renderer.decode(ids[:count]) for stop in stops)

@@ -186,7 +186,7 @@ class ChatRenderer:
         return self.decode(action_ids)
 
     def running_text(self) -> RunningText | SettledText:
-        """What tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
+        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
         return SettledText(self.decode_settled) if self._channels else RunningText(self.ids.decode)
 
     def _spoken(self, action_ids: Sequence[int]) -> list[int]:
@@ -210,7 +210,7 @@ class ChatRenderer:
         )
 
     def dated_tokenizer(self) -> Any:
-        """The tokenizer with a chat template that says the renderer's day, for whoever renders without Gradus."""
+        """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
         dated, template = copy.deepcopy(self.tokenizer), self.tokenizer.chat_template
         if isinstance(template, dict):
             dated.chat_template = {name: _dated(each, self._day) for name, each in template.items()}
@@ -312,7 +312,7 @@ class ChatRenderer:
         return self._stop_token(last if last.strip() else tail)[0]
 
     def _content_rule(self) -> Callable[[str], str] | None:
-        """How the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
+        """Says how the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
         probe = "  zq \n two lines\n "
         whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, probe))
         written = whole.split(_ANSWER, 1)[1]
@@ -322,7 +322,7 @@ class ChatRenderer:
         return None
 
     def _check_third_turn(self) -> None:
-        """What follows the second answer must be what follows the first one."""
+        """Checks that the same tokens follow the second answer as the first one."""
         whole = self._render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
         if whole.split(_ANSWER, 1)[1] != self.stop_text + self._before + _SECOND + self._after:
             raise ConfigError(
@@ -364,7 +364,7 @@ class ChatRenderer:
         return ids + (self.ids.encode(text[start:]) if start < len(text) else [])
 
     def _as_content(self, *contents: str) -> Sequence[str]:
-        """The contents, marked as letters if one of them spells out a special token: content is no frame."""
+        """The contents, marked as letters if one of them spells out a special token: content must not end a frame."""
         if self.ids.special is None or not any(map(self.ids.special.search, contents)):
             return contents
         return [self.ids.mark_all(part) for part in contents]

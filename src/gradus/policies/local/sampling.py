@@ -22,7 +22,7 @@ _NUCLEUS = 1024  # of many words so many are sorted for top_p; rows that need mo
 
 
 class SamplingConfig(BaseModel):
-    """How a policy draws its tokens."""
+    """The settings by which a policy draws its tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

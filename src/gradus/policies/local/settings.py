@@ -1,4 +1,4 @@
-"""What a model was trained with, in one file beside its weights, so that it is evaluated, exported and served with the same."""
+"""Stores what a model was trained with beside its weights, so that it is evaluated, exported and served with the same."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class ModelSettings(BaseModel):
 
 
 def default_sampling(settings: ModelSettings) -> SamplingConfig:
-    """How a model was trained to answer."""
+    """Reads the settings by which a model was trained to answer."""
     return settings.sampling or SamplingConfig(max_new_tokens=_ROOM)
 
 
 def free_sampling(settings: ModelSettings) -> SamplingConfig:
-    """How a model answers outside its environment: as it was trained, without the environment's grammar and with room for an answer."""
+    """Returns the settings of a model outside its environment: as it was trained, without the environment's grammar and with room for an answer."""
     sampling = default_sampling(settings)
     return sampling.model_copy(update={"grammar": False, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)})
 

@@ -61,7 +61,7 @@ class TextIds:
         return said.replace(inside, f"{_OPEN}{inside}{_CLOSE}", 1) if inside else said
 
     def cut(self, text: str, token: str) -> tuple[str, str]:
-        """What stands before and behind the first ``token`` that is not marked as content; everything and nothing if there is none."""
+        """Returns what stands before and behind the first ``token`` that is not marked as content; everything and nothing if there is none."""
         for match in re.finditer(f"{_OPEN}.*?{_CLOSE}|{re.escape(token)}", text, re.DOTALL):
             if match[0] == token:
                 return text[: match.start()], text[match.end() :]

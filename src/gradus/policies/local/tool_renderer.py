@@ -159,7 +159,7 @@ class ToolRenderer:
         return self._render([Message(role="user", content=_USER)]).removesuffix(self.chat.opened)
 
     def _answer(self, message: Message) -> tuple[str, str]:
-        """What the template writes for an answer with calls, and behind the token that ends it."""
+        """Returns what the template writes for an answer with calls, and behind the token that ends it."""
         results = [Message(role="tool", content=_RESULT, call_id=call.id, name=call.name) for call in message.calls]
         whole = self._render([Message(role="user", content=_USER), message, *results])
         return self.chat.ids.cut(whole[len(self._start) :], self._stop_text)
@@ -225,7 +225,7 @@ class ToolRenderer:
         return Message(role="assistant", content=parsed.get("content") or "" if calls else text, calls=tuple(calls))
 
     def _takes_several(self) -> bool:
-        """Whether the template writes two calls of one answer so that both are read back."""
+        """Says whether the template writes two calls of one answer so that both are read back."""
         calls = (_PROBE, replace(_PROBE, id="zqcallid1"))
         try:
             answer, _ = self._answer(Message(role="assistant", calls=calls))
@@ -259,7 +259,7 @@ class ToolRenderer:
 
 
 def tool_listing(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What a model is told of tools by a template that does not know them."""
+    """Returns what a model is told of tools by a template that does not know them."""
     schemas = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     return (
         f"These are the tools:\n{schemas}\n"
@@ -272,7 +272,7 @@ def _messages(observation: str | Sequence[Message]) -> Sequence[Message]:
 
 
 def _well_formed(message: Message) -> bool:
-    """Whether there are calls, and all of them can be read."""
+    """Says whether there are calls, and all of them can be read."""
     return bool(message.calls) and all(call.fault != "malformed" for call in message.calls)
 
 

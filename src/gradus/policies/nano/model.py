@@ -150,7 +150,7 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
 
 
 def splits_words(tokenizer: Any) -> bool:
-    """Whether a tokenizer cuts texts as :func:`build_tokenizer`'s do: frame tokens first, then words, each encoded by itself."""
+    """Says whether a tokenizer cuts texts as :func:`build_tokenizer`'s do: frame tokens first, then words, each encoded by itself."""
     core = getattr(tokenizer, "backend_tokenizer", None)
     if core is None or core.normalizer is None or core.pre_tokenizer is None:
         return False
@@ -163,7 +163,7 @@ def splits_words(tokenizer: Any) -> bool:
 
 @cache
 def _splitting() -> tuple[Any, Any]:
-    """What normalizes a text, and what cuts it into words.
+    """Returns the normalizer of a tokenizer and the part that cuts a text into words.
 
     A space is implied at the start of the text and of every line that has any character, so that a word is the same
     token there as inside a line.
@@ -184,7 +184,7 @@ def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
     """Unigram scores: the segmentation with the highest sum wins, so whole words beat pieces, and pieces beat bytes."""
     for word in (*vocabulary.words, *vocabulary.pieces):
         if not word or any(c.isspace() for c in word) or SPACE in word or word in FRAME_TOKENS:
-            raise ConfigError(f"a nano vocabulary needs words without spaces that are no frame token, got {word!r}")
+            raise ConfigError(f"a nano vocabulary needs words without spaces, other than frame tokens, got {word!r}")
     unknown = [(PAD, -1000.0)]  # never written: bytes spell whatever is left
     words = [(SPACE + word, -1.0) for word in dict.fromkeys(vocabulary.words)]
     pieces = [(piece, -10.0) for piece in dict.fromkeys((*vocabulary.pieces, SPACE, "\n"))]

@@ -1,6 +1,6 @@
 """One chat completion over the OpenAI protocol, asked until it is answered or cannot be.
 
-The official client's own retries are switched off. They do not cover a reply that is no chat completion, nor a server that keeps a
+The official client's own retries are switched off. They do not cover a reply that lacks a chat completion, nor a server that keeps a
 connection alive without answering, and each caller would meet a rate limit on its own.
 """
 
@@ -37,7 +37,7 @@ class Price:
 
 @dataclass(kw_only=True)
 class RemoteUsage:
-    """What a policy's calls have used up so far, failed and repeated ones included if the server said so.
+    """The tokens and dollars that a policy's calls have used, failed and repeated ones included if the server said so.
 
     ``cost`` is in US dollars and None if no price was given or a reply did not say how many tokens it took.
     """
@@ -206,7 +206,7 @@ class ChatClient:
         self._count(raw, meter)
         choices = getattr(raw, "choices", None)
         if not isinstance(choices, list) or not choices:
-            raise Unanswered(f"the reply is no chat completion: {brief(raw)}", kind="MalformedReply")
+            raise Unanswered(f"expected a chat completion, got {brief(raw)}", kind="MalformedReply")
         message = getattr(choices[0], "message", None)
         reason = getattr(choices[0], "finish_reason", None)
         text = getattr(message, "content", None) or getattr(message, "refusal", None)
@@ -231,7 +231,7 @@ class ChatClient:
         }
 
     def _clean(self, text: str) -> str:
-        """What a server said, fit to be stored: without the key, should it be echoed, and without half characters."""
+        """Returns a server's message, fit to be stored: without the key and without half characters."""
         key = self.client.api_key
         text = whole_characters(text)
         return text.replace(key, "[key]") if len(key) > 7 else text

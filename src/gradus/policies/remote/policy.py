@@ -37,7 +37,7 @@ class RemotePolicy:
 
     ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key.
     ``concurrency``: calls in flight at once. ``retries``: further attempts at an answer after a rate limit, a server's error, a
-    lost connection, a timeout or a reply that is no chat completion; waits start at ``backoff`` seconds and double, with jitter,
+    lost connection, a timeout or a reply without a chat completion; waits start at ``backoff`` seconds and double, with jitter,
     unless the server says how long. ``timeout``: seconds for one whole answer. ``price``: US dollars per million tokens; without
     it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. ``seeded`` sends a seed with each
     request, derived from the episode's key and the turn, so that members of a group differ and a repeated run asks the same.
@@ -260,7 +260,7 @@ def _record(message: Message) -> Record:
 
 
 def _action(reply: Reply) -> Action:
-    """What was said. Calls that came apart from the text stand behind it, in the plain form."""
+    """Returns what was said. Calls that came apart from the text stand behind it, in the plain form."""
     text, calls = reply.text, list[ToolCall]()
     for each in reply.calls:
         line, call = _written(each)

@@ -1,4 +1,4 @@
-"""What an error of a server means: another attempt, this row alone, or all rows."""
+"""Sorts a server's errors: another attempt, a failure of this row, or of all rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unanswered(Exception):
 
 
 def status_problem(error: APIStatusError) -> Exception:
-    """What an HTTP error means for this row and for the others."""
+    """Returns what an HTTP error means for this row and for the others."""
     status, said = error.status_code, _said(error)
     wait = _retry_after(error.response.headers)
     if status == 429 and (error.code == "insufficient_quota" or (wait or 0.0) > LONGEST_WAIT):

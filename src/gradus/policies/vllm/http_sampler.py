@@ -180,9 +180,7 @@ class HttpSampler:
         try:
             return dict(answer["choices"][0])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise PolicyError(
-                f"{self._base} answered with something that is no completion: {str(answer)[:200]}"
-            ) from error
+            raise PolicyError(f"{self._base} gave something else than a completion: {str(answer)[:200]}") from error
 
     def _post(self, address: str, body: Mapping[str, Any]) -> object:
         """Post; the client asks again if that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""

@@ -1,4 +1,4 @@
-"""What SFT does to its sequences before it learns from them: noise in earlier answers, and fewer turns at first."""
+"""Changes SFT's sequences before they are learned: noise in earlier answers, and fewer turns at first."""
 
 from __future__ import annotations
 

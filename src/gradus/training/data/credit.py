@@ -27,7 +27,7 @@ OVERLONG = "overlong"  # the component of the penalty
 
 @dataclass(frozen=True, kw_only=True)
 class CreditRule:
-    """How rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms.
+    """The rule by which rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms.
 
     ``entropy_spans``: the share of the entropy bonus that the tokens of a kind of span get; None leaves it to all tokens alike.
     """
@@ -236,7 +236,7 @@ def _token_spans(
 
 @lru_cache(maxsize=65536)
 def token_ends(renderer: Renderer, action_ids: tuple[int, ...]) -> tuple[int, ...]:
-    """How many characters of an answer stand up to and with each of its tokens; a stop token adds none."""
+    """Returns how many characters of an answer stand up to and with each of its tokens; a stop token adds none."""
     ends: list[int] = []
     for count in range(1, len(action_ids) + 1):
         length = len(renderer.decode(action_ids[:count]))

@@ -23,7 +23,7 @@ PASS = 512  # tokens that could be computed in the time that one more pass takes
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """Who attends to whom.
+    """The tokens that each token attends to.
 
     ``prefixes`` (P, Lp) and ``suffixes`` (B, Ls) are the shapes of the two rectangles (P may be 0). ``lengths``: real tokens of
     each prefix; ``members``: its number of suffixes, which follow each other. ``parent`` (B,) is the prefix of each suffix; None
@@ -268,7 +268,7 @@ def _labels(
     shape: tuple[int, int, int],
     vocabulary: int | None,
 ) -> Labels:
-    """Where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
+    """Says where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
     prefixes, longest_prefix, longest = shape
 
     def sources(row: int, number: int, positions: Tensor) -> Tensor:

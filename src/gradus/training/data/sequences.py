@@ -70,7 +70,7 @@ class TrainingSample:
 
     @property
     def live(self) -> bool:
-        """Whether any token has an advantage; without one the policy gradient is exactly zero."""
+        """Says whether any token has an advantage; without one the policy gradient is exactly zero."""
         return self.advantages is not None and bool((self.advantages != 0.0).any())
 
 

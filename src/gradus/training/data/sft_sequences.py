@@ -80,7 +80,7 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             ids.extend(shown)
         answer = encoded(turn.action, turn)
         if turn.valid:
-            # A limit cut the answer, so the stop token behind it is nobody's: the next turn reads it, and it is no lesson.
+            # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
             learned = answer[:-1] if turn.cut else answer
             places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(learned))
         ids.extend(answer)

@@ -1,4 +1,4 @@
-"""Which tasks a run trains on and which it keeps for validation: split by what a task is, not by its index."""
+"""Splits tasks into those that train and those that validate, by their content and not by their index."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a teacher's processes need no torch
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """What of GRPO's settings says which tasks are held out for validation; the defaults are GRPO's."""
+    """The settings that say which tasks are held out for validation; the defaults are GRPO's."""
 
     first_task: int = 0
     validation_every: int = 10
@@ -76,7 +76,7 @@ def validation_tasks(
 
 
 def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
-    """Which share of the rows that are trained on a step asks; None for tasks without end."""
+    """Says which share of the rows that are trained on a step asks; None for tasks without end."""
     if config.tasks is not None:
         return config.groups / (config.tasks - config.held_out)
     if spec.data_set is None:
@@ -86,7 +86,7 @@ def epochs_a_step(spec: EnvironmentSpec, config: GrpoConfig) -> float | None:
 
 
 def _at_most_half(spec: EnvironmentSpec, config: GrpoConfig | HeldOut) -> int:
-    """How many tasks are held out: as many as asked for, or half of a finite set if it has fewer than twice as many."""
+    """Returns how many tasks are held out: as many as asked for, or half of a finite set if it has fewer than twice as many."""
     if spec.content is None:
         return config.held_out
     seen = set(_condition_ids(spec))

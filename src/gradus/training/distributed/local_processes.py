@@ -82,7 +82,7 @@ class _Meeting:
         self.joined = False
 
     def log(self, rank: int) -> Path:
-        """What a process says."""
+        """Returns the lines that a process printed."""
         return self.folder / f"log-{rank}"
 
     def join(self) -> None:
@@ -113,7 +113,7 @@ class _Meeting:
             time.sleep(_LOOK)
 
     def lost(self) -> GradusError | None:
-        """What to raise if another process is gone."""
+        """Returns the error to raise if another process is gone."""
         for rank, process in self.others.items():
             if process.poll() is not None:
                 said = self.log(rank).read_text(encoding="utf-8", errors="replace").split("\n")

@@ -34,7 +34,7 @@ SLOWEST = timedelta(hours=6)  # that the others wait for a process: torch's ten 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Which process this is, of how many, and the accelerator that is its own on this machine (None on a CPU)."""
+    """This process: its number, the count of all, and its own accelerator on this machine (None on a CPU)."""
 
     rank: int = 0
     size: int = 1
@@ -43,7 +43,7 @@ class World:
 
     @property
     def main(self) -> bool:
-        """Whether this process writes files and draws the screen."""
+        """Says whether this process writes files and draws the screen."""
         return self.rank == 0
 
 
@@ -56,7 +56,7 @@ def world() -> World:
 
 
 class Meeting(Protocol):
-    """How the processes that a trainer started itself join each other."""
+    """The address at which processes that a trainer started join each other."""
 
     @property
     def place(self) -> World:
@@ -82,7 +82,7 @@ def entered(meeting: Meeting) -> Iterator[None]:
 
 
 def _several() -> bool:
-    """Whether there are other processes to talk to; they are joined then."""
+    """Says whether there are other processes to talk to; they are joined then."""
     if world().size == 1:
         return False
     for meeting in _entered:
@@ -122,7 +122,7 @@ def _leave(state: Any) -> None:
 
 
 def _others_run() -> bool:
-    """Whether another thread of this process runs or waits for a core. True if the system does not say."""
+    """Says whether another thread of this process runs or waits for a core. True if the system does not say."""
     try:
         states = [
             _thread_state(task) for task in Path("/proc/self/task").iterdir() if int(task.name) != get_native_id()
@@ -161,7 +161,7 @@ def _check_launch() -> None:
 
 
 def share(count: int) -> range:
-    """Which of ``count`` things, dealt in contiguous shares of almost equal size, belong to this process."""
+    """Says which of ``count`` things, dealt in contiguous shares of almost equal size, belong to this process."""
     here = world()
     return range(count * here.rank // here.size, count * (here.rank + 1) // here.size)
 
@@ -197,7 +197,7 @@ def largest(value: float) -> float:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether it is true anywhere."""
+    """Says whether it is true anywhere."""
     return any(gather([flag]))
 
 
@@ -238,7 +238,7 @@ def gather_full_tensor(tensor: Tensor) -> Tensor:
 
 
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
-    """What this process holds of the whole ``value`` where it holds ``like`` of another of its shape; else ``value`` itself."""
+    """Returns what this process holds of the whole ``value`` where it holds ``like`` of another of its shape; else ``value`` itself."""
     if not hasattr(like, "full_tensor") or value.shape != like.shape:
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -74,14 +74,14 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _is_watched(layer: nn.Module) -> bool:
-    """Whether something wants to see each call of a layer; it would see none."""
+    """Says whether something wants to see each call of a layer; it would see none."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, name) for name in hooks)
 
 
 @torch.no_grad()
 def _computes_this(mlp: Any) -> bool:
-    """Whether a module is the plain gated MLP: tried once on three rows of numbers."""
+    """Says whether a module is the plain gated MLP: tried once on three rows of numbers."""
     if mlp not in _TRIED:
         inputs = torch.linspace(-1.0, 1.0, 3 * mlp.gate_proj.in_features).view(3, -1)
         try:
@@ -93,7 +93,7 @@ def _computes_this(mlp: Any) -> bool:
 
 
 def _gated_forward(mlp: Any, inputs: Tensor) -> Tensor:
-    """What ``mlp`` makes of (..., d). The backward pass multiplies in bfloat16. Under autocast it gains nothing, so torch computes there."""
+    """Computes ``mlp`` of (..., d). The backward pass multiplies in bfloat16. Under autocast it gains nothing, so torch computes there."""
     if inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
         return type(mlp).forward(mlp, inputs)
     weights = (mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)

@@ -137,7 +137,7 @@ def _states_and_head(model: nn.Module, batch: MicroBatch, wanted: Tensor) -> tup
 
 
 class _Asked(NamedTuple):
-    """What is asked for beside log-probs."""
+    """The figures that are computed beside log-probs."""
 
     entropy: bool = False
     differentiate: bool = False
@@ -162,12 +162,12 @@ def _score_hidden(
 
 
 def _is_plain(sampling: SamplingConfig, legal: Tensor | None, asked: _Asked) -> bool:
-    """Whether a softmax is all that is asked for."""
+    """Says whether a softmax is all that is asked for."""
     return legal is None and not (sampling.greedy or sampling.top_k or sampling.top_p < 1.0 or asked.differentiate)
 
 
 def _takes_tiles(causal: Any, finish: Finish) -> bool:
-    """Whether logits are the head's product and nothing else, so that they can be made a tile at a time."""
+    """Says whether logits are the head's product and nothing else, so that they can be made a tile at a time."""
     return finish is _same and type(causal.get_output_embeddings()) in (nn.Linear, FastLinear)
 
 
@@ -223,7 +223,7 @@ _CAP, _FACTORS = "final_logit_softcapping", ("logit_scale", "logits_scaling", "l
 
 
 def _finishes(causal: Any) -> Iterator[Finish]:
-    """What a model may do with its head's product: nothing, a cap (Gemma), a factor (Cohere, Granite, Falcon-H1)."""
+    """Returns what a model may do with its head's product: nothing, a cap (Gemma), a factor (Cohere, Granite, Falcon-H1)."""
     config = causal.config.get_text_config(decoder=True)
     yield _same
     if cap := getattr(config, _CAP, None):
@@ -235,12 +235,12 @@ def _finishes(causal: Any) -> Iterator[Finish]:
 
 
 def finishes_logits(config: Any) -> bool:
-    """Whether a model of this config (of its text) makes more of its head's product than logits, so that no tiles of it are taken."""
+    """Says whether a model of this config (of its text) makes more of its head's product than logits, so that no tiles of it are taken."""
     return any(getattr(config, name, None) not in (None, 1.0) for name in (_CAP, *_FACTORS))
 
 
 def _finish_of(causal: Any) -> Finish | None:
-    """What makes the model's logits of its head's product with its last hidden states; None if that is not known.
+    """Returns what makes the model's logits of its head's product with its last hidden states; None if that is not known.
 
     Tried once on three tokens. Not for a model that is sharded: its weights are gathered by the forward of the whole.
     """

@@ -4,7 +4,7 @@
 each process keeps a shard of every weight, of its gradient and of the optimizer's state. A pass gathers the weights layer by layer,
 drops them again, and adds up the gradients of all processes into their shards. Source: arXiv 2304.11277, and torch's ``fully_shard``.
 
-What a pass gathers, all processes must gather at the same time, so all take equally many passes; and whoever samples needs the
+What a pass gathers, all processes must gather at the same time, so all take equally many passes; and the sampler needs the
 weights for thousands of tokens, so each process keeps a full inference model.
 """
 
@@ -103,7 +103,7 @@ def _units(model: nn.Module) -> list[Any]:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the model is sharded over processes."""
+    """Says whether the model is sharded over processes."""
     return world().size > 1 and bool(_units(model))
 
 

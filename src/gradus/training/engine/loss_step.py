@@ -1,4 +1,4 @@
-"""What SFT and GRPO share: the model that is trained, the precision it is trained in, and one optimizer update."""
+"""Prepares the model, sets the precision, and takes one optimizer update, for SFT and GRPO alike."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _name_base(model: Any) -> None:
 
 @contextmanager
 def precision(loaded: LoadedModel, config: TrainerConfig) -> Iterator[None]:
-    """What a training pass runs in: tree attention, autocast if it was asked for, and the backward pass's own dtype."""
+    """Returns what a training pass runs in: tree attention, autocast if it was asked for, and the backward pass's own dtype."""
     bf16_backward = config.backward == "bfloat16" or (config.backward == "auto" and has_fast_bfloat16(loaded.device))
     attention = tree_attention(loaded.model, bf16_backward=bf16_backward)
     with attention, bfloat16_backward(loaded.model, enabled=bf16_backward), autocast(loaded, config):

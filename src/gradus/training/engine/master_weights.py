@@ -21,14 +21,14 @@ _MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, w
 
 
 def master_of(parameter: nn.Parameter) -> nn.Parameter:
-    """What the optimizer moves for ``parameter``: its float32 master, or the parameter itself."""
+    """Returns what the optimizer moves for ``parameter``: its float32 master, or the parameter itself."""
     reference = cast("weakref.ref[nn.Parameter] | None", _MASTERS.get(parameter))
     master = None if reference is None else reference()
     return parameter if master is None else master
 
 
 def loss_scale(model: nn.Module) -> float:
-    """What a loss is multiplied with before its backward pass: without it small gradients of activations in float16 would be zero."""
+    """Returns what a loss is multiplied with before its backward pass: without it small gradients of activations in float16 would be zero."""
     return _FLOAT16_SCALE if any(value.dtype == torch.float16 for value in model.parameters()) else 1.0
 
 

@@ -1,4 +1,4 @@
-"""How large a training pass is: the tokens that fit into memory, and the arithmetic they need."""
+"""Sizes a training pass: the tokens that fit into memory, and the arithmetic they need."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Reference = Callable[[], AbstractContextManager[nn.Module]]
 
 
 def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
-    """What opens the reference, None if kl_coef is 0.
+    """Returns what opens the reference, None if kl_coef is 0.
 
     With adapters it is the model itself, with the adapters as they are now (new ones change nothing), so no second model is loaded.
     Raises ConfigError if the reference has other words than the model.

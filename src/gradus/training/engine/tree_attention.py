@@ -59,7 +59,7 @@ def attend(
 
 
 def _takes_masks(device: torch.device) -> bool:
-    """Whether a dense mask costs little: on a GPU it keeps attention from the fast kernels, and takes their memory."""
+    """Says whether a dense mask costs little: on a GPU it keeps attention from the fast kernels, and takes their memory."""
     return device.type == "cpu"
 
 
@@ -122,7 +122,7 @@ def _attend_tree(
 
 
 def _few(source: Tensor, tree: Tree) -> bool:
-    """Whether so few places ask that attention for them alone is worth gathering them; not for rows without a prefix."""
+    """Says whether so few places ask that attention for them alone is worth gathering them; not for rows without a prefix."""
     return bool(tree.lengths) and 4 * len(source) <= 3 * tree.suffixes[0] * tree.suffixes[1]
 
 
@@ -187,7 +187,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What queries see. ``mask`` (B or 1, 1, S, T) is 0 or -inf, ``ends`` (S,) the key behind the last that each may see in any row.
+    """The keys that queries see. ``mask`` (B or 1, 1, S, T) is 0 or -inf, ``ends`` (S,) the key behind the last that each may see in any row.
 
     ``plain``: each query sees all keys before its end, one more than the query before it, in every row; tiles then need no mask.
     """

@@ -33,7 +33,7 @@ _HAND_ON: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 def hands_options_on(causal: Any) -> bool:
-    """Whether layers hand what they are given on to attention; Nemotron's drop it. Tried once, up to the first attention.
+    """Says whether layers hand what they are given on to attention; Nemotron's drop it. Tried once, up to the first attention.
 
     Taken for granted of a model that is sharded: its weights are gathered by a forward that runs to its end.
     """
@@ -54,7 +54,7 @@ def hands_options_on(causal: Any) -> bool:
 
 
 def supports_tree(model: nn.Module) -> bool:
-    """Whether the model takes registered attention functions and looks at its whole past in every layer."""
+    """Says whether the model takes registered attention functions and looks at its whole past in every layer."""
     causal = causal_model(model)
     config = causal.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]

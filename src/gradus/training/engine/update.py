@@ -63,7 +63,7 @@ class UpdateResult:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """What an update is given besides its samples.
+    """The settings of an update besides its samples.
 
     ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. Updates whose gradient norm is above
     ``skip_above`` are skipped and counted. ``budget``: what earlier steps have learned about the size of passes.

@@ -25,7 +25,7 @@ _MISMATCH = "mismatch_"  # begins the figures of a correction
 
 @dataclass
 class UpdateSums:
-    """What the microbatches of one update add up to."""
+    """The sums over the microbatches of one update."""
 
     loss: float = 0.0
     kl: float = 0.0
@@ -112,7 +112,7 @@ class LogpDiff:
     max: float
 
 
-# bfloat16 keeps 8 bits, so logits of 30 are rounded to 0.1: differences of a nat happen at rare tokens and are no bug.
+# bfloat16 keeps 8 bits, so logits of 30 are rounded to 0.1: differences of a nat happen at rare tokens without any bug.
 _EXACT = LogpDiff(mean=1e-4, p99=1e-3, max=1e-3)
 _LIMITS = {
     torch.bfloat16: LogpDiff(mean=0.1, p99=1.0, max=math.inf),
@@ -122,7 +122,7 @@ _SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or w
 
 
 def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
-    """Whether the ratio's denominator is what the trainer computes before the first update.
+    """Says whether the ratio's denominator is what the trainer computes before the first update.
 
     With ``old_logprobs = "auto"`` it is, unless sampler and trainer are one function: in this process, in float32.
     """
@@ -132,7 +132,7 @@ def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
 
 
 def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
-    """What a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
+    """Returns what a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
     if config.sampler != "local" or config.correction is not None or config.async_level:
@@ -174,7 +174,7 @@ def check_logp_diff(measured: LogpDiff | None, limits: LogpDiff) -> None:
 
 
 def logp_diff_figures(measured: LogpDiff | None, limits: LogpDiff) -> dict[str, Any]:
-    """What a step's record says of them; a figure without a limit has None for it."""
+    """Returns what a step's record says of them; a figure without a limit has None for it."""
     figures = asdict(measured) if measured is not None else dict.fromkeys(asdict(limits))
     allowed = {name: limit if math.isfinite(limit) else None for name, limit in asdict(limits).items()}
     return {**{f"logp_diff_{name}": value for name, value in figures.items()}, "logp_diff_limits": allowed}

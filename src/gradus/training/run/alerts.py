@@ -1,4 +1,4 @@
-"""What a run does when its monitor raises an alert."""
+"""Reacts to the alerts of a run's monitor."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class AlertHandler:
 
 
 class AlertNotes:
-    """What a monitor says of steps that are too short to ask it at each; nothing is stored or changed."""
+    """Asks a monitor after every 20 steps of SFT, which are too short to ask at each; nothing is stored or changed."""
 
     def __init__(self, monitor: Monitor | None) -> None:
         self._handler = AlertHandler(monitor, "warn", restore_best=lambda: None)

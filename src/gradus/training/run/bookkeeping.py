@@ -1,4 +1,4 @@
-"""What a GRPO run remembers: its state, checkpoints, the best weights, and samples of episodes."""
+"""Keeps the files of a GRPO run: its state, checkpoints, the best weights, and samples of episodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gradus.training.run.folder import RunFolder
 
 @dataclass
 class GrpoState:
-    """What a checkpoint must remember besides weights and optimizer. ``pushed_step``: the step whose weights the sampler has."""
+    """The state of a run in a checkpoint, besides weights and optimizer. ``pushed_step``: the step whose weights the sampler has."""
 
     step: int = 0
     next_task: int = 0

@@ -179,7 +179,7 @@ def _settings(path: Path) -> Mapping[str, Any]:
 
 
 def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path, *, free: Collection[str]) -> str:
-    """Which settings are other than they were, in words. Raises ConfigError if one is that is not ``free`` to change."""
+    """Says which settings are other than they were, in words. Raises ConfigError if one is that is not ``free`` to change."""
     others: list[str] = []
     for key in sorted({*stored, *now}):
         before, after = json.dumps(stored.get(key)), json.dumps(now.get(key))

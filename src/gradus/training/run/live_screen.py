@@ -81,7 +81,7 @@ class Screen:
             self._live.stop()
 
     def phase(self, text: str) -> None:
-        """What is going on inside the current step."""
+        """Shows the progress inside the current step."""
         self._phase = text
 
     def note(self, text: str) -> None:

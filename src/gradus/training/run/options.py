@@ -1,4 +1,4 @@
-"""Who watches a training run, and what GRPO is given besides its config."""
+"""The observers of a training run, and GRPO's options besides its config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PushWeights = Callable[[LoadedModel, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Who watches a run.
+    """The observers of a run.
 
     ``monitor`` is given the records of steps and validations and returns alerts. ``on_step`` is given every step's record, ``on_record``
     all that goes to the metrics, in the process that writes. ``live``: show the run on the screen.
@@ -32,7 +32,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GrpoOptions(RunOptions):
-    """Who watches a GRPO run, who samples for it and how it is graded.
+    """The observers of a GRPO run, its sampler and its grader.
 
     ``grader``: its name in the environment, or a grader; None is the environment's default. ``schedule`` changes the grader's weights, the
     learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare.

@@ -22,7 +22,7 @@ class ResolvedConfig:
 
     @property
     def credit_rule(self) -> CreditRule:
-        """How rewards become advantages."""
+        """Returns the rule by which rewards become advantages."""
         config, named = self.config, self.config.named
         assert config.credit is not None
         return CreditRule(
@@ -41,7 +41,7 @@ class ResolvedConfig:
         return {name: {"value": value, "from": self.sources[name]} for name, value in values.items()}
 
     def text(self) -> str:
-        """What makes the objective, in one line, and what else was set."""
+        """Returns what makes the objective, in one line, and what else was set."""
         values = self.config.model_dump(mode="json")
         shown = [f"{name} {values[name]} ({self.sources[name]})" for name in _SHOWN if values[name]]
         return " · ".join(shown)

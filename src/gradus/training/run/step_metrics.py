@@ -1,4 +1,4 @@
-"""What a step's episodes say of the run, under the names of docs/metrics.md."""
+"""Computes the metrics of a step from its episodes, under the names of docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def _ungraded(completed: Sequence[Episode], episodes: int) -> dict[str, Any]:
 
 
 def has_zero_variance(group: Group) -> bool:
-    """Whether the raw rewards of a group are all equal, so that they say nothing on which member did better."""
+    """Says whether the raw rewards of a group are all equal, so that they say nothing on which member did better."""
     values = [value for value in group.values() if value is not None]
     return len(values) < 2 or _all_equal(values)
 
 
 def _all_equal(values: Sequence[float]) -> bool:
-    """Whether rewards are the same number but for float noise, as the advantages see it."""
+    """Says whether rewards are the same number but for float noise, as the advantages see it."""
     names = torch.zeros(len(values), dtype=torch.int64)
     return bool(GroupIndex(names).equal(torch.tensor(values, dtype=torch.float64))[0])
 

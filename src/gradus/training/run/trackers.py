@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides its own ``metrics.jsonl``: TensorBoard and Weights & Biases, by name.
+"""Sends a run's metrics to TensorBoard and Weights & Biases, by name, besides its own ``metrics.jsonl``.
 
 A tracker takes the records of docs/metrics.md as they are. Nothing is imported that was not asked for.
 """
@@ -37,7 +37,7 @@ def _figures(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, floa
 
 
 def _group(record: Mapping[str, Any]) -> str:
-    """What stands before a figure's name: the kind of record, and how a validation was decoded."""
+    """Returns what stands before a figure's name: the kind of record, and how a validation was decoded."""
     return "/".join(str(record[name]) for name in ("kind", "decoding") if record.get(name)) or "run"
 
 

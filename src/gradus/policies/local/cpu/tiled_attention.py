@@ -42,7 +42,7 @@ class Tile:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Returns how many rows."""
         return self.rows.stop - self.rows.start
 
     def group(self, part: Tensor, shared: int) -> Tensor:
