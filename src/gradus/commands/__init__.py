@@ -18,6 +18,7 @@ from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import StoredEpisodes, show
 from gradus.commands.models import chat, export, push, serve
 from gradus.commands.pages import docs
+from gradus.commands.regrading import Regraded, regrade
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.servers import package_env, serve_env
 from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
@@ -29,6 +30,7 @@ __all__ = [
     "Checklist",
     "Comparison",
     "Diagnosis",
+    "Regraded",
     "Run",
     "Scores",
     "StoredEpisodes",
@@ -51,6 +53,7 @@ __all__ = [
     "package_env",
     "play",
     "push",
+    "regrade",
     "report",
     "roll_out",
     "run",

@@ -101,14 +101,14 @@ def show(
             f"an episode is chosen out of a file, not out of the newest of {file}; {way}, or leave the number out"
         )
     stored = read_episodes(path)
-    _go_around(stored, path if path == file else path.parent)
+    tell_problems(stored, path if path == file else path.parent)
     if compared:
         members = members_of(stored.episodes, pick_episode(stored.episodes, episode, path))
         named = {f"member {each.member}": each for each in members}
         return StoredEpisodes(path, named, len(stored.episodes), compared=True)
     chosen = samples(stored.episodes) if sampled else {"": pick_episode(stored.episodes, episode, path)}
     try:
-        view = _environment_of(stored, environment).presentation.view
+        view = environment_of(stored, environment).presentation.view
     except GradusError:  # its data may not be on this machine; the transcript still is
         if environment is not None:
             raise
@@ -116,7 +116,7 @@ def show(
     return StoredEpisodes(path, chosen, len(stored.episodes), view)
 
 
-def _go_around(stored: EpisodeFile, path: Path) -> None:
+def tell_problems(stored: EpisodeFile, path: Path) -> None:
     """Names what could not be read, and what changed since the episodes were stored. Raises StorageError with --strict."""
     from gradus.core.printing import go_around
     from gradus.evidence.stage_files import changed_since
@@ -125,7 +125,7 @@ def _go_around(stored: EpisodeFile, path: Path) -> None:
         go_around(problem, "the rest is used")
 
 
-def _environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
+def environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
     """The environment that was named, or the registered one that the file names."""
     if given is not None:
         return load_environment(given)
