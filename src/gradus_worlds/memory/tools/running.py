@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import whole_characters
-from gradus_worlds.memory.store.memory import Memory, check_number
+from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.store.records import Entry, RefusedCall
 from gradus_worlds.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
 
@@ -32,23 +32,16 @@ class CallResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """``required`` and ``optional`` name the arguments with their kind: text, id or number; exactly one of ``either`` is given."""
+    """What runs a call. ``needed``: the arguments that it must have. ``known``: others that it may have."""
 
-    name: str
-    required: Mapping[str, str]
-    optional: Mapping[str, str]
     run: Callable[[Memory, Mapping[str, Any], int | None], Entry | str | None]
-    either: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 def _insert(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    return memory.insert(
-        given["category"],
-        given["content"],
-        timestamp=given.get("timestamp"),
-        importance=given.get("importance", 0.5),
-        source=source,
-    )
+    options = {name: given[name] for name in ("timestamp", "importance") if name in given}
+    return memory.insert(given["category"], given["content"], source=source, **options)
 
 
 def _named(memory: Memory, given: Mapping[str, Any]) -> int:
@@ -64,34 +57,14 @@ def _delete(memory: Memory, given: Mapping[str, Any], source: int | None) -> Ent
     return memory.delete(given["category"], _named(memory, given))
 
 
-def _core(memory: Memory, given: Mapping[str, Any], source: int | None) -> str:
-    return memory.set_core(given["content"])
-
-
-def _noop(memory: Memory, given: Mapping[str, Any], source: int | None) -> None:
-    return None
-
-
-_NAMES = {"entry_id": "id", "old_content": "text"}  # two ways to say which entry
-_TOOLS = (
-    Tool(
-        name="memory_insert",
-        required={"category": "text", "content": "text"},
-        optional={"timestamp": "text", "importance": "number"},
-        run=_insert,
-    ),
-    Tool(
-        name="memory_update",
-        required={"category": "text", "new_content": "text"},
-        optional=_NAMES,
-        either=tuple(_NAMES),
-        run=_update,
-    ),
-    Tool(name="memory_delete", required={"category": "text"}, optional=_NAMES, either=tuple(_NAMES), run=_delete),
-    Tool(name="core_memory_update", required={"content": "text"}, optional={}, run=_core),
-    Tool(name="memory_noop", required={}, optional={}, run=_noop),
-)
-TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _TOOLS}
+_NAMES = ("entry_id", "old_content")  # two ways to say which entry
+TOOLS: Mapping[str, Tool] = {
+    "memory_insert": Tool(run=_insert, needed=("category", "content"), known=("timestamp", "importance")),
+    "memory_update": Tool(run=_update, needed=("category", "new_content"), known=_NAMES),
+    "memory_delete": Tool(run=_delete, needed=("category",), known=_NAMES),
+    "core_memory_update": Tool(run=lambda memory, given, _: memory.set_core(given["content"]), needed=("content",)),
+    "memory_noop": Tool(run=lambda *_: None),
+}
 
 
 def run_calls(
@@ -118,7 +91,7 @@ def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None, fail
         tool = TOOLS.get(call.name)
         if tool is None:
             raise RefusedCall("unknown-tool", f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
-        given = _checked(tool, call.arguments)
+        given = _checked(call.name, tool, call.arguments)
         if given and fails():
             about = " ".join(str(given.get("content", given.get("old_content", "it"))).split()[:2])
             raise RefusedCall("failed", f"there was no answer ; {about} is not in memory")
@@ -130,38 +103,33 @@ def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None, fail
     return result("ok", "done", content=done)
 
 
-def _checked(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {**tool.required, **tool.optional}
+def _checked(name: str, tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments, an entry's digits as its number."""
+    takes = (*tool.needed, *tool.known)
     for argument in given:
-        if argument not in known:
+        if argument not in takes:
             raise RefusedCall(
-                "unknown-argument", f"{tool.name} takes {' '.join(known) or 'no arguments'} , not {argument[:40]}"
+                "unknown-argument", f"{name} takes {' '.join(takes) or 'no arguments'} , not {argument[:40]}"
             )
-    for argument in tool.required:
+    for argument in tool.needed:
         if argument not in given:
-            raise RefusedCall(f"no-{argument.replace('_', '-')}", f"{tool.name} needs {argument}")
-    if tool.either and sum(argument in given for argument in tool.either) != 1:
-        kind, how = ("two-entries", "not both") if any(a in given for a in tool.either) else ("no-entry", "got neither")
-        raise RefusedCall(kind, f"{tool.name} needs {' or '.join(tool.either)} , {how}")
-    return {argument: _KINDS[known[argument]](argument, value) for argument, value in given.items()}
+            raise RefusedCall("no-argument", f"{name} needs {argument}")
+    if tool.known == _NAMES and sum(argument in given for argument in _NAMES) != 1:
+        how = "not both" if "entry_id" in given else "got neither"
+        raise RefusedCall("which-entry", f"{name} needs entry_id or old_content , {how}")
+    return {argument: _checked_value(argument, value) for argument, value in given.items()}
 
 
-def _text(argument: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise RefusedCall(f"{argument.replace('_', '-')}-type", f"{argument} must be a string")
-    return value
-
-
-def _id(argument: str, value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+def _checked_value(argument: str, value: Any) -> Any:
+    if argument == "entry_id" and isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
-    return check_number(value)
-
-
-def _number(argument: str, value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise RefusedCall(f"{argument}-type", f"{argument} must be a number")
-
-
-_KINDS: Mapping[str, Callable[[str, Any], Any]] = {"text": _text, "id": _id, "number": _number}
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if argument == "entry_id":
+        fits, kind = number and isinstance(value, int) and abs(value) < 1 << 63, "the number of an entry"
+    elif argument == "importance":
+        fits, kind = number, "a number"
+    else:
+        fits, kind = isinstance(value, str), "a string"
+    if not fits:
+        raise RefusedCall("argument-type", f"{argument} must be {kind}")
+    return value
