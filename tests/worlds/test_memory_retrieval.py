@@ -10,8 +10,7 @@ from gradus_worlds.memory import NINE_BANKS, Memory, RemoteReader, read_generous
 from gradus_worlds.memory.readers.asking import answer
 from gradus_worlds.memory.readers.claims import claim_of
 from gradus_worlds.memory.readers.reading import judge
-from gradus_worlds.memory.store.index import BANK_B, K1, Shelf, rank_banks, rank_entries
-from gradus_worlds.memory.store.records import Entry
+from gradus_worlds.memory.store.index import BANK_B, K1, Index
 from gradus_worlds.memory.text import exact_match, index_tokens, substring_match, token_f1
 from gradus_worlds.memory.worlds.records import Hop, Question, Slot
 
@@ -33,35 +32,33 @@ def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.n
 @settings(max_examples=40)
 @given(steps=STEPS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), n=st.integers(1, 6))
 def test_a_memory_that_changes_scores_like_one_fresh_index(steps, query, n) -> None:
-    shelf = Shelf()
+    index = Index()
     live: dict[int, tuple[str, list[str]]] = {}
     for number, (what, bank, tokens) in enumerate(steps):
         if what == 0 and live:
             gone = next(iter(live))
-            shelf.drop(gone)
-            del live[gone]
+            index.drop(gone, live.pop(gone)[1])
         else:
-            shelf.put(Entry(id=number, bank=bank, content=f"{' '.join(tokens)} the{number}"))
-            live[number] = (bank, [*tokens, f"the{number}"])
-    matches = shelf.matches(query, BANKS)
+            index.put(number, bank, tokens)
+            live[number] = (bank, tokens)
+    ranked = index.rank_entries(query, n)
     if not live:
-        assert rank_entries(matches, n) == []
+        assert ranked == []
         return
     scores = fresh_scores([tokens for _, tokens in live.values()], query, 0.0)
     expected = {i: float(s) for i, s in zip(live, scores, strict=True) if s > 0}
-    ranked = rank_entries(matches, n)
     assert len(ranked) == min(n, len(expected))
     for entry_id, score in ranked:
         assert score == pytest.approx(expected[entry_id], abs=2e-5)
     best = sorted(expected.values(), reverse=True)[:n]
     assert [score for _, score in ranked] == pytest.approx(best, abs=2e-5)
-    only = rank_entries(matches, 50, {"two"})
+    only = index.rank_entries(query, 50, {"two"})
     assert {entry_id for entry_id, _ in only} == {i for i in expected if live[i][0] == "two"}
     used = [bank for bank in BANKS if any(own == bank for own, _ in live.values())]
     texts = [[token for own, tokens in live.values() if own == bank for token in tokens] for bank in used]
     bank_scores = fresh_scores(texts, query, BANK_B)
     wanted = {bank: float(score) for bank, score in zip(used, bank_scores, strict=True) if score > 0}
-    assert dict(rank_banks(matches, 3)) == pytest.approx(wanted, abs=2e-5)
+    assert dict(index.rank_banks(query, BANKS, 3)) == pytest.approx(wanted, abs=2e-5)
 
 
 def test_what_shares_no_word_is_never_returned() -> None:

@@ -84,9 +84,10 @@ class DurableMemory(Memory):
         finally:
             self._in_batch = False
 
-    def _commit(self, operation: Operation) -> None:
+    def apply(self, operation: Operation) -> None:
+        """Carry out one operation and write it."""
         with self.batch():
-            self.apply(operation)
+            super().apply(operation)
 
     def _write(self) -> None:
         write_text(self._file, json.dumps({**self.to_json(), "marks": sorted(self.marks)}) + "\n")
@@ -102,7 +103,13 @@ class DurableMemory(Memory):
                 f"the memory in {self.folder} has schema {stored.schema.name!r}, asked for was {asked.name!r}; "
                 "leave the schema out, or use another folder"
             )
-        self.schema, self.first_id, self._shelf = stored.schema, stored.first_id, stored._shelf
+        self.schema, self.first_id, self.next_id, self.core = (
+            stored.schema,
+            stored.first_id,
+            stored.next_id,
+            stored.core,
+        )
+        self._entries, self._operations, self._index = stored._entries, stored._operations, stored._index
         self.marks = set(data.get("marks", ()))
 
 

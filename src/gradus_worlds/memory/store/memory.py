@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import StorageError, beginning, whole_characters, write_text
-from gradus_worlds.memory.store.index import Matches, Shelf, rank_banks, rank_entries
+from gradus_worlds.memory.store.index import Index
 from gradus_worlds.memory.store.records import NINE_BANKS, SCHEMAS, Entry, Operation, RefusedCall, Schema
 from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
 
@@ -38,25 +38,25 @@ class Memory:
         self.schema = schema
         self.first_id = first_id
         self.clock: Clock = clock or (lambda: None)
-        self._shelf = Shelf(next_id=first_id)
-
-    @property
-    def core(self) -> str:
-        return self._shelf.core
+        self.core = ""
+        self.next_id = first_id
+        self._entries: dict[int, Entry] = {}
+        self._operations: list[Operation] = []
+        self._index = Index()
 
     @property
     def entries(self) -> Mapping[int, Entry]:
         """Live entries by id, in the order in which they were inserted."""
-        return self._shelf.entries
+        return self._entries
 
     @property
     def operations(self) -> tuple[Operation, ...]:
-        return tuple(self._shelf.operations)
+        return tuple(self._operations)
 
     @property
     def changes(self) -> int:
         """How many operations there were."""
-        return self._shelf.sequence
+        return len(self._operations)
 
     @property
     def words(self) -> int:
@@ -84,7 +84,7 @@ class Memory:
                 raise RefusedCall("timestamp-long", f"a timestamp has at most 64 characters, got {len(timestamp)}")
         at = self.clock()
         entry = Entry(
-            id=self._shelf.next_id,
+            id=self.next_id,
             bank=bank,
             content=content,
             timestamp=timestamp or at,
@@ -93,7 +93,7 @@ class Memory:
             created=at,
             updated=at,
         )
-        self._commit(Operation(sequence=self.changes + 1, kind="insert", at=at, entry=entry))
+        self._commit("insert", at, entry)
         return entry
 
     def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
@@ -111,13 +111,13 @@ class Memory:
             timestamp=at or entry.timestamp,
             source=entry.source if source is None else source,
         )
-        self._commit(Operation(sequence=self.changes + 1, kind="update", at=at, entry=changed))
+        self._commit("update", at, changed)
         return changed
 
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
         entry = self._found(bank, entry_id)
-        self._commit(Operation(sequence=self.changes + 1, kind="delete", at=self.clock(), entry=entry))
+        self._commit("delete", self.clock(), entry)
         return entry
 
     def named(self, bank: str, content: str) -> Entry:
@@ -126,10 +126,11 @@ class Memory:
         content = _plain(content)
         if not content:
             raise RefusedCall("empty-old-content", "old_content is empty ; name the entry by words of it")
-        exact = self._shelf.id_of((bank, content.casefold()))
+        exact = self._saying(bank, content)
         if exact is not None:
-            return self._entry(exact)
-        holders = self._holding(content)
+            return exact
+        stretch = re.compile(rf"(?<!\w){re.escape(content.lower())}(?!\w)")
+        holders = [entry for entry in self.entries.values() if stretch.search(entry.content.lower())]
         in_bank = [entry for entry in holders if entry.bank == bank]
         if len(in_bank) > 1:
             ids = " ".join(str(entry.id) for entry in in_bank[:4])
@@ -141,48 +142,28 @@ class Memory:
             raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{elsewhere}")
         return in_bank[0]
 
-    def _holding(self, content: str) -> list[Entry]:
-        """The entries of any bank that hold a stretch of whole words. The index finds candidates, if the stretch has a word that it keeps."""
-        tokens = index_tokens(content)
-        postings = self._shelf.matches(tokens, tuple(self.schema.banks)).postings
-        ids = set[int].intersection(*(set(postings.get(t, ())) for t in tokens)) if tokens else set(self.entries)
-        stretch = re.compile(rf"(?<!\w){re.escape(content.lower())}(?!\w)")
-        return [entry for entry in map(self._entry, sorted(ids)) if stretch.search(entry.content.lower())]
-
     def set_core(self, content: str) -> str:
         """Write the core anew; an empty text clears it."""
         content = _plain(content)
         tokens = count_tokens(content)
         if tokens > self.schema.core_tokens:
             raise RefusedCall("core-long", f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
-        if len(content) > self.schema.core_characters:
-            raise RefusedCall(
-                "core-long", f"the core has at most {self.schema.core_characters} characters, got {len(content)}"
-            )
         if content == self.core:
             raise RefusedCall("unchanged", "the core says exactly that already")
-        self._commit(Operation(sequence=self.changes + 1, kind="core", at=self.clock(), core=content))
+        self._commit("core", self.clock(), core=content)
         return content
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
         """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
-        matches = self._matches(query)
-        ranked = dict(rank_banks(matches, banks))
-        hits = [(self._entry(entry_id), score) for entry_id, score in rank_entries(matches, entries, ranked)]
-        return [Hit(entry=entry, score=score, bank_score=ranked[entry.bank]) for entry, score in hits]
+        tokens = index_tokens(query)
+        ranked = dict(self._index.rank_banks(tokens, tuple(self.schema.banks), banks))
+        found = [(self._entries[number], score) for number, score in self._index.rank_entries(tokens, entries, ranked)]
+        return [Hit(entry=entry, score=score, bank_score=ranked[entry.bank]) for entry, score in found]
 
     def related(self, text: str, *, entries: int = 5) -> list[Hit]:
         """The entries of any bank that a text is about, best first: what one may want to change after reading it."""
-        ranked = rank_entries(self._matches(text), entries)
-        return [Hit(entry=self._entry(entry_id), score=score) for entry_id, score in ranked]
-
-    def _matches(self, text: str) -> Matches:
-        return self._shelf.matches(index_tokens(text), tuple(self.schema.banks))
-
-    def _entry(self, entry_id: int) -> Entry:
-        entry = self._shelf.get(entry_id)
-        assert entry is not None, f"entry {entry_id} is indexed and not there"
-        return entry
+        ranked = self._index.rank_entries(index_tokens(text), entries)
+        return [Hit(entry=self._entries[number], score=score) for number, score in ranked]
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation of a log. A StorageError names the operation that does not fit what came before."""
@@ -190,21 +171,28 @@ class Memory:
         if operation.sequence != self.changes + 1:
             raise StorageError(f"expected operation {self.changes + 1} of the log, got {operation.sequence}")
         if kind == "core" and operation.core is not None:
-            self._shelf.core = operation.core
+            self.core = operation.core
         elif kind in ("insert", "update", "delete") and entry is not None:
-            there = self._shelf.get(entry.id) is not None
-            fits = entry.id >= self._shelf.next_id if kind == "insert" else there
+            fits = entry.id >= self.next_id if kind == "insert" else entry.id in self._entries
             if not fits or entry.bank not in self.schema.banks:
                 raise StorageError(
                     f"operation {operation.sequence} ({kind} of entry {entry.id}) does not fit the log before"
                 )
-            if kind == "delete":
-                self._shelf.drop(entry.id)
-            else:
-                self._shelf.put(entry)
+            self._change(kind, entry)
         else:
             raise StorageError(f"operation {operation.sequence} of kind {kind!r} cannot be carried out")
-        self._shelf.log(operation)
+        self._operations.append(operation)
+
+    def _change(self, kind: str, entry: Entry) -> None:
+        old = self._entries.get(entry.id)
+        if old is not None:
+            self._index.drop(old.id, index_tokens(old.content))
+        if kind == "delete":
+            del self._entries[entry.id]
+            return
+        self._entries[entry.id] = entry
+        self._index.put(entry.id, entry.bank, index_tokens(entry.content))
+        self.next_id = max(self.next_id, entry.id + 1)
 
     @classmethod
     def replay(cls, operations: Iterable[Operation], schema: Schema = NINE_BANKS, *, first_id: int = 1) -> Memory:
@@ -224,7 +212,7 @@ class Memory:
             "format": "gradus-memory/1",
             "schema": asdict(self.schema),
             "first_id": self.first_id,
-            "next_id": self._shelf.next_id,
+            "next_id": self.next_id,
             **self.state(),
             "operations": [operation.to_json() for operation in self.operations],
         }
@@ -241,7 +229,7 @@ class Memory:
             same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
         except (KeyError, TypeError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error
-        if not same or memory._shelf.next_id != data["next_id"]:
+        if not same or memory.next_id != data["next_id"]:
             raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
         return memory
 
@@ -257,9 +245,9 @@ class Memory:
         except (OSError, ValueError) as error:
             raise StorageError(f"no memory could be read from {path}: {error}") from error
 
-    def _commit(self, operation: Operation) -> None:
+    def _commit(self, kind: str, at: str | None, entry: Entry | None = None, *, core: str | None = None) -> None:
         """Make an operation part of the memory. A durable memory writes it to disk, too."""
-        self.apply(operation)
+        self.apply(Operation(sequence=self.changes + 1, kind=kind, at=at, entry=entry, core=core))
 
     def _check_bank(self, bank: str) -> None:
         if bank not in self.schema.banks:
@@ -269,9 +257,9 @@ class Memory:
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
-        entry = self._shelf.get(entry_id)
+        entry = self._entries.get(entry_id)
         if entry is None:
-            if self.first_id <= entry_id < self._shelf.next_id:
+            if self.first_id <= entry_id < self.next_id:
                 raise RefusedCall("deleted-id", f"entry {entry_id} was deleted")
             raise RefusedCall("unknown-id", f"there is no entry {entry_id}")
         if entry.bank != bank:
@@ -285,16 +273,18 @@ class Memory:
         words = count_words(content)
         if words > self.schema.entry_words:
             raise RefusedCall("content-long", f"an entry has at most {self.schema.entry_words} words, got {words}")
-        if len(content) > self.schema.entry_characters:
-            raise RefusedCall(
-                "content-long", f"an entry has at most {self.schema.entry_characters} characters, got {len(content)}"
-            )
         return content
 
     def _check_not_there(self, bank: str, content: str, *, but: int | None = None) -> None:
-        there = self._shelf.id_of((bank, content.casefold()))
-        if there is not None and there != but:
-            raise RefusedCall("duplicate", f"entry {there} says that already")
+        there = self._saying(bank, content)
+        if there is not None and there.id != but:
+            raise RefusedCall("duplicate", f"entry {there.id} says that already")
+
+    def _saying(self, bank: str, content: str) -> Entry | None:
+        """The entry of a bank with this content, in any case."""
+        said = content.casefold()
+        same = (entry for entry in self.entries.values() if entry.bank == bank and entry.content.casefold() == said)
+        return next(same, None)
 
 
 def _schema_from(data: Mapping[str, Any]) -> Schema:

@@ -13,16 +13,13 @@ from gradus.core import ConfigError, GradusError, StorageError
 class Schema:
     """The banks of a memory (name -> what belongs there) and its limits.
 
-    ``core_tokens`` bounds the core in words and punctuation marks, ``entry_words`` an entry in words; the two character
-    limits hold for text that is not written with spaces. Nothing is ever cut to fit: what is too long is refused.
+    ``core_tokens`` bounds the core in words and punctuation marks, ``entry_words`` an entry in words. What is too long is refused.
     """
 
     name: str
     banks: Mapping[str, str] = field(default_factory=dict)
     core_tokens: int = 512
-    core_characters: int = 8192
     entry_words: int = 48
-    entry_characters: int = 768
 
 
 NINE_BANKS = Schema(
