@@ -21,7 +21,11 @@ RUN = "import json, sys\nfor cell in json.load(open(sys.argv[1]))['cells']: exec
 
 
 @pytest.mark.parametrize(
-    "name", ["first_run", *(pytest.param(each, marks=pytest.mark.slow) for each in ("own_rewards", "own_environment"))]
+    "name",
+    [
+        "first_run",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("own_rewards", "own_environment", "reward_hack")),
+    ],
 )
 def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_path):
     notebook = jupytext.read(ROOT / "examples" / f"{name}.py")
@@ -34,8 +38,9 @@ def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_p
         [sys.executable, "-c", RUN, file], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert said.returncode == 0, said.stderr
-    assert (out / "report.html").is_file()
-    conditions = json.loads((out / "results.json").read_text())["conditions"].values()
+    results = list(out.rglob("results.json"))
+    assert results and all((each.parent / "report.html").is_file() for each in results)
+    conditions = [each for file in results for each in json.loads(file.read_text())["conditions"].values()]
     assert all({"mean", "low", "high"} <= set(each["pairs"]["grpo - sft"]["reward"]) for each in conditions)
 
 
