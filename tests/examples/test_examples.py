@@ -39,7 +39,8 @@ def test_an_example_is_a_notebook_whose_cells_run_and_leave_a_report(name, tmp_p
     )
     assert said.returncode == 0, said.stderr
     results = list(out.rglob("results.json"))
-    assert results and all((each.parent / "report.html").is_file() for each in results)
+    assert results
+    assert all((each.parent / "report.html").is_file() for each in results)
     conditions = [each for file in results for each in json.loads(file.read_text())["conditions"].values()]
     assert all({"mean", "low", "high"} <= set(each["pairs"]["grpo - sft"]["reward"]) for each in conditions)
 
