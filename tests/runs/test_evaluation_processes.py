@@ -23,7 +23,7 @@ NAMES = ["random", "base", "bayes"]
 
 def _run(folder: Path, episodes: int) -> RunContext:
     recipe = load_recipe("rhythm", quick=True)
-    recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"episodes": episodes})})
+    recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"episodes": episodes, "conditions": ()})})
     make_nano_model(recipe, folder / "model")
     return RunContext(recipe, folder, redo=False, console=Console(quiet=True))
 

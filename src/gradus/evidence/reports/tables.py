@@ -140,7 +140,7 @@ def _label(results: Mapping[str, Any], measure: str) -> str:
 def show_results(results: Mapping[str, Any], *, every: bool = False) -> RenderableType:
     """The verdict in words and one table: what `gradus run`, `gradus eval` and `gradus compare` end with.
 
-    ``every``: each condition and grader too, with what the intervals carry. At toy size the figures prove nothing, and it is said.
+    ``every``: each condition and grader too, with what the intervals carry. A quick run says that it is one.
     """
     from rich.console import Group
     from rich.text import Text

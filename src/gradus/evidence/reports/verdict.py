@@ -76,7 +76,7 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     """The verdict on an evaluation (the document of results.json)."""
     cautions: list[str] = []
     if quick:
-        cautions.append("A quick run: every stage at toy size, to see that all of it works. Its figures prove nothing.")
+        cautions.append("A quick run: every stage at toy size. Its figures say nothing of the whole recipe.")
     condition = main_condition(results) if results else None
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
