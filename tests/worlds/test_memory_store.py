@@ -125,18 +125,13 @@ def test_both_schemas_are_the_same_code() -> None:
     assert Memory.from_json(memory.to_json()).schema == PAPER
 
 
-def test_a_saved_memory_that_was_edited_is_refused(tmp_path: Path) -> None:
+def test_a_saved_memory_that_was_edited_is_refused() -> None:
     memory = Memory()
     memory.insert("values", "Ann cause rivers")
-    memory.save(tmp_path / "m.json")
-    assert Memory.load(tmp_path / "m.json").state() == memory.state()
     edited = memory.to_json()
     edited["entries"][0]["content"] = "Ann cause oil"
     with pytest.raises(StorageError, match="differ from what its log rebuilds"):
         Memory.from_json(edited)
-    (tmp_path / "m.json").write_text("{")
-    with pytest.raises(StorageError, match="no memory could be read"):
-        Memory.load(tmp_path / "m.json")
 
 
 def test_what_was_written_is_there_when_reopened(tmp_path: Path) -> None:
@@ -212,8 +207,6 @@ def test_half_a_character_is_refused_and_nothing_is_kept(tmp_path: Path) -> None
 def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
     with DurableMemory(tmp_path / "m"), pytest.raises(StorageError, match="in use by another process"):
         DurableMemory(tmp_path / "m")
-    with pytest.raises(StorageError, match="has schema 'nine-banks'"):
-        DurableMemory(tmp_path / "m", PAPER)
     with pytest.raises(StorageError, match=r"expected a memory in .*, and none is there"):
         DurableMemory(tmp_path / "other", create=False)
 

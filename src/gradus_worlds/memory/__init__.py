@@ -8,7 +8,7 @@ from gradus_worlds.memory.readers.reading import RemoteReader, read_generous, re
 from gradus_worlds.memory.spec import load
 from gradus_worlds.memory.store.durable import DurableMemory
 from gradus_worlds.memory.store.memory import Memory
-from gradus_worlds.memory.store.records import NINE_BANKS, PAPER, RefusedCall, find_schema
+from gradus_worlds.memory.store.records import NINE_BANKS, PAPER, RefusedCall
 from gradus_worlds.memory.tools.running import run_calls
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "MemoryEnvironment",
     "RefusedCall",
     "RemoteReader",
-    "find_schema",
     "load",
     "read_generous",
     "read_strict",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +81,7 @@ def ask(
 ) -> None:
     """Answer a question from what an agent kept: the entry that fits best, or what a language model makes of the entries."""
     answered = ask_memory(agent, question, memory=memory, reader=reader)
-    if _on_one_line(answered.to_json(), json_file):
+    if not print_json(answered.to_json(), json_file):
         return
     typer.echo(printable(answered.answer))
     note(answered.why)
@@ -104,7 +103,7 @@ def show(folder: Path = typer.Argument(..., help="The memory's folder."), json_f
 
     with DurableMemory(folder, create=False) as memory:
         state = memory.state()
-    if _on_one_line(state, json_file):
+    if not print_json(state, json_file):
         return
     if state["core"]:
         typer.echo(printable(f"core: {state['core']}") + "\n")
@@ -168,8 +167,8 @@ def learn_text(
             read=text.read,
             chunks=len(chunks),
             before=before,
-            calls=text.calls,
-            refused=text.refused,
+            calls=len(text.results),
+            refused=sum(not each.ok for each in text.results),
             entries=len(kept.entries),
             problem=problem,
         )
@@ -182,7 +181,7 @@ def _own(spec: EnvironmentSpec, text: OwnText) -> EnvironmentSpec:
     return replace(
         spec,
         make=lambda: text,
-        max_turns=text.unread,
+        max_turns=len(text.unread),
         metrics=None,
         graders={"nothing": nothing},
         default_grader="nothing",
@@ -207,15 +206,6 @@ def ask_memory(
         raise ConfigError(f"expected remote:MODEL as the reader, got {chosen!r}")
     with DurableMemory(memory_of(agent, memory), create=False) as kept:
         return answer(kept, question, remote_chat(model) if model else None)
-
-
-def _on_one_line(value: object, json_file: str | None) -> bool:
-    """Prints or writes JSON if it was asked for. True if it was printed, on one line, in place of the text."""
-    if json_file == "-":
-        typer.echo(json.dumps(value))
-        return True
-    print_json(value, json_file)
-    return False
 
 
 def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:

@@ -6,34 +6,37 @@ what it read before. What it did not write down is gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
 from gradus_worlds.memory.facts import facts_right, grounded
 from gradus_worlds.memory.graders import balanced_accuracy
-from gradus_worlds.memory.readers.reading import READERS, Reader, Reading
-from gradus_worlds.memory.showing import SHOWN, show_chunk
+from gradus_worlds.memory.readers.reading import READERS, Reader
 from gradus_worlds.memory.store.memory import Hit, Memory
 from gradus_worlds.memory.store.records import Entry
 from gradus_worlds.memory.text import content_words, count_words
 from gradus_worlds.memory.tools.running import CallResult, run_calls
 from gradus_worlds.memory.tools.writing import refusals, system_prompt
-from gradus_worlds.memory.worlds.records import Question, Source, World
+from gradus_worlds.memory.worlds.records import Question, World
 
+SHOWN = 6  # related entries, at most
 STANDING_CHUNKS = 32  # in longer worlds, asking every question at every chunk costs more than the rollout
 
 
 class MemoryEnvironment:
-    """Reads a world of ``source`` to a policy.
+    """Reads a world to a policy. ``world``: seed and options -> a world. ``memory``: what is written to, a new one if left out.
 
     Calls that were refused are told with the next chunk, since a policy answers each chunk once.
     """
 
-    def __init__(self, source: Source, *, readers: Mapping[str, Reader] | None = None) -> None:
-        self._source, self._readers = source, dict(readers or READERS)
+    def __init__(
+        self, world: Callable[..., World], *, readers: Mapping[str, Reader] | None = None, memory: Memory | None = None
+    ) -> None:
+        self._make_world, self._readers, self._given = world, dict(readers or READERS), memory
         self._world: World | None = None
         self._episode_id: str | None = None
+        self._index = 0
 
     @property
     def system_prompt(self) -> str:
@@ -43,7 +46,7 @@ class MemoryEnvironment:
     def state(self) -> Mapping[str, Any]:
         return {
             "episode_id": self._episode_id,
-            "step_count": self._index if self._world else 0,
+            "step_count": self._index,
             "chunks": len(self._world.chunks) if self._world else 0,
             "entries": len(self._memory.entries) if self._world else 0,
         }
@@ -58,12 +61,13 @@ class MemoryEnvironment:
         faults = options.pop("faults", 0.0)
         if not (isinstance(faults, int | float) and 0 <= faults <= 1):
             raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")
-        self._world = self._source.world(seed or 0, **options)
+        self._world = self._make_world(seed or 0, **options)
         rng = child_rng(seed or 0, "memory-faults")
         self._fails = lambda: rng.random() < faults
         self._episode_id = episode_id or f"{self._world.name}"
-        self._memory = Memory(self._world.schema, first_id=self._world.first_id, clock=self._today)
-        self._index = 0
+        self._memory = self._given or Memory(self._world.schema, first_id=self._world.first_id)
+        self._memory.clock = self._today
+        self._index = self._world.begin
         self._turns: list[dict[str, Any]] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._refused: list[str] = []
@@ -78,7 +82,7 @@ class MemoryEnvironment:
             raise EnvironmentFault("the episode is over; call reset")
         chunk = world.chunks[self._index]
         before = dict(self._memory.entries)
-        results = run_calls(self._memory, action, source=self._index, fails=self._fails)
+        results = self.carry_out(action)
         shown = [hit.entry for hit in self._related]
         self._turns.append(self._account(results, before, shown))
         self._refused = refusals(result.message for result in results if not result.ok)
@@ -100,6 +104,10 @@ class MemoryEnvironment:
         if told["terminated"]:
             return Observation(text="", restart=True, **told)
         return self._observe(**told)
+
+    def carry_out(self, action: str) -> list[CallResult]:
+        """Carry out the calls of an answer to the chunk that was shown."""
+        return run_calls(self._memory, action, source=self._index, fails=self._fails)
 
     def outcome(self) -> Mapping[str, Any]:
         """Turn accounts, gold facts, every question with both readings, and the memory with its log."""
@@ -132,10 +140,28 @@ class MemoryEnvironment:
     def _observe(self, **told: Any) -> Observation:
         chunk = self._playing.chunks[self._index]
         self._related = self._memory.related(chunk.text, entries=SHOWN)
-        if self._playing.shuffle is not None:
-            child_rng(self._playing.shuffle, "memory-shown", self._index).shuffle(self._related)
-        place = {"index": self._index, "chunks": len(self._playing.chunks)}
-        return show_chunk(self._memory, chunk, self._related, self._refused, **place, **told)
+        memory = self._memory
+        # The date and the chunk stand first, then what depends on the memory. An entry's number stands behind its content, so that a
+        # model that reads from left to right knows whose number it is.
+        lines = [f"Date: {chunk.timestamp}"] if chunk.timestamp else []
+        lines += [chunk.text]
+        lines += [f"Core: {memory.core}"] if memory.core else []
+        lines += ["Memory:"] if self._related else []
+        lines += [f"{hit.entry.content} | {hit.entry.bank} {hit.entry.id}" for hit in self._related]
+        lines += [f"Refused: {message}" for message in self._refused]
+        shown = [{"id": hit.entry.id, "bank": hit.entry.bank, "content": hit.entry.content} for hit in self._related]
+        data = {
+            "index": self._index,
+            "chunks": len(self._playing.chunks),
+            "timestamp": chunk.timestamp,
+            "chunk": chunk.text,
+            "core": memory.core,
+            "entries": shown,
+            "banks": list(memory.schema.banks),
+            "entry_words": memory.schema.entry_words,
+            "refused": self._refused,
+        }
+        return Observation(text="\n".join(lines), data=data, restart=True, **told)
 
     def _account(self, results: list[CallResult], before: dict[int, Entry], shown: list[Entry]) -> dict[str, Any]:
         """What the graders need of a turn: counts of calls, facts and entries."""
@@ -182,7 +208,7 @@ class MemoryEnvironment:
         return balanced_accuracy(questions) if questions else None
 
     def _ask(self, question: Question) -> dict[str, Any]:
-        """A question with its readings and the notes that they were shown."""
+        """A question with its readings and what the two-layer search brings back."""
         readings = {name: reader(self._memory, question) for name, reader in self._readers.items()}
         hits = self._memory.search(question.text)
         return {
@@ -190,13 +216,7 @@ class MemoryEnvironment:
             "retrieved": [{"id": hit.entry.id, "score": hit.score, "content": hit.entry.content} for hit in hits],
             "evidence_recall": _recall(question, hits),
             "readings": {name: reading.to_json() for name, reading in readings.items()},
-            "shown": _shown(readings),
         }
-
-
-def _shown(readings: Mapping[str, Reading]) -> list[dict[str, Any]]:
-    notes = {note.id: note for reading in readings.values() for note in reading.notes}
-    return [{"id": note.id, "content": note.text, "timestamp": note.timestamp} for note in notes.values()]
 
 
 def _recall(question: Question, hits: list[Hit]) -> float | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentFault, Observation, parse_json_lines, read_text
-from gradus_worlds.memory.showing import SHOWN, show_chunk
+from gradus.core import ConfigError, parse_json_lines, read_text
+from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.store.durable import DurableMemory, utc_now
 from gradus_worlds.memory.text import count_words, cut_words
-from gradus_worlds.memory.tools.running import CallResult, run_calls
-from gradus_worlds.memory.tools.writing import refusals, system_prompt
-from gradus_worlds.memory.worlds.records import Chunk
+from gradus_worlds.memory.tools.running import CallResult
+from gradus_worlds.memory.worlds.records import Chunk, World
 
 CHUNK_WORDS = 80
 FIRST_ID = 32  # as in the synthetic worlds, so that a model sees numbers like those of its training
@@ -64,79 +63,39 @@ def _from_records(text: str, path: Path) -> Iterator[Chunk]:
             yield Chunk(text=said.strip(), timestamp=date)
 
 
-class OwnText:
-    """An environment of one episode: the chunks that ``memory`` has not read yet. Each is on disk before the next one is shown.
+class OwnText(MemoryEnvironment):
+    """One episode: the chunks that ``memory`` has not read yet. Each is on disk before the next one is shown.
 
     What a chunk changed and the mark that it was read are written together, so a kill loses only the chunk that was being read.
-    ``tell`` hears of every chunk.
+    ``tell`` hears of every chunk; ``results`` are those of all calls.
     """
 
     def __init__(self, memory: DurableMemory, chunks: Sequence[Chunk], tell: Tell | None = None) -> None:
-        self._memory, self._tell = memory, tell
-        self._all = len(chunks)
-        self._left = [chunk for chunk in chunks if _mark(chunk) not in memory.marks]
-        self._told: list[str] = []  # refusals of the last calls
-        self.calls, self.refused = 0, 0
-        memory.clock = self._today
-
-    @property
-    def unread(self) -> int:
-        """How many chunks are left."""
-        return len(self._left)
+        read = [chunk for chunk in chunks if _mark(chunk) in memory.marks]
+        self.unread = [chunk for chunk in chunks if _mark(chunk) not in memory.marks]
+        self._kept, self._all, self._tell = memory, len(chunks), tell
+        self.results: list[CallResult] = []
+        world = World(name="own", chunks=(*read, *self.unread), questions=(), schema=memory.schema, begin=len(read))
+        super().__init__(lambda _: world, memory=memory)
 
     @property
     def read(self) -> int:
         """How many chunks were read, those of earlier times among them."""
-        return self._all - self.unread
+        return self._all - len(self.unread)
 
-    @property
-    def system_prompt(self) -> str:
-        return system_prompt(self._memory.schema)
-
-    @property
-    def state(self) -> Mapping[str, Any]:
-        return {"episode_id": "own", "step_count": self.read, "chunks": self._all}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin with the first chunk that was not read."""
-        return self._observe()
-
-    def step(self, action: str) -> Observation:
-        """Carry out the calls of an answer and show the next chunk, or the end."""
-        if not self.unread:
-            raise EnvironmentFault("everything is read")
-        with self._memory.batch():
-            results = run_calls(self._memory, action, source=self.read)
-            self._memory.marks.add(_mark(self._left[0]))
-        del self._left[0]
-        messages = [result.message for result in results if not result.ok]
-        self.calls += len(results)
-        self.refused += len(messages)
-        self._told = refusals(messages)
+    def carry_out(self, action: str) -> list[CallResult]:
+        """Carry out the calls of an answer and mark the chunk, both or neither."""
+        with self._kept.batch():
+            results = super().carry_out(action)
+            self._kept.marks.add(_mark(self.unread[0]))
+        del self.unread[0]
+        self.results += results
         if self._tell is not None:
             self._tell(self.read, self._all, results)
-        told: dict[str, Any] = {
-            "terminated": not self.unread,
-            "action_valid": all(result.name for result in results),
-            "action_error": "; ".join(self._told) or None,
-        }
-        return self._observe(**told) if self.unread else Observation(text="", restart=True, **told)
-
-    def outcome(self) -> Mapping[str, Any]:
-        """Nothing is asked, so nothing is graded."""
-        return {}
-
-    def close(self) -> None:
-        """The memory is the caller's."""
+        return results
 
     def _today(self) -> str:
-        """The date of the chunk that is being read."""
-        return self._left[0].timestamp or utc_now()
-
-    def _observe(self, **told: Any) -> Observation:
-        chunk = self._left[0]
-        related = self._memory.related(chunk.text, entries=SHOWN)
-        return show_chunk(self._memory, chunk, related, self._told, index=self.read, chunks=self._all, **told)
+        return super()._today() or utc_now()
 
 
 def _mark(chunk: Chunk) -> str:

@@ -16,6 +16,9 @@ from gradus_worlds.memory.readers.remote import remote_chat
 from gradus_worlds.memory.store.records import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus_worlds.memory.view import view
+from gradus_worlds.memory.worlds.babi import babi_source
+from gradus_worlds.memory.worlds.jsonl import jsonl_source
+from gradus_worlds.memory.worlds.locomo import locomo_source
 from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
@@ -32,11 +35,12 @@ def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = 
     if asked is not None:
         readers = {**(readers or READERS), "remote": asked}
     head, _, rest = (world or "synthetic").partition(":")
-    if head not in _SOURCES:
-        raise ConfigError(f"unknown memory world {head!r}; there are {', '.join(_SOURCES)}")
-    return make_spec(
-        replace(_SOURCES[head](rest or None), name=f"memory:{argument}" if argument else "memory"), readers=readers
-    )
+    if head != "synthetic" and (head not in _SOURCES or not rest):
+        raise ConfigError(
+            f"unknown memory world {world!r}; there are synthetic:KNOBS, {', '.join(f'{name}:PATH' for name in _SOURCES)}"
+        )
+    source = _synthetic(rest) if head == "synthetic" else _SOURCES[head](rest)
+    return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"), readers=readers)
 
 
 def _reader(argument: str | None) -> tuple[Reader | None, str | None]:
@@ -50,11 +54,9 @@ def _reader(argument: str | None) -> tuple[Reader | None, str | None]:
     return RemoteReader(chat=remote_chat(model)), world or None
 
 
-def _synthetic(argument: str | None) -> Source:
+def _synthetic(argument: str) -> Source:
     knobs: dict[str, Any] = {}
-    for part in (argument or "").split(","):
-        if not part:
-            continue
+    for part in filter(None, argument.split(",")):
         key, separator, value = part.partition("=")
         if not separator:
             raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
@@ -62,35 +64,10 @@ def _synthetic(argument: str | None) -> Source:
     return synthetic_source(knobs)
 
 
-def _locomo(argument: str | None) -> Source:
-    from gradus_worlds.memory.worlds.locomo import locomo_source
-
-    return locomo_source(_path("locomo", argument))
-
-
-def _babi(argument: str | None) -> Source:
-    from gradus_worlds.memory.worlds.babi import babi_source
-
-    return babi_source(_path("babi", argument))
-
-
-def _jsonl(argument: str | None) -> Source:
-    from gradus_worlds.memory.worlds.jsonl import jsonl_source
-
-    return jsonl_source(_path("jsonl", argument))
-
-
-def _path(kind: str, argument: str | None) -> str:
-    if argument is None:
-        raise ConfigError(f"memory:{kind} needs a path: memory:{kind}:PATH")
-    return argument
-
-
-_SOURCES: Mapping[str, Callable[[str | None], Source]] = {
-    "synthetic": _synthetic,
-    "locomo": _locomo,
-    "babi": _babi,
-    "jsonl": _jsonl,
+_SOURCES: Mapping[str, Callable[[str], Source]] = {
+    "locomo": locomo_source,
+    "babi": babi_source,
+    "jsonl": jsonl_source,
 }
 
 
@@ -108,7 +85,7 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
     return EnvironmentSpec(
         name=source.name,
         summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
-        make=lambda: MemoryEnvironment(source, readers=readers),
+        make=lambda: MemoryEnvironment(source.world, readers=readers),
         graders={**GRADERS, **further},
         default_grader="v2",
         conditions=source.conditions,
@@ -124,7 +101,6 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
             watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
             curves=curves,
             view=view,
-            reference=_REFERENCE,
         ),
         language=Language(vocabulary=lambda: _vocabulary(source)),
         audit=AuditHints(
@@ -155,8 +131,3 @@ def _vocabulary(source: Source) -> Vocabulary:
         (*own.words, *fragments(banks), *banks, *prompt, *_TOLD.split(), *digits, "Memory:", "Core:", "|")
     )
     return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
-
-
-_REFERENCE: Mapping[str, Any] = {
-    "mem-alpha, dump": "earns 2.10 of the 2.145 of a perfect memory under the published reward, in a first model",
-}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradus.core import Episode, EpisodeView, Turn, ViewPanel
+from gradus.core import Episode, EpisodeView, ViewPanel
 from gradus_worlds.memory.measures import curves, metrics
 
 _MARKS = {True: "right", False: "wrong"}
@@ -19,15 +19,13 @@ def view(episode: Episode) -> EpisodeView:
     """Panels: memory share, the calls at every chunk, what each chunk changed, the memory at the end, the questions."""
     outcome = episode.outcome
     lines = curves(episode)
-    memory = _Replay()
-    rows = [memory.row(turn, outcome.get("facts", ()), place) for place, turn in enumerate(episode.turns)]
+    rows = [_row(episode, place) for place in range(len(episode.turns))]
     panels = [
         ViewPanel(
             kind="lines",
             title="Memory as a share of what was read",
             series={"memory / input": lines["memory share of input"]},
         ),
-        ViewPanel(kind="strip", title="What was done at each chunk", labels=[_deed(turn) for turn in episode.turns]),
         ViewPanel(
             kind="table",
             title="The memory as it grows (+ written, ~ rewritten, - forgotten)",
@@ -49,38 +47,30 @@ def view(episode: Episode) -> EpisodeView:
     )
 
 
-class _Replay:
-    """The memory rebuilt from the calls that stand in the turns, to say what each of them changed."""
+def _row(episode: Episode, place: int) -> tuple[str, ...]:
+    """A chunk: what was said, what there was to keep, and what its calls changed."""
+    turn, outcome = episode.turns[place], episode.outcome
+    facts: Sequence[Sequence[Mapping[str, Any]]] = outcome.get("facts", ())
+    accounts: Sequence[Mapping[str, Any]] = outcome.get("turns", ())
+    when = turn.data.get("timestamp")
+    return (
+        f"{place + 1}" + (f" ({when})" if when else ""),
+        str(turn.data.get("chunk", turn.observation)),
+        "\n".join(_fact(fact) for each in facts[place : place + 1] for fact in each) or "nothing",
+        "\n".join(_change(call) for call in turn.action_data.get("calls", ())) or "nothing",
+        "".join(str(account["entries"]) for account in accounts[place : place + 1]),
+    )
 
-    def __init__(self) -> None:
-        self.entries: dict[int, str] = {}
 
-    def row(self, turn: Turn, facts: Sequence[Sequence[Mapping[str, Any]]], place: int) -> tuple[str, ...]:
-        gold = facts[place] if place < len(facts) else ()
-        when = turn.data.get("timestamp")
-        changes = [self._change(call) for call in turn.action_data.get("calls", ())]
-        return (
-            f"{place + 1}" + (f" ({when})" if when else ""),
-            str(turn.data.get("chunk", turn.observation)),
-            "\n".join(_fact(fact) for fact in gold) or "nothing",
-            "\n".join(changes) or "nothing",
-            str(len(self.entries)),
-        )
-
-    def _change(self, call: Mapping[str, Any]) -> str:
-        """Carry out a call and say what it did."""
-        verb, number, content = str(call["name"] or "unreadable"), call["entry_id"], call["content"]
-        if not call["ok"]:
-            return f"{verb.removeprefix('memory_')} refused: {call['message']}"
-        if verb == "memory_delete":
-            return f"- {number} {self.entries.pop(number, '')}"
-        if number is not None:
-            before = self.entries.get(number)
-            self.entries[number] = content
-            return (
-                f"+ {number} [{call['bank']}] {content}" if before is None else f"~ {number} {content} (was: {before})"
-            )
-        return f"~ core: {content}" if verb == "core_memory_update" else "noop"
+def _change(call: Mapping[str, Any]) -> str:
+    """What a call did."""
+    verb, number, content = str(call["name"] or "unreadable"), call["entry_id"], call["content"]
+    if not call["ok"]:
+        return f"{verb.removeprefix('memory_')} refused: {call['message']}"
+    if number is not None:
+        signs = {"memory_insert": "+", "memory_update": "~", "memory_delete": "-"}
+        return f"{signs[verb]} {number} [{call['bank']}] {content}"
+    return f"~ core: {content}" if verb == "core_memory_update" else "noop"
 
 
 def _memory_rows(memory: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -98,16 +88,6 @@ def _chunk(source: int | None) -> str:
 def _fact(fact: Mapping[str, Any]) -> str:
     about = " ".join(str(fact[key]) for key in ("entity", "attribute", "value") if fact[key])
     return f"{fact['kind']}: {about}" + (f" (was {fact['former']})" if fact["former"] else "")
-
-
-def _deed(turn: Turn) -> str:
-    """One word for a turn: the most telling of what was done."""
-    calls = turn.action_data.get("calls", ())
-    if any(not call["ok"] for call in calls):
-        return "refused"
-    done = {str(call["name"]) for call in calls}
-    order = ("memory_delete", "memory_update", "memory_insert", "core_memory_update")
-    return next((name.removeprefix("memory_") for name in order if name in done), "noop")
 
 
 def _questions(questions: Sequence[Mapping[str, Any]]) -> ViewPanel:

@@ -43,8 +43,6 @@ class Reading:
 
     prediction: str
     correct: bool
-    exact: bool
-    substring: bool
     f1: float | None
     why: str
     notes: tuple[Note, ...] = ()
@@ -54,8 +52,6 @@ class Reading:
         return {
             "prediction": self.prediction,
             "correct": self.correct,
-            "exact": self.exact,
-            "substring": self.substring,
             "f1": self.f1,
             "why": self.why,
             "entries": [note.id for note in self.notes],
@@ -68,23 +64,16 @@ Chat = Callable[[Sequence[Mapping[str, str]]], str]
 
 def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], *, substring: bool = False) -> Reading:
     """Compare a prediction with the gold answers; with ``substring`` a prediction that holds the gold answer is right."""
-    shown = tuple(notes)
+    f1 = None
     if question.unknown:
         right = normalize(prediction) == UNKNOWN
-        return Reading(
-            prediction=prediction, correct=right, exact=right, substring=right, f1=None, why=why, notes=shown
+    else:
+        right = any(
+            _same(prediction, gold, question.wanted) or (substring and substring_match(prediction, gold))
+            for gold in question.answers
         )
-    exact = any(_same(prediction, gold, question.wanted) for gold in question.answers)
-    inside = any(substring_match(prediction, gold) for gold in question.answers)
-    return Reading(
-        prediction=prediction,
-        correct=exact or (substring and inside),
-        exact=exact,
-        substring=inside,
-        f1=max(token_f1(prediction, gold) for gold in question.answers),
-        why=why,
-        notes=shown,
-    )
+        f1 = max(token_f1(prediction, gold) for gold in question.answers)
+    return Reading(prediction=prediction, correct=right, f1=f1, why=why, notes=tuple(notes))
 
 
 def _same(prediction: str, gold: str, wanted: str) -> bool:

@@ -16,15 +16,12 @@ KEPT = 65_536  # answers; temperature 0 gives the same one again, and many memor
 def remote_chat(
     model: str,
     *,
-    base_url: str | None = None,
-    api_key: str | None = None,
     timeout: float = 60.0,
     retries: int = 4,
 ) -> Chat:
     """A function from messages to what ``model`` answers, at temperature 0 if it takes one; an answer is asked for once and kept.
 
-    ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key. ``timeout``:
-    seconds for an attempt. ``retries``: further attempts after a rate limit, a server's error or a lost connection. What fails for
+    The server is that of OPENAI_BASE_URL, which may need no OPENAI_API_KEY. ``timeout``: seconds for an attempt. ``retries``: further attempts after a rate limit, a server's error or a lost connection. What fails for
     good raises EnvironmentFault: that episode has no result, and is not counted as a wrong answer.
     """
     made: list[Any] = []  # the client, once it is needed
@@ -34,8 +31,8 @@ def remote_chat(
         if not made:
             import openai
 
-            key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
-            made.append(openai.OpenAI(base_url=base_url, api_key=key, timeout=timeout, max_retries=retries))
+            key = os.environ.get("OPENAI_API_KEY") or "none"
+            made.append(openai.OpenAI(api_key=key, timeout=timeout, max_retries=retries))
         return made[0]
 
     @lru_cache(maxsize=KEPT)

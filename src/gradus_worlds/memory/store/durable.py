@@ -20,7 +20,7 @@ _FILE = "memory.json"
 
 
 class DurableMemory(Memory):
-    """A :class:`Memory` in a folder, which one process may hold at a time. ``Memory.load`` reads its file as well.
+    """A :class:`Memory` in a folder, which one process may hold at a time.
 
     ``schema`` and ``first_id`` are a new memory's; one that exists keeps its own. ``marks`` are names that a caller keeps with the next
     change. Use it as a context manager, or call :meth:`close`.
@@ -32,13 +32,13 @@ class DurableMemory(Memory):
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        schema: Schema | None = None,
+        schema: Schema = NINE_BANKS,
         *,
         clock: Callable[[], str | None] | None = None,
         create: bool = True,
         first_id: int = 1,
     ) -> None:
-        super().__init__(schema or NINE_BANKS, first_id=first_id, clock=clock or utc_now)
+        super().__init__(schema, first_id=first_id, clock=clock or utc_now)
         self.folder, self._file = Path(folder), Path(folder) / _FILE
         self.marks: set[str] = set()
         self._in_batch = False
@@ -49,7 +49,7 @@ class DurableMemory(Memory):
         self._lock = _locked(self.folder)
         try:
             if self._file.exists():
-                self._read(schema)
+                self._read()
             else:
                 self._write()
         except BaseException:
@@ -92,17 +92,12 @@ class DurableMemory(Memory):
     def _write(self) -> None:
         write_text(self._file, json.dumps({**self.to_json(), "marks": sorted(self.marks)}) + "\n")
 
-    def _read(self, asked: Schema | None = None) -> None:
+    def _read(self) -> None:
         try:
             data: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
             stored = Memory.from_json(data)
         except (OSError, ValueError, StorageError) as error:
             raise StorageError(f"{self._file} is damaged: {error}; copy it from a backup") from error
-        if asked is not None and asked != stored.schema:
-            raise StorageError(
-                f"the memory in {self.folder} has schema {stored.schema.name!r}, asked for was {asked.name!r}; "
-                "leave the schema out, or use another folder"
-            )
         self.schema, self.first_id, self.next_id, self.core = (
             stored.schema,
             stored.first_id,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from gradus.core import StorageError, beginning, whole_characters, write_text
+from gradus.core import StorageError, beginning, whole_characters
 from gradus_worlds.memory.store.index import Index
-from gradus_worlds.memory.store.records import NINE_BANKS, SCHEMAS, Entry, Operation, RefusedCall, Schema
+from gradus_worlds.memory.store.records import NINE_BANKS, Entry, Operation, RefusedCall, Schema
 from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
@@ -20,11 +17,10 @@ Clock = Callable[[], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """An entry that a search found, with its BM25 score (comparable over all banks) and its bank's."""
+    """An entry that a search found, with its BM25 score (comparable over all banks)."""
 
     entry: Entry
     score: float
-    bank_score: float | None = None
 
 
 class Memory:
@@ -156,13 +152,14 @@ class Memory:
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
         """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
         tokens = index_tokens(query)
-        ranked = dict(self._index.rank_banks(tokens, tuple(self.schema.banks), banks))
-        found = [(self._entries[number], score) for number, score in self._index.rank_entries(tokens, entries, ranked)]
-        return [Hit(entry=entry, score=score, bank_score=ranked[entry.bank]) for entry, score in found]
+        best = [bank for bank, _ in self._index.rank_banks(tokens, tuple(self.schema.banks), banks)]
+        return self._hits(self._index.rank_entries(tokens, entries, best))
 
     def related(self, text: str, *, entries: int = 5) -> list[Hit]:
         """The entries of any bank that a text is about, best first: what one may want to change after reading it."""
-        ranked = self._index.rank_entries(index_tokens(text), entries)
+        return self._hits(self._index.rank_entries(index_tokens(text), entries))
+
+    def _hits(self, ranked: Iterable[tuple[int, float]]) -> list[Hit]:
         return [Hit(entry=self._entries[number], score=score) for number, score in ranked]
 
     def apply(self, operation: Operation) -> None:
@@ -214,7 +211,7 @@ class Memory:
             "first_id": self.first_id,
             "next_id": self.next_id,
             **self.state(),
-            "operations": [operation.to_json() for operation in self.operations],
+            "operations": [asdict(operation) for operation in self.operations],
         }
 
     @classmethod
@@ -223,7 +220,7 @@ class Memory:
         if not isinstance(data, Mapping) or data.get("format") != "gradus-memory/1":
             raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
         try:
-            schema = _schema_from(data["schema"])
+            schema = Schema(**data["schema"])
             operations = [Operation.from_json(line) for line in data["operations"]]
             memory = cls.replay(operations, schema, first_id=data["first_id"])
             same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
@@ -232,18 +229,6 @@ class Memory:
         if not same or memory.next_id != data["next_id"]:
             raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
         return memory
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory as JSON, so that a reader never sees half of it."""
-        write_text(Path(path), json.dumps(self.to_json()) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Memory:
-        """Read what :meth:`save` wrote."""
-        try:
-            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise StorageError(f"no memory could be read from {path}: {error}") from error
 
     def _commit(self, kind: str, at: str | None, entry: Entry | None = None, *, core: str | None = None) -> None:
         """Make an operation part of the memory. A durable memory writes it to disk, too."""
@@ -285,11 +270,6 @@ class Memory:
         said = content.casefold()
         same = (entry for entry in self.entries.values() if entry.bank == bank and entry.content.casefold() == said)
         return next(same, None)
-
-
-def _schema_from(data: Mapping[str, Any]) -> Schema:
-    schema = Schema(**data)
-    return next((known for known in SCHEMAS.values() if known == schema), schema)
 
 
 def _short(text: str) -> str:

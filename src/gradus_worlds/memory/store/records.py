@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core import ConfigError, GradusError, StorageError
+from gradus.core import GradusError, StorageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +43,6 @@ PAPER = Schema(
     banks={"semantic": "facts that hold regardless of time", "episodic": "events, each with its time"},
 )
 
-SCHEMAS: Mapping[str, Schema] = {schema.name: schema for schema in (NINE_BANKS, PAPER)}
-
-
-def find_schema(name: str) -> Schema:
-    """The schema called ``name``; a ConfigError names those that there are."""
-    if name not in SCHEMAS:
-        raise ConfigError(f"unknown memory schema {name!r}; there are {', '.join(SCHEMAS)}")
-    return SCHEMAS[name]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -83,27 +74,13 @@ class Operation:
     entry: Entry | None = None
     core: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        line: dict[str, Any] = {"sequence": self.sequence, "kind": self.kind, "at": self.at}
-        if self.entry is not None:
-            line["entry"] = self.entry.to_json()
-        if self.core is not None:
-            line["core"] = self.core
-        return line
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Operation:
-        """The inverse of :meth:`to_json`; a StorageError says what does not fit."""
+        """Returns what ``asdict`` made into ``data``; a StorageError says what does not fit."""
         try:
-            entry = data.get("entry")
-            return cls(
-                sequence=data["sequence"],
-                kind=data["kind"],
-                at=data.get("at"),
-                entry=Entry(**entry) if entry is not None else None,
-                core=data.get("core"),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+            entry = data["entry"]
+            return cls(**{**data, "entry": None if entry is None else Entry(**entry)})
+        except (KeyError, TypeError) as error:
             raise StorageError(f"expected a memory operation, got {str(data)[:120]!r} ({error})") from error
 
 

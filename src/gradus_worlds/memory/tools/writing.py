@@ -1,4 +1,4 @@
-"""How calls are written and how a turn is shown: compact, and in fragments that a nano tokenizer can have as one word each.
+"""How calls are written: compact, and in fragments that a nano tokenizer can have as one word each.
 
 What is written is plain JSON. Between the fixed fragments and the free text stands a space, which the memory evens out.
 """
@@ -6,10 +6,9 @@ What is written is plain JSON. Between the fixed fragments and the free text sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from gradus.core import child_rng
-from gradus_worlds.memory.store.memory import Hit
 from gradus_worlds.memory.store.records import NINE_BANKS, Schema
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
@@ -22,16 +21,20 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
+def _head(tool: str, bank: str, argument: str) -> str:
+    return f'{{"name":"{tool}","arguments":{{"category":{json.dumps(bank)},"{argument}":"'
+
+
 def _insert_head(bank: str) -> str:
-    return f'{{"name":"memory_insert","arguments":{{"category":{json.dumps(bank)},"content":"'
+    return _head("memory_insert", bank, "content")
 
 
 def _update_head(bank: str) -> str:
-    return f'{{"name":"memory_update","arguments":{{"category":{json.dumps(bank)},"old_content":"'
+    return _head("memory_update", bank, "old_content")
 
 
 def _delete_head(bank: str) -> str:
-    return f'{{"name":"memory_delete","arguments":{{"category":{json.dumps(bank)},"old_content":"'
+    return _head("memory_delete", bank, "old_content")
 
 
 _NEW_CONTENT = '","new_content":"'
@@ -86,24 +89,6 @@ def system_prompt(schema: Schema) -> str:
         f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
         'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
     )
-
-
-def observation_text(
-    timestamp: str | None, text: str, core: str, related: Sequence[Hit], refused: Sequence[str]
-) -> str:
-    """One turn: the date and the chunk, then what depends on the memory: core, related entries, and refused calls.
-
-    An entry's number stands behind its content, so that a model that reads from left to right knows whose number it is.
-    """
-    lines = [f"Date: {timestamp}"] if timestamp else []
-    lines.append(text)
-    if core:
-        lines.append(f"Core: {core}")
-    if related:
-        lines.append("Memory:")
-        lines += [f"{hit.entry.content} | {hit.entry.bank} {hit.entry.id}" for hit in related]
-    lines += [f"Refused: {message}" for message in refused]
-    return "\n".join(lines)
 
 
 def refusals(messages: Iterable[str]) -> list[str]:

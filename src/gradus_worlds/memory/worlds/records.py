@@ -112,7 +112,7 @@ class Question:
 class World:
     """A stream and its questions. ``first_id``: the id of the first entry, so that ids are copied and not learnt by heart.
 
-    ``shuffle``: a seed for the order in which related entries are shown; by relevance if None.
+    ``begin``: the first chunk that is read.
     """
 
     name: str
@@ -120,7 +120,7 @@ class World:
     questions: Sequence[Question]
     schema: Schema = NINE_BANKS
     first_id: int = 1
-    shuffle: int | None = None
+    begin: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gradus.core import Condition, ConfigError, Vocabulary
-from gradus_worlds.memory.teacher import Statement, append_only, teach
 from gradus_worlds.memory.worlds.lexicon import SYLLABLES
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS
 from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.synthetic import (
     MOST_CHUNKS,
@@ -17,6 +16,8 @@ from gradus_worlds.memory.worlds.synthetic import (
     synthetic_config,
     synthetic_world,
 )
+from gradus_worlds.memory.worlds.teacher import append_only, teach
+from gradus_worlds.memory.worlds.timeline import MONTHS
 
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
@@ -80,30 +81,8 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * LONGEST,
         vocabulary=_vocabulary,
-        responses={
-            "append-only": lambda data: append_only(read_statements, data),
-            "teacher": lambda data: teach(read_statements, data),
-        },
+        responses={"append-only": append_only, "teacher": teach},
     )
-
-
-def read_statements(text: str) -> list[Statement]:
-    """What the lines of a chunk say; rumours, jokes, repeats and small talk say nothing.
-
-    >>> [said.value for said in read_statements("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
-    ['Reku']
-    """
-    statements: list[Statement] = []
-    for line in text.splitlines():
-        said = read_line(line)
-        if said is None or said.kind in ("rumour", "joke", "repeat"):
-            continue
-        kind = "tell" if said.kind == "change" else said.kind
-        value = None if kind == "retract" else said.value
-        statements.append(
-            Statement(kind=kind, entity=said.entity, cue=said.attribute.noun, bank=said.attribute.bank, value=value)
-        )
-    return statements
 
 
 def _vocabulary() -> Vocabulary:
@@ -117,19 +96,9 @@ def _vocabulary() -> Vocabulary:
             for template in group
         ]
     words = {word for text in texts for word in text.split() if "{" not in word}
+    dates = [*MONTHS, *map(str, range(1, 32)), *map(str, range(2029, 2042))]
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
     starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
-    return Vocabulary(words=(*sorted(words), *_date_words(), *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?"))
-
-
-def _date_words() -> Sequence[str]:
-    from gradus_worlds.memory.worlds.timeline import MONTHS
-
-    return (
-        *MONTHS,
-        *(str(day) for day in range(1, 32)),
-        *(str(year) for year in range(2029, 2042)),
-        "Date:",
-        ",",
-        "formerly",
+    return Vocabulary(
+        words=(*sorted(words), *dates, "Date:", ",", "formerly", *starts), pieces=(*SYLLABLES, "'s", ".", ",", ":", "?")
     )

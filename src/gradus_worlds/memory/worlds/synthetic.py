@@ -31,8 +31,7 @@ class SyntheticConfig(BaseModel):
     has changed comes most often: keeping up is the point of a memory.
 
     ``chunks`` per world, ``people``, ``attributes`` each person has; ``events`` per chunk (mean, at most 3), ``chat`` lines of small talk
-    per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end; ``shuffled``: related entries are
-    shown in any order, not the likeliest first.
+    per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,7 +59,6 @@ class SyntheticConfig(BaseModel):
     two_hop: float = Field(default=1.0, ge=0)
     never_said: float = Field(default=0.8, ge=0)
     retracted: float = Field(default=0.8, ge=0)
-    shuffled: bool = False
 
     @model_validator(mode="after")
     def _asks(self) -> Self:
@@ -123,13 +121,12 @@ class _Writer:
             today += timedelta(days=self.rng.randint(1, 20))
             chunks.append(self._chunk(index, day_text(today)))
         kinds = self.config.kinds()
-        questions = ask(self.timeline, self.people, self.topics, self.config.questions, kinds, self.rng)
+        questions = ask(self.timeline, self.people, self.config.questions, kinds, self.rng)
         return World(
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
             questions=tuple(questions),
             first_id=self.rng.randint(*FIRST_IDS),
-            shuffle=self.seed if self.config.shuffled else None,
         )
 
     def _chunk(self, index: int, today: str) -> Chunk:
@@ -150,13 +147,13 @@ class _Writer:
     def _number_of_events(self) -> int:
         """Binomial over three; at least one as long as nothing is known, so that no world is without a question to answer."""
         drawn = sum(self.rng.random() < self.config.events / 3 for _ in range(3))
-        return drawn if self.timeline.known() or not self.config.events else max(1, drawn)
+        return drawn if self.timeline.current or not self.config.events else max(1, drawn)
 
     def _event(
         self, speakers: list[str], busy: set[tuple[str, str]], index: int, today: str
     ) -> tuple[list[str], Fact | None] | None:
         weights = {kind: getattr(self.config, kind) for kind in EVENTS}
-        if weights["tell"] and not self.timeline.known():
+        if weights["tell"] and not self.timeline.current:
             weights = {"tell": 1.0}
         while any(weights.values()):
             kind = self.rng.choices(list(weights), list(weights.values()))[0]
@@ -173,7 +170,7 @@ class _Writer:
         anyone = kind in ("tell", "change", "rumour", "repeat") and self.rng.random() < self.config.third_person
         people = self.people if anyone or kind == "rumour" else speakers
         slots = [(person, topic.noun) for person in people for topic in self.topics[person]]
-        known = [slot for slot in slots if self.timeline.current(slot)]
+        known = [slot for slot in slots if slot in self.timeline.current]
         if kind in ("change", "correct", "retract", "repeat"):
             return known
         if kind == "tell":
@@ -184,7 +181,7 @@ class _Writer:
         self, kind: str, person: str, attribute: Attribute, speakers: list[str], index: int, today: str
     ) -> tuple[list[str], Fact | None]:
         slot = (person, attribute.noun)
-        told = self.timeline.current(slot)
+        told = self.timeline.current.get(slot)
         value = told.value if kind == "repeat" and told else self._value(person, attribute)
         if kind == "contradict":
             lines = self._contradiction(person, attribute, speakers, told.value if told else value)
@@ -231,7 +228,7 @@ class _Writer:
     def _value(self, person: str, attribute: Attribute, *, but: str | None = None) -> str:
         """A value that the slot does not hold, and not ``but``."""
         if attribute.noun == "friend":
-            told = self.timeline.current((person, "friend"))
+            told = self.timeline.current.get((person, "friend"))
             taken = {person, but, told.value if told else None}
             return self.rng.choice([name for name in self.people if name not in taken])
         word = next(self.words, None) or self.rng.choice(self.spare)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -47,44 +46,37 @@ class Told:
 
 
 class Timeline:
-    """Current and former values by slot. ``changed`` slots have had a value before; ``retracted`` ones hold none any more."""
+    """What holds now, and ``before`` what held just before it, if that was a change and not a mistake set right.
+
+    ``rewritten`` slots have had another value. ``retracted``: what was taken back, and has not been told again.
+    """
 
     def __init__(self) -> None:
-        self._current: dict[Key, Told] = {}
-        self._before: dict[Key, Told] = {}
-        self._rewritten: set[Key] = set()
-        self._retracted: dict[Key, Told] = {}
-        self._spoken: dict[str, list[str]] = defaultdict(list)
-
-    def current(self, key: Key) -> Told | None:
-        return self._current.get(key)
-
-    def before(self, key: Key) -> Told | None:
-        """What held just before the current value, if that was a change and not a mistake set right."""
-        return self._before.get(key)
+        self.current: dict[Key, Told] = {}
+        self.before: dict[Key, Told] = {}
+        self.rewritten: set[Key] = set()
+        self.retracted: dict[Key, Told] = {}
+        self._spoken: dict[str, dict[str, None]] = defaultdict(dict)
 
     def set(self, key: Key, told: Told | None, *, former: str | None) -> None:
         """A new value, or None to take it back."""
-        old = self._current.pop(key, None)
-        self._before.pop(key, None)
-        self._retracted.pop(key, None)
-        if told is None:
-            if old is not None:
-                self._retracted[key] = old
+        old = self.current.pop(key, None)
+        self.before.pop(key, None)
+        self.retracted.pop(key, None)
+        if told is not None:
+            self.current[key] = told
+        if old is None:
             return
-        self._current[key] = told
-        if old is not None:
-            self._rewritten.add(key)
-            if former is not None:
-                self._before[key] = old
+        if told is None:
+            self.retracted[key] = old
+            return
+        self.rewritten.add(key)
+        if former is not None:
+            self.before[key] = old
 
     def spoken(self, noun: str, value: str) -> None:
         """Note that a value was spoken of, true or not."""
-        if value not in self._spoken[noun]:
-            self._spoken[noun].append(value)
-
-    def values(self, noun: str) -> Sequence[str]:
-        return self._spoken[noun]
+        self._spoken[noun][value] = None
 
     def slot(self, person: str, attribute: Attribute) -> Slot:
         """The slot with the values that were spoken of so far."""
@@ -94,15 +86,3 @@ class Timeline:
             values=tuple(self._spoken[attribute.noun]),
             directed=attribute.noun == "friend",
         )
-
-    def known(self) -> list[Key]:
-        return list(self._current)
-
-    def rewritten(self, key: Key) -> bool:
-        return key in self._rewritten
-
-    def retracted(self) -> list[Key]:
-        return list(self._retracted)
-
-    def retracted_evidence(self, key: Key) -> Evidence:
-        return self._retracted[key].evidence
