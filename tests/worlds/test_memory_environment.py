@@ -13,7 +13,7 @@ from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import balanced_accuracy, smallness
-from gradus_worlds.memory.tools.writing import NOOP, random_answer, write_delete, write_insert, write_update
+from gradus_worlds.memory.tools.writing import NOOP, write_delete, write_insert, write_update
 from gradus_worlds.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
 
 SPEC = load("memory")
@@ -355,13 +355,6 @@ def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
     assert sizes[1] < 6 * sizes[0]
 
 
-def test_random_answers_are_legal_calls() -> None:
-    from gradus_worlds.memory.tools.parsing import ParsedCall, parse_calls
-
-    assert all(isinstance(call, ParsedCall) for seed in range(50) for call in parse_calls(random_answer(seed)))
-    assert random_answer(3) == random_answer(3)
-
-
 def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:
     from gradus.policies.nano.model import build_tokenizer
 
@@ -381,13 +374,3 @@ def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> 
             assert len(ids) < 3 * len(piece.split()) + 10
         observation = environment.step(text)
     assert len(tokenizer(write_insert("values", "Tano cause reku"))["input_ids"]) == 7
-
-
-def test_readers_can_be_brought_along() -> None:
-    from gradus_worlds.memory import RemoteReader, load, read_generous, read_strict
-
-    readers = {"strict": read_strict, "generous": read_generous, "model": RemoteReader(chat=lambda messages: "unknown")}
-    spec = load(None, readers=readers)
-    (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(0)]).episodes
-    unknown = fmean(asked["unknown"] for asked in episode.outcome["questions"])
-    assert episode.metrics["model_accuracy"] == pytest.approx(unknown)

@@ -58,14 +58,9 @@ def test_chunks_are_lines_that_belong_together(text: Path, tmp_path: Path) -> No
     ]
     assert [len(chunk.text.splitlines()) for chunk in read_chunks(text, 10)] == [1, 1, 1, 1, 1, 1]
     lines = tmp_path / "own.jsonl"
-    world = {"chunks": [{"text": "a b", "timestamp": "1 May 2030"}, {"text": "c"}]}
-    lines.write_text(f"{json.dumps(world)}\n{json.dumps({'text': 'd'})}\n")
-    assert [(chunk.text, chunk.timestamp) for chunk in read_chunks(lines)] == [
-        ("a b", "1 May 2030"),
-        ("c", None),
-        ("d", None),
-    ]
-    for broken in ('{"words": 1}', '{"text": ""}', '{"chunks": [3]}', '{"text": "a", "timestamp": 3}'):
+    lines.write_text('{"text": "a b", "timestamp": "1 May 2030"}\n{"text": "c"}\n')
+    assert [(chunk.text, chunk.timestamp) for chunk in read_chunks(lines)] == [("a b", "1 May 2030"), ("c", None)]
+    for broken in ('{"words": 1}', '{"text": ""}', '{"text": "a", "timestamp": 3}'):
         lines.write_text(broken + "\n")
         with pytest.raises(ConfigError, match="line 1"):
             read_chunks(lines)

@@ -82,16 +82,6 @@ def test_any_text_is_answered_and_keeps_the_invariants(text: str) -> None:
     check_invariants(memory, set())
 
 
-@settings(max_examples=60)
-@given(st.text(min_size=1, max_size=80), st.lists(st.integers(0, 400), max_size=3))
-def test_damaged_calls_never_raise(content: str, cuts: list[int]) -> None:
-    text = json.dumps([{"name": "memory_insert", "arguments": {"category": "values", "content": content}}] * 2)
-    for cut in cuts:
-        place = cut % max(1, len(text))
-        text = text[:place] + text[place + 1 :]
-    assert run_calls(Memory(), text)
-
-
 def test_a_deleted_id_is_never_given_again() -> None:
     memory = Memory()
     first = memory.insert("values", "Ann cause rivers")
@@ -174,16 +164,6 @@ def test_a_change_that_cannot_be_written_is_not_kept(tmp_path: Path, monkeypatch
         assert memory.search("bees") == []
 
 
-def test_reading_changes_no_file(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.insert("values", "Ann cause rivers")
-    before = {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"}
-    with DurableMemory(tmp_path / "m", create=False) as memory:
-        assert memory.search("Ann")
-        assert memory.state()["entries"]
-    assert {file.name: file.read_bytes() for file in (tmp_path / "m").iterdir() if file.name != ".lock"} == before
-
-
 @settings(max_examples=25)
 @given(st.lists(CALL, max_size=15), st.text(max_size=40))
 def test_a_memory_on_disk_is_the_memory_in_the_process(calls: list[str], query: str) -> None:
@@ -195,13 +175,6 @@ def test_a_memory_on_disk_is_the_memory_in_the_process(calls: list[str], query: 
         for text in (query, "Ann city", "Bob fear dogs Rome"):
             assert durable.search(text) == memory.search(text)
             assert durable.related(text) == memory.related(text)
-
-
-def test_half_a_character_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m") as memory:
-        with pytest.raises(RefusedCall, match="half a character"):
-            memory.insert("values", "Ann \ud800")
-        assert memory.insert("values", "Ann cause seas").id == 1
 
 
 def test_a_memory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -305,16 +278,3 @@ def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:
     memory.close()
     with pytest.raises(StorageError, match="is closed"):
         memory.insert("values", "c d")
-
-
-def test_an_error_of_ones_own_inside_a_batch_is_told_as_it_is(tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "m") as memory:
-
-        def half() -> None:
-            with memory.batch():
-                memory.insert("values", "half")
-                (tmp_path / "nothing").read_text()
-
-        with pytest.raises(FileNotFoundError):
-            half()
-        assert not memory.entries

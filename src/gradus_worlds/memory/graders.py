@@ -125,40 +125,35 @@ def _share(part: int, whole: int, *, empty: float) -> float:
     return part / whole if whole else empty
 
 
-def graders_paid_by(reader: str) -> dict[str, Grader]:
-    """Both graders with r1 from the answers of another reader, as ``v2-remote`` and ``mem-alpha-remote``."""
-    return {f"{name}-{reader}": _grader(name, reader, f"{name}-{reader}") for name in _KINDS}
+def graders_paid_by(reader: str | None = None) -> dict[str, Grader]:
+    """Both graders. With a ``reader`` r1 is what it answers, and they are called as ``v2-remote`` and ``mem-alpha-remote``."""
+    v2 = _grader(
+        "v2",
+        reader,
+        partial(_v2_terms, reader or "strict"),
+        V2_WEIGHTS,
+        "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
+    )
+    published = _grader(
+        "mem-alpha",
+        reader,
+        partial(_mem_alpha_terms, reader or "generous"),
+        MEM_ALPHA_WEIGHTS,
+        "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
+    )
+    return {grader.name: grader for grader in (v2, published)}
 
 
-def _grader(kind: str, reader: str, name: str) -> Grader:
-    build, weights, top, summary = _KINDS[kind]
-    terms = partial(build, reader)
-    told = summary if name == kind else f"{summary}; r1 is what the reader {reader} answers"
+def _grader(kind: str, reader: str | None, build: Build, weights: Mapping[str, float], summary: str) -> Grader:
+    name = f"{kind}-{reader}" if reader else kind
     return Grader(
         name=name,
-        summary=told,
+        summary=f"{summary}; r1 is what the reader {reader} answers" if reader else summary,
         weights=weights,
-        compute=lambda episodes: [_graded(name, episode, terms, weights) for episode in episodes],
+        compute=lambda episodes: [_graded(name, episode, build, weights) for episode in episodes],
         per_turn=True,
-        range=(0.0, top),
+        range=(0.0, fsum(weights.values())),
     )
 
 
-_KINDS: Mapping[str, tuple[Callable[[str, Mapping[str, Any]], Built], Mapping[str, float], float, str]] = {
-    "v2": (
-        _v2_terms,
-        V2_WEIGHTS,
-        1.4,
-        "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
-    ),
-    "mem-alpha": (
-        _mem_alpha_terms,
-        MEM_ALPHA_WEIGHTS,
-        2.15,
-        "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
-    ),
-}
-GRADERS: Mapping[str, Grader] = {
-    "v2": _grader("v2", "strict", "v2"),
-    "mem-alpha": _grader("mem-alpha", "generous", "mem-alpha"),
-}
+GRADERS: Mapping[str, Grader] = graders_paid_by()

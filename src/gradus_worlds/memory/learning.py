@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError, parse_json_lines, read_text
 from gradus_worlds.memory.environment import MemoryEnvironment
@@ -26,8 +25,8 @@ Tell = Callable[[int, int, Sequence[CallResult]], None]
 def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
     """A text in chunks of whole lines, at most ``words`` words each; a blank line ends a chunk, and a longer line is cut.
 
-    A line ``Date: 3 May 2030`` dates what follows. In a .jsonl file each line is a chunk, ``{"text", "timestamp"?}``, or a world
-    with ``chunks``; such a chunk is read as it is, however long.
+    A line ``Date: 3 May 2030`` dates what follows. In a .jsonl file each line is a chunk, ``{"text", "timestamp"?}``,
+    which is read as it is, however long.
     """
     text = read_text(path)
     records = ".jsonl" in (suffix.lower() for suffix in path.suffixes)
@@ -52,15 +51,13 @@ def _from_lines(text: str, words: int) -> Iterator[Chunk]:
 
 
 def _from_records(text: str, path: Path) -> Iterator[Chunk]:
-    for number, record in enumerate(parse_json_lines(text, str(path)).whole(), start=1):
-        chunks: Any = record.get("chunks", [record])
-        for chunk in chunks if isinstance(chunks, list) else [chunks]:
-            said, date = (chunk.get("text"), chunk.get("timestamp")) if isinstance(chunk, dict) else (None, None)
-            if not isinstance(said, str) or not said.strip() or not isinstance(date, str | None):
-                raise ConfigError(
-                    f'expected {{"text": "...", "timestamp": "..."}} or {{"chunks": [...]}} in line {number} of {path}, got {chunk!r:.60}'
-                )
-            yield Chunk(text=said.strip(), timestamp=date)
+    for number, chunk in enumerate(parse_json_lines(text, str(path)).whole(), start=1):
+        said, date = chunk.get("text"), chunk.get("timestamp")
+        if not isinstance(said, str) or not said.strip() or not isinstance(date, str | None):
+            raise ConfigError(
+                f'expected {{"text": "...", "timestamp": "..."}} in line {number} of {path}, got {chunk!r:.60}'
+            )
+        yield Chunk(text=said.strip(), timestamp=date)
 
 
 class OwnText(MemoryEnvironment):

@@ -18,23 +18,26 @@ def _noop(data: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def _lines(data: Mapping[str, Any]) -> list[str]:
+    """The lines of the chunk, each in pieces that an entry holds."""
+    return [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
+
+
 def _dump(data: Mapping[str, Any]) -> list[str]:
     """The chunk as it came, in as few entries as its length needs."""
     pieces: list[str] = []
-    for line in data["chunk"].splitlines():
-        for part in cut_words(line, data["entry_words"]):
-            if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
-                pieces[-1] = f"{pieces[-1]} {part}"
-            else:
-                pieces.append(part)
+    for part in _lines(data):
+        if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
+            pieces[-1] = f"{pieces[-1]} {part}"
+        else:
+            pieces.append(part)
     bank = data["banks"][data["index"] % len(data["banks"])]
     return [write_insert(bank, piece) for piece in pieces]
 
 
 def _spam(data: Mapping[str, Any]) -> list[str]:
     """Every line as an entry, in two banks."""
-    banks = data["banks"]
-    lines = [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
+    banks, lines = data["banks"], _lines(data)
     placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
     placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
     return [write_insert(bank, line) for bank, line in placed]
@@ -80,6 +83,5 @@ def _answer(respond: Respond) -> Answer:
 def _append_lines(data: Mapping[str, Any]) -> list[str]:
     """Without a grammar: each line of at least five words, once, and never a change to what is there."""
     banks = data["banks"]
-    lines = [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
-    kept = [line for line in dict.fromkeys(lines) if count_words(line) >= 5]
+    kept = [line for line in dict.fromkeys(_lines(data)) if count_words(line) >= 5]
     return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]

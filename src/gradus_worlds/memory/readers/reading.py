@@ -34,7 +34,6 @@ class Note:
     id: int | None
     text: str
     timestamp: str | None = None
-    source: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +100,8 @@ def read_strict(memory: Memory, question: Question) -> Reading:
 def read_generous(memory: Memory, question: Question) -> Reading:
     """Whether the gold answer stands anywhere in the top 20 entries (or the core); "unknown" is granted where it is right."""
     notes = _search_kindly(memory, question)
-    if question.unknown:
-        return judge(question, UNKNOWN, "a kind reader does not invent", notes)
     if question.silence_answers:
-        return judge(question, NOTHING, "a kind reader does not invent", notes)
+        return judge(question, UNKNOWN if question.unknown else NOTHING, "a kind reader does not invent", notes)
     for gold in question.answers:
         parts = gold.split(",") if question.wanted == "list" else [gold]
         held = [note for note in notes if any(_says(note, part) for part in parts)]
@@ -202,10 +199,7 @@ def search_notes(memory: Memory, query: str, *, banks: int = BANKS, entries: int
     """Returns the core, if there is one, and the entries that the two-layer search finds."""
     core = [Note(id=None, text=memory.core)] if memory.core else []
     hits = memory.search(query, banks=banks, entries=entries)
-    return core + [
-        Note(id=hit.entry.id, text=hit.entry.content, timestamp=hit.entry.timestamp, source=hit.entry.source)
-        for hit in hits
-    ]
+    return core + [Note(id=hit.entry.id, text=hit.entry.content, timestamp=hit.entry.timestamp) for hit in hits]
 
 
 def _within_budget(notes: Sequence[Note], entries: int, words: int) -> list[Note]:
@@ -225,9 +219,7 @@ def _within_budget(notes: Sequence[Note], entries: int, words: int) -> list[Note
 
 
 def _says(note: Note, answer: str) -> bool:
-    return substring_match(note.text, answer) or (
-        note.timestamp is not None and substring_match(note.timestamp, answer)
-    )
+    return any(substring_match(text, answer) for text in (note.text, note.timestamp or ""))
 
 
 def _read_free_text(memory: Memory, question: Question) -> Reading:

@@ -16,7 +16,7 @@ from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus_worlds.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
 from gradus_worlds.memory.worlds.babi_story import append_facts, sentence_facts, teach_story
 from gradus_worlds.memory.worlds.babi_story import question as read_question
-from gradus_worlds.memory.worlds.files import TEST_BASE, common_words
+from gradus_worlds.memory.worlds.files import TEST_BASE
 from gradus_worlds.memory.worlds.records import Chunk, Evidence, Question, Source, World
 
 CHUNK_SENTENCES = 6
@@ -57,7 +57,7 @@ def babi_source(path: str) -> Source:
         return "\n".join([*(chunk.text for chunk in story.chunks), *(one.text for one in story.questions)])
 
     def vocabulary() -> Vocabulary:
-        words = common_words([chunk.text for one in taught for chunk in one.chunks])
+        words = sorted({word for one in taught for chunk in one.chunks for word in chunk.text.split()})
         bare = sorted({word.strip(".") for word in words} - set(words))
         return Vocabulary(words=(*words, *bare, "location", "holder"))
 

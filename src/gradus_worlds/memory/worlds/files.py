@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.core import Condition, ConfigError, Task, Vocabulary
+from gradus.core import Condition, ConfigError, Task
 from gradus_worlds.memory.text import normalize, substring_match
 from gradus_worlds.memory.worlds.records import UNKNOWN, Chunk, Evidence, Fact, Source, World
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
-VOCABULARY_LIMIT = 6000
 
 
 def known_answers(answers: Iterable[str]) -> tuple[str, ...]:
@@ -79,7 +76,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
         train=train,
         conditions={"test": Condition(name="test", seeds=seeds, summary="worlds that are never trained on")},
         max_chunks=longest if taught else max(longest, synthetic.max_chunks),
-        vocabulary=lambda: _vocabulary(taught, synthetic),
+        vocabulary=synthetic.vocabulary,  # other words are spelled
         recipe="memory-own.toml",
         content=content if taught else None,  # a dialogue may stand in the file twice
     )
@@ -95,19 +92,3 @@ def _split(worlds: Sequence[World]) -> tuple[list[World], list[World]]:
     dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
     held = set(dialogues[-max(1, len(dialogues) // 5) :])
     return [one for one in worlds if _dialogue(one) not in held], [one for one in worlds if _dialogue(one) in held]
-
-
-def common_words(texts: Sequence[str]) -> list[str]:
-    """The most frequent words of some texts as they stand between spaces, sorted."""
-    counts = Counter(word for text in texts for word in text.split() if "\u2581" not in word)
-    return sorted(word for word, _ in counts.most_common(VOCABULARY_LIMIT))
-
-
-def _vocabulary(taught: Sequence[World], synthetic: Source) -> Vocabulary:
-    if not taught:
-        return synthetic.vocabulary()
-    texts = [chunk.text for world in taught for chunk in world.chunks]
-    texts += [f"Date: {chunk.timestamp}" for world in taught for chunk in world.chunks if chunk.timestamp]
-    words = common_words(texts)
-    ends = sorted({ending for word in words for ending in re.findall(r"[^\w]+$", word)})
-    return Vocabulary(words=words, pieces=(*ends, *(re.sub(r"^\W+|\W+$", "", word) or word for word in words)))
