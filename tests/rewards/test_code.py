@@ -57,6 +57,39 @@ def test_calls_are_compared_outside(score, code, share):
     assert score(fenced(code), CALLS).value == share
 
 
+COMPARED = [
+    {"call": "add(1, 2) == 3", "expected": True},
+    {"call": "set(add([1], [2, 2])) == {1, 2}", "expected": True},
+    {"call": "add((1,), ('a',)) == (1, 'a')", "expected": True},
+]
+EQUAL_TO_ALL = "class Same(set):\n    def __eq__(self, other): return True\ndef add(a, b): return Same()\n"
+PATCHED = (
+    "import json\njson.dumps = json.JSONEncoder.encode = lambda *a, **k: '{\"value\": true}'\ndef add(a, b): return 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "share"),
+    [
+        ("def add(a, b): return a + b", 1.0),
+        ("def add(a, b): return a + b if a != 1 else 3.0", 1.0),
+        (EQUAL_TO_ALL, 0.0),
+        (f"{EQUAL_TO_ALL}set = Same", 0.0),
+        (PATCHED, 0.0),
+        ("import builtins\nbuiltins.eval = lambda *a: True\ndef add(a, b): pass", 0.0),
+    ],
+)
+def test_a_comparison_is_made_outside_too(score, code, share):
+    """It was made inside, where an object of the program said that it is equal."""
+    assert score(fenced(code), COMPARED).value == share
+
+
+def test_a_test_that_cannot_be_split_is_judged_inside(score):
+    tests = [{"call": "add(1, 2) == add(2, 1) and add(0, 1) < 2", "expected": True}]
+    assert score(fenced("def add(a, b): return a + b"), tests).value == 1.0
+    assert score(fenced("def add(a, b): return a"), tests).value == 0.0
+
+
 def test_whole_programs_are_judged_by_what_they_print(score):
     tests = [{"stdin": "2 3", "stdout": "5\n"}, {"stdin": "1 1", "stdout": "3"}]
     assert score("print(sum(map(int, input().split())))", tests).value == 0.5

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,24 +26,26 @@ _STATEMENT = re.compile(
     r"^[^\S\n]*+(?:def|class|import|from|for|while|if|with|try|async)\b|\w\s*=[^=]|\w\(", re.MULTILINE
 )
 # The calls are made inside, one a line; values come out as JSON on a file of their own, so that prints do not mix with them.
+# What writes and tells them is bound before the program runs, which may put something else in the place of json.dumps.
 _CALLS = """
 import json as _json, os as _os, sys as _sys, types as _types
 _results = _os.fdopen(_os.dup(1), "w")
 _os.dup2(2, 1)
 _calls = _json.loads(_sys.stdin.readline())
+def _plain(_value, _sets=(set, frozenset), _sorted=sorted, _map=map):
+    if isinstance(_value, _sets):
+        return {"set": _sorted(_map(_encode, _value))}
+    return _value.tolist()  # of numpy and torch
+_encode, _write = _json.JSONEncoder(default=_plain).encode, _results.write
 _module = _sys.modules["answer"] = _types.ModuleType("answer")  # pickle and dataclasses look for it there
 _names = vars(_module)
 exec(compile(open("answer.py").read(), "answer.py", "exec"), _names)
-def _plain(_value):
-    if not hasattr(_value, "tolist"):  # of numpy and torch
-        raise TypeError(f"{type(_value).__name__} is not a value of JSON")
-    return _value.tolist()
 for _call in _calls:
     try:
-        _line = _json.dumps({"value": eval(_call, _names)}, default=_plain)
-    except Exception as _error:
-        _line = _json.dumps({"error": f"{type(_error).__name__}: {_error}"})
-    _results.write(_line + "\\n")
+        _line = _encode({"value": eval(_call, _names)})
+    except Exception:
+        _line = ""
+    _write(_line + "\\n")
     _results.flush()
 """
 
@@ -116,15 +120,37 @@ def _passed(code: str, tests: Sequence[Mapping[str, Any]], run: Callable[..., An
     for test in tests:
         if ({"call", "expected"} <= set(test)) == ("stdout" in test):
             raise GradingError(f"a test has call and expected, or stdin and stdout, got {str(test)[:100]}")
-    calls = [test for test in tests if "stdout" not in test]
+    calls = [_split(test["call"], test["expected"]) for test in tests if "stdout" not in test]
     programs = [test for test in tests if "stdout" in test]
     passed = [_same_lines(run(code, stdin=str(test.get("stdin", ""))), str(test["stdout"])) for test in programs]
     if calls:
-        given = json.dumps([test["call"] for test in calls]) + "\n"
+        given = json.dumps([call for call, _ in calls]) + "\n"
         lines = run(_CALLS, files={"answer.py": code}, stdin=given).stdout.splitlines()
         lines += [""] * (len(calls) - len(lines))
-        passed += [_same_value(line, test["expected"]) for line, test in zip(lines, calls, strict=False)]
+        passed += [_same_value(line, expected) for line, (_, expected) in zip(lines, calls, strict=False)]
     return passed
+
+
+def _split(call: Any, expected: Any) -> tuple[Any, Any]:
+    """Returns what is evaluated inside and the value that it must have: ``f(1) == 3`` that must be true is ``f(1)`` that must be 3.
+
+    Compared inside, an object of the program would say what it is equal to. What cannot be split so is left as it is.
+    """
+    if expected is True:
+        with suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            match ast.parse(call, mode="eval").body:
+                case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                    value = ast.literal_eval(right)
+                    json.dumps(value, default=_plain)
+                    return ast.unparse(left), value
+    return call, expected
+
+
+def _plain(value: Any) -> Any:
+    """A set in the form that it has when it comes out of the sandbox."""
+    if isinstance(value, set):
+        return {"set": sorted(json.dumps(each, default=_plain) for each in value)}
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")
 
 
 def _same_lines(result: Any, expected: str) -> bool:
@@ -137,7 +163,7 @@ def _same_value(line: str, expected: Any) -> bool:
     """True if a line holds the expected value; a tuple is a list here, numbers may differ in the ninth digit."""
     try:
         value = json.loads(line)["value"]
-        return bool(_equal(value, json.loads(json.dumps(expected))))
+        return bool(_equal(value, json.loads(json.dumps(expected, default=_plain))))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
 
