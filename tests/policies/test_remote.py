@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import threading
 import time
 from collections import Counter
@@ -32,6 +34,12 @@ def completion(text: str | None, *, reason: str = "stop", usage: bool = True) ->
     body: dict[str, Any] = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
     if usage:
         body["usage"] = {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010}
+    return body
+
+
+def with_calls(calls: Any) -> dict[str, Any]:
+    body = completion(None)
+    body["choices"][0]["message"]["tool_calls"] = calls
     return body
 
 
@@ -143,6 +151,19 @@ def test_answers_come_in_order_with_their_usage(server: Server) -> None:
     assert remote.usage.cost == pytest.approx(13 * 0.0021)
 
 
+@pytest.mark.parametrize("count", [-(10**24), 10**400, 1.5])
+def test_tokens_that_cannot_be_are_not_counted(server: Server, count: Any) -> None:
+    """A negative number lowered the cost below zero, and one of 400 digits ended the run."""
+    usage = {"prompt_tokens": count, "completion_tokens": 10, "total_tokens": 1}
+    server.faults["odd"] = lambda _: PlainTextResponse(
+        json.dumps(completion("yes") | {"usage": usage}), media_type="application/json"
+    )
+    remote = policy(price=Price(prompt=2.0, completion=10.0))
+    (action,) = ask(remote, "odd")
+    assert action.text == "yes"
+    assert (remote.usage.unmetered, remote.usage.prompt_tokens, remote.usage.cost) == (1, 1000, None)
+
+
 def test_a_row_keeps_its_conversation_and_a_restart_forgets_it(server: Server) -> None:
     session = policy().start(starts(2))
     session.act(
@@ -197,8 +218,16 @@ def test_a_rate_limit_is_waited_out_by_all(server: Server) -> None:
         lambda: JSONResponse({"choices": None}),
         lambda: JSONResponse(["a list"]),
         lambda: JSONResponse(completion(None)),
+        lambda: PlainTextResponse("[" * 100_000, media_type="application/json"),
+        lambda: PlainTextResponse("x" * (40 << 20), media_type="application/json"),
+        lambda: PlainTextResponse("x" * (40 << 20), status_code=503),
+        lambda: Response(gzip.compress(b"[1]"), headers={"content-encoding": "gzip"}, media_type="application/json"),
+        lambda: JSONResponse(with_calls(5)),
     ],
-    ids=["500", "broken json", "html", "no choices", "null choices", "list", "null content"],
+    ids=[
+        *["500", "broken json", "html", "no choices", "null choices", "list", "null content"],
+        *["deep", "large", "large error", "packed", "calls"],
+    ],
 )
 def test_a_bad_reply_is_asked_again_and_then_a_failure_of_its_row_alone(
     server: Server, bad: Callable[[], Response]

@@ -98,6 +98,8 @@ class Judge:
         """One score a completion: the mean of the samples; an error if one is missing."""
         import openai
 
+        from gradus.core.replies import bounded_client
+
         golds = columns.get("answer") or [None] * len(prompts)
         rows = [
             (completion_text(prompt), completion_text(completion), None if gold is None else str(gold))
@@ -105,7 +107,7 @@ class Judge:
         ]
         slots = asyncio.Semaphore(self.concurrency)
         key = os.environ.get("OPENAI_API_KEY") or "none"
-        http = openai.DefaultAsyncHttpxClient(verify=_certificates())
+        http = bounded_client(verify=_certificates())
         server = {"base_url": self.base_url, "api_key": key, "http_client": http}
         async with openai.AsyncOpenAI(**server, timeout=self.timeout, max_retries=self.retries) as client:
             distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which cannot be keys
@@ -155,17 +157,18 @@ class Judge:
         """Makes one request. A fault that stays after the client's own retries is a missing score."""
         import openai
 
+        from gradus.core.replies import UNREADABLE, read_reply, tokens_used
+
         try:
             reply = await self._create(client, messages, sample)
-        except (openai.OpenAIError, ValueError) as error:
+        except (openai.OpenAIError, *UNREADABLE) as error:
             return Score(value=None, error=f"the judge {self.model!r} gave no answer: {error}")
-        usage = getattr(reply, "usage", None)
-        cost = ceiling if usage is None else self._cost(usage.prompt_tokens, usage.completion_tokens)
-        choices = getattr(reply, "choices", None)
-        text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
-        cut = bool(choices) and getattr(choices[0], "finish_reason", None) == "length"
-        value = self._read(text or "")
-        return Score(value=value, error=None if value is not None else self._missing(text or "", cut), cost=cost)
+        tokens, said = tokens_used(reply), read_reply(reply)
+        cost = ceiling if tokens is None else self._cost(*tokens)
+        text = (said and said.text) or ""
+        value = self._read(text)
+        missing = None if value is not None else self._missing(text, said is not None and said.reason == "length")
+        return Score(value=value, error=missing, cost=cost)
 
     async def _create(self, client: Any, messages: list[dict[str, str]], sample: int) -> Any:
         import openai

@@ -168,6 +168,8 @@ class ChatClient:
     async def _attempt(self, asked: _Asked, meter: _Meter) -> Reply:
         import openai
 
+        from gradus.core.replies import UNREADABLE
+
         self.usage.calls += 1
         try:
             async with asyncio.timeout(self.timeout):
@@ -180,7 +182,7 @@ class ChatClient:
             raise Unanswered(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
         except openai.APIStatusError as error:
             raise status_problem(error) from None
-        except (ValueError, openai.APIResponseValidationError):
+        except (*UNREADABLE, openai.APIResponseValidationError):
             raise Unanswered("the reply is not JSON", kind="MalformedReply") from None
         return self._read(raw, meter)
 
@@ -203,22 +205,21 @@ class ChatClient:
                     raise
 
     def _read(self, raw: object, meter: _Meter) -> Reply:
-        self._count(raw, meter)
-        choices = getattr(raw, "choices", None)
-        if not isinstance(choices, list) or not choices:
+        from gradus.core.replies import read_reply, tokens_used
+
+        self._count(tokens_used(raw), meter)
+        said = read_reply(raw)
+        if said is None:
             raise Unanswered(f"expected a chat completion, got {brief(raw)}", kind="MalformedReply")
-        message = getattr(choices[0], "message", None)
-        reason = getattr(choices[0], "finish_reason", None)
-        text = getattr(message, "content", None) or getattr(message, "refusal", None)
-        calls = tuple(self._plain_call(each) for each in getattr(message, "tool_calls", None) or ())
-        if not isinstance(text, str) and not calls:
-            if reason == "length":
+        calls = tuple(map(self._plain_call, said.calls))
+        if said.text is None and not calls:
+            if said.reason == "length":
                 raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
-            raise Unanswered(f"the reply has no content (finish_reason {reason!r})", kind="MalformedReply")
+            raise Unanswered(f"the reply has no content (finish_reason {said.reason!r})", kind="MalformedReply")
         price = self.usage.price
         cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
         usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
-        return Reply(text=self._clean(text or ""), usage=usage, cut=reason == "length", calls=calls)
+        return Reply(text=self._clean(said.text or ""), usage=usage, cut=said.reason == "length", calls=calls)
 
     def _plain_call(self, call: Any) -> Mapping[str, Any]:
         """A call as it goes back to the server with the next request."""
@@ -236,14 +237,12 @@ class ChatClient:
         text = whole_characters(text)
         return text.replace(key, "[key]") if len(key) > 7 else text
 
-    def _count(self, raw: object, meter: _Meter) -> None:
-        said = getattr(raw, "usage", None)
-        prompt, completion = getattr(said, "prompt_tokens", None), getattr(said, "completion_tokens", None)
-        if not isinstance(prompt, int) or not isinstance(completion, int):
+    def _count(self, tokens: tuple[int, int] | None, meter: _Meter) -> None:
+        if tokens is None:
             meter.unmetered += 1
             self.usage.unmetered += 1
             return
-        meter.prompt += prompt
-        meter.completion += completion
-        self.usage.prompt_tokens += prompt
-        self.usage.completion_tokens += completion
+        meter.prompt += tokens[0]
+        meter.completion += tokens[1]
+        self.usage.prompt_tokens += tokens[0]
+        self.usage.completion_tokens += tokens[1]

@@ -98,6 +98,8 @@ class RemotePolicy:
     def _client(self) -> ChatClient:
         from openai import AsyncOpenAI
 
+        from gradus.core.replies import bounded_client
+
         key = self._api_key
         if key is None:
             if "api.openai.com" in self.base_url:
@@ -106,7 +108,13 @@ class RemotePolicy:
                     "or OPENAI_BASE_URL for a server of your own"
                 )
             key = "none"  # the client insists on one; a server of one's own ignores it
-        api = AsyncOpenAI(api_key=key, base_url=self.base_url, max_retries=0, timeout=float(self._limits["timeout"]))
+        api = AsyncOpenAI(
+            api_key=key,
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=float(self._limits["timeout"]),
+            http_client=bounded_client(),
+        )
         told: dict[str, Any] = {"options": self._options, "takes": self._takes, "usage": self.usage, **self._limits}
         return ChatClient(client=api, model=self.model, **told)
 
@@ -216,6 +224,7 @@ class _LoopThread:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            self.run(self._loop.shutdown_asyncgens())  # replies that were not read to their end
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
