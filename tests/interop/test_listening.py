@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import signal
+import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 import uvicorn
+from websockets.sync.client import connect
 
 from gradus.core import ConfigError
+from gradus.interop.serving import listening
 from gradus.interop.serving.listening import listen, serve_until_stopped
 
 
@@ -29,15 +33,48 @@ def test_a_server_collects_the_cycles_that_requests_leave() -> None:
         seen.append(gc.get_stats()[1]["collections"] - before)
         await send({"type": "lifespan.startup.failed"})
 
+    config = uvicorn.Config(app, log_level="critical")
     thresholds, handler = gc.get_threshold(), signal.getsignal(signal.SIGTERM)
     gc.set_threshold(100_000, 50, 50)
     try:
         with listen("127.0.0.1", 0) as listener, pytest.raises(SystemExit):
-            serve_until_stopped(uvicorn.Config(app, log_level="critical"), listener)
+            serve_until_stopped(config, listener)
     finally:
         gc.set_threshold(*thresholds)
         signal.signal(signal.SIGTERM, handler)
     assert seen[0] >= 1
+    assert config.http is listening.Prompt
+
+
+def test_a_client_that_does_not_end_its_headers_is_let_go(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,100 of them kept `gradus serve` at 503."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+            return
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    monkeypatch.setattr(listening, "HEADERS", 0.5)
+    config = uvicorn.Config(app, http=listening.Prompt, lifespan="off", log_level="warning")
+    with serve(config) as address, connect(f"ws://{address}", proxy=None) as websocket:
+        host, _, port = address.partition(":")
+        half, kept, slow = (socket.create_connection((host, int(port)), 20) for _ in range(3))
+        half.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        kept.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert kept.recv(100).startswith(b"HTTP/1.1 204")
+        kept.sendall(b"GET /")
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na")
+        assert (half.recv(100), kept.recv(100)) == (b"", b"")
+        time.sleep(0.6)
+        slow.sendall(b"b")
+        assert slow.recv(100).startswith(b"HTTP/1.1 204")
+        websocket.ping().wait(10)
 
 
 @pytest.mark.parametrize(("host", "port"), [("a..b", 0), ("127.0.0.1", 70_000)])

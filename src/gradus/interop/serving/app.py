@@ -26,7 +26,7 @@ from gradus.core import ConfigError, ContextLengthError, child_seed
 from gradus.core.servers import LOOPBACK
 from gradus.interop.guard import Guard
 from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
-from gradus.interop.serving.conversation import conversation_ids, tool_renderer
+from gradus.interop.serving.conversation import check_length, conversation_ids, tool_renderer
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.listening import serve_until_stopped
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
@@ -149,6 +149,8 @@ class _Server:
 
     def _prompt(self, given: str | list[int]) -> list[int]:
         """Token ids of a prompt; ids are checked against the vocabulary."""
+        if isinstance(given, str):
+            check_length(self.loaded, [given], "prompt")
         prompt = self.loaded.tokenizer.encode(given) if isinstance(given, str) else given
         if not prompt:
             raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradus.core import ConfigError, Message, PolicyError, ToolCall
@@ -11,6 +11,17 @@ from gradus.interop.serving.openai_schema import ApiError
 from gradus.policies.local.conversation import prompt_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.tool_renderer import ToolRenderer
+
+_CHARACTERS = 8  # of a token, at most on average: text has about four
+
+
+def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
+    """Raises ApiError for what cannot fit the context. It is measured before it is split into tokens, which holds up the server."""
+    context, length = loaded.context, sum(map(len, texts))
+    if context is not None and length > _CHARACTERS * context:
+        most = _CHARACTERS * context
+        said = f"the prompt has {length} characters; a context of {context} tokens takes at most {most}"
+        raise ApiError(said, param=param, code="context_length_exceeded")
 
 
 def conversation_ids(
@@ -21,6 +32,7 @@ def conversation_ids(
     Raises ApiError for what cannot be read or rendered.
     """
     said = read_messages(messages)
+    check_length(loaded, [json.dumps(tools), *(message.content for message in said)], "messages")
     called = any(message.role == "tool" or message.calls for message in said)
     renderer = tool_renderer(loaded, tools) if tools or called else loaded.renderer
     try:

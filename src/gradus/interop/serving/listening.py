@@ -13,11 +13,13 @@ import threading
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gradus.core import ConfigError
 
 GRACE = 5.0  # seconds that requests under way have when a server is told to end
 LAST = 1.0  # seconds that a cancelled request has to let go
+HEADERS = 10.0  # seconds that a client has to send the headers of a request
 # The command line's thresholds are for records without cycles. Each request leaves cycles behind, which took 10 MB and more.
 COLLECTED = 10_000, 10, 10
 
@@ -50,7 +52,39 @@ def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
     config.timeout_graceful_shutdown = GRACE  # type: ignore[assignment]  # asyncio.wait_for takes parts of a second
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+    config.http = Prompt
     _Server(config).run(sockets=[listener])
+
+
+class Prompt(HttpToolsProtocol):
+    """uvicorn's protocol, which closes connections whose headers do not come: else a thousand of them keep all others out."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._end is not None:
+            self._end.cancel()
+
+    def _wait_for_headers(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self._end is not None and answering:
+            self._end.cancel()
+            self._end = None
+        elif self._end is None and not answering:
+            self._end = self.loop.call_later(HEADERS, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.transport.get_protocol() is self:  # a websocket has one of its own
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
