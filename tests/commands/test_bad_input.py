@@ -202,6 +202,20 @@ def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "t.jsonl").exists()
 
 
+@pytest.mark.parametrize("option", ["--out", "--report", "--json"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_rolled_out(
+    gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """The evaluation was done first, and lost."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("gradus.commands.comparing.evaluate", pytest.fail)
+    monkeypatch.setattr("gradus.rollouts.rollout.roll_out", pytest.fail)
+    for place in (tmp_path / "file" / "a.json", Path("/proc/nowhere/a.json"), tmp_path):
+        code, said = gradus("eval", "arithmetic", "--policy", "expert", "--episodes", 2, f"{option}={place}")
+        assert (code, f"could not write {place}: " in said) == (3, True), said
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, said = gradus("teach", "rhythm", "-n", 2, "-o", tmp_path / "file" / "t.jsonl")

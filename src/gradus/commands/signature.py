@@ -8,10 +8,11 @@ what follows at the command line: it takes the result, any values of the command
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -73,6 +74,7 @@ class Entry:
         """Calls the function with what was typed, shows the result, and says what follows."""
         json_file = typed.get("json_file")
         values = {each.name: each.value(typed[each.name]) for each in self.options}
+        self._check_places(values, json_file)
         several: list[Any] = []
         arguments: dict[str, Any] = {}
         for each in self.options:
@@ -88,6 +90,15 @@ class Entry:
             wanted = inspect.signature(self.tell).parameters
             if code := self.tell(result, **{key: value for key, value in values.items() if key in wanted}):
                 raise typer.Exit(code)
+
+    def _check_places(self, values: Mapping[str, Any], json_file: str | None) -> None:
+        """Refuses files that cannot be written before anything is done for them; those that the function writes itself it checks."""
+        from gradus.core.files import check_file_can_be_written
+
+        later = [values.get(name) for name in ("out", "report") if name not in self.own]
+        for place in [*later, None if json_file == "-" else json_file]:
+            if place is not None:
+                check_file_can_be_written(Path(place))
 
 
 COMMANDS: dict[str, Entry] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -10,6 +11,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -60,6 +62,20 @@ def replacing(path: Path) -> Generator[Path]:
     finally:
         if aside is not None:
             aside.unlink(missing_ok=True)
+
+
+def check_file_can_be_written(path: Path) -> None:
+    """Raise StorageError for a file that could not be written later, when the work for it is done. Nothing is left there."""
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():  # a device or a pipe
+            return
+        with tempfile.TemporaryFile(dir=there.parent if path.exists() else there):
+            pass
+    except OSError as error:
+        raise StorageError(f"could not write {path}: {error.strerror or error}; choose another place") from error
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:

@@ -6,6 +6,7 @@ A server has a state of its own, so every episode starts its own server, unless 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -98,6 +99,8 @@ class McpTools:
             from mcp.client.stdio import stdio_client
         except ImportError as error:
             raise ConfigError("MCP servers need the extra mcp: pip install 'gradus-rl[mcp]'") from error
+        # The client skips a line that is no message, as a server prints at its start, with a traceback for each.
+        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         server = self._server
         if isinstance(server, str) and not server.startswith(("http://", "https://")):
             command, *arguments = shlex.split(server)
