@@ -222,6 +222,20 @@ def test_an_answer_closes_the_thought_that_the_prompt_opens():
     assert without_thoughts(renderer.decode(cut)) == "", "nothing in a thought that never ended is an answer"
 
 
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ 'x' * 4 * 10 ** 7 }}", "it writes 40000000 characters"),
+        ("{{ 'x' * 10 ** 18 }}", "it needs more memory than there is"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}", "took more than 2 s"),
+    ],
+)
+def test_a_template_that_does_not_end_is_refused_in_a_sentence(template: str, why: str, monkeypatch: Any):
+    monkeypatch.setattr("gradus.policies.local.renderers._SECONDS", 2.0)
+    with pytest.raises(ConfigError, match=f"the chat template cannot render .*{why}"):
+        ChatRenderer(byte_tokenizer(template))
+
+
 def test_the_date_of_a_template_is_a_setting_not_the_clock():
     dated = ChatRenderer(byte_tokenizer(HARMONY), date="2025-03-04")
     assert "Current date: 2025-03-04" in dated.tokenizer.decode(dated.first("s", "hello"))

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
+from gradus.core.errors import OutOfTime
+from gradus.core.foreign import within
 from gradus.policies.local.answer_text import (
     RunningText,
     SettledText,
@@ -49,6 +51,7 @@ PLAIN_TEMPLATE = (
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
 _MOST_TOOLS = 256  # lists of tools whose renderers are kept
 _TOOLS_TEXT = 2**22  # characters of their schemas
+_SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
 _THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
 
 
@@ -201,13 +204,20 @@ class ChatRenderer:
         template = self._template
         if tools is not None and isinstance(self.tokenizer.chat_template, dict):  # some have another one for tools
             template = _dated(self.tokenizer.get_chat_template(tools=tools), self._day)
-        return self.tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,
-            add_generation_prompt=True,
-            chat_template=template,
-            **{**self._options, **named},
-        )
+        return self._apply(list(messages), add_generation_prompt=True, chat_template=template, **named)
+
+    def _apply(self, messages: list[Any], **named: Any) -> str:
+        """The template's text. A template is a stranger's program: one that writes or takes too much raises TemplateError."""
+        try:
+            options = {"tokenize": False, **self._options, **named}
+            text = within(
+                _SECONDS, "the chat template", lambda: self.tokenizer.apply_chat_template(messages, **options)
+            )
+        except (OutOfTime, MemoryError) as error:
+            raise TemplateError(str(error) or "it needs more memory than there is") from error
+        if len(text) > _LONGEST:
+            raise TemplateError(f"it writes {len(text)} characters, and at most {_LONGEST} are taken")
+        return text
 
     def dated_tokenizer(self) -> Any:
         """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
@@ -246,9 +256,7 @@ class ChatRenderer:
         return turns
 
     def _render(self, messages: list[dict[str, str]], *, speak: bool = True) -> str:
-        return self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=speak, chat_template=self._template, **self._options
-        )
+        return self._apply(messages, add_generation_prompt=speak, chat_template=self._template)
 
     def _accepts_system(self) -> bool:
         self.has_system_role = True
