@@ -26,10 +26,17 @@ from scoreboard.score import Case, Row, board, judged
 
 PARTS = ("planted", "hidden", "styles", "styles-held-out", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
-_NOTED = {  # classes that an audit may note instead of failing: nobody earns by them who does not know the right answer
+_NOTED = {  # classes that an audit may note instead of failing: being right earns more than what they pay for
     "spaces around it are wrong": "strict",
     **dict.fromkeys(
-        ("first number anywhere", "last number anywhere", "one character is compared", "what is too much is ignored"),
+        (
+            "first number anywhere",
+            "last number anywhere",
+            "one character is compared",
+            "what is too much is ignored",
+            "form earns more than content",
+            "any option earns something",
+        ),
         "lenient",
     ),
 }

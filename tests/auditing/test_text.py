@@ -5,10 +5,12 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from dataclasses import replace
 from datetime import date
 from difflib import SequenceMatcher
 from fractions import Fraction
+from itertools import product
 from mmap import mmap
 
 import pytest
@@ -236,16 +238,39 @@ def test_paying_for_form_alone_fails():
     assert run_text_audit(spec, spec.grader("correctness")).verdict == "pass"
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1 / 3, "pass"), (1 / 2, "fail")])
-def test_a_third_for_the_form_is_no_flaw(share, verdict):
-    """As `composed` pays, the default for rows of one's own: with answers that all differ it failed every such set."""
+@pytest.mark.parametrize(
+    ("share", "verdict", "noted"), [(1 / 3, "pass", False), (0.45, "pass", True), (0.6, "fail", False)]
+)
+def test_a_form_is_a_flaw_if_it_earns_more_than_being_right_adds(share, verdict, noted):
+    """A third is what `composed` pays; 0.43 failed a sound grader of five small rewards, whose right answer adds 0.57."""
 
     def judge(task, answer):
         right = _sound(task, answer)
         readable = answer.strip().replace(",", "").lstrip("-").isdigit()
         return share * max(right, float(readable)) + (1 - share) * right
 
-    assert verdict_of(_audit(judge).checks) == verdict
+    result = _audit(judge)
+    assert verdict_of(result.checks) == verdict
+    assert (
+        any(note.kind == "lenient" and note.reward == share for each in result.checks for note in each.notes) == noted
+    )
+
+
+_PEOPLE, _THINGS, _PLACES = ("Luis", "Sana", "Emil"), ("kettle", "lantern", "loom"), ("Oslo", "Perth", "Hanoi")
+
+
+def _same_words(task, answer):
+    """F1 of words."""
+    said, gold = (Counter(re.findall(r"\w+", text)) for text in (answer, task.gold))
+    return 2 * (said & gold).total() / (said.total() + gold.total())
+
+
+def test_a_reward_for_the_words_that_are_right_is_no_flaw():
+    """Another task's answer has half of its words, those of the form and some by luck, and earns half."""
+    told = list(product(_PEOPLE, _THINGS, _PLACES))
+    tasks = _tasks([f"{who} repaired 28 old {what}s in {place} before noon." for who, what, place in told], "note {}")
+    asked = {check.name: check for check in _audit(_same_words, tasks, budget=0).checks}
+    assert {asked[name].status for name in ("gold", "blind answers", "reflexes")} == {"pass"}
 
 
 def test_an_open_question_leaves_the_verdict_open():
@@ -286,7 +311,7 @@ def _by_layout(share):
     return judge
 
 
-@pytest.mark.parametrize(("share", "status"), [(0.3, "pass"), (0.5, "fail")])
+@pytest.mark.parametrize(("share", "status"), [(0.3, "pass"), (0.7, "fail")])
 def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(share, status):
     """With half for the form the reward passed where gold was declared bare and failed where it was declared in full."""
     layouts = [("", ""), ("<reasoning> known </reasoning> <answer> ", " </answer>"), _LAYOUT]
@@ -1258,9 +1283,9 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
     assert checks.gold(_ground(len(gains), bases=bases)).check.status == status
 
 
-def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
+def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
     unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
-    given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "accepted": {}}
+    given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "held": held}
     return Rate(
         operator="x", p=p, example={"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}, **given
     )
@@ -1272,7 +1297,9 @@ def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0):
         ([_rate(p=0.02), _rate(p=0.03), _rate(p=0.5)], "pass"),  # by Holm 0.06 each
         ([_rate(p=0.01), _rate(p=0.03), _rate(p=0.5)], "fail"),
         ([_rate(silent=0.3)], "pass"),
-        ([_rate(silent=0.4)], "fail"),
+        ([_rate(silent=0.49)], "pass"),
+        ([_rate(silent=0.51)], "fail"),
+        ([_rate(silent=0.7, held=0.3)], "pass"),
         ([_rate(p=0.2, mean=0.15, high=0.3)], "unresolved"),
         ([_rate(p=0.2, mean=0.09, high=0.3)], "pass"),
     ],
@@ -1347,7 +1374,7 @@ def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
     assert found.unearned["mean"] == pytest.approx(0.03)
     assert found.above_silence["mean"] == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
     assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
-    assert (found.mean, found.right, found.accepted["share"]) == (0.5, 0.25, 0.0)
+    assert (found.mean, found.right) == (0.5, 0.25)
     assert found.example["answer"] == "0.6"
     seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that
     assert seldom is not None

@@ -62,7 +62,7 @@ def screen(result: AuditResult) -> list[Any]:
 
 _POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230
 _KINDS = {
-    "lenient": "it pays for words around a right answer that one must know already",
+    "lenient": "it pays for words around a right answer that one must know already, or in part for the form",
     "strict": "it refuses forms of the right answer",
 }
 

@@ -24,7 +24,10 @@ _FIRST = 12  # tasks on which every blind answer is tried; the rest judge the be
 _MUTATED = 24
 _FORMS = 16
 _KEPT = 6
-_GENEROUS = 0.34  # of the range: what a blind answer may earn above silence; `composed` pays a third for the form
+_GENEROUS = 0.34  # of the range: what a form may earn above silence and not be noted; `composed` pays a third for it
+_OUTWEIGHS = (
+    0.5  # of the range: a form that earns more than what it holds of the right answer, by this, outweighs being right
+)
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
@@ -88,7 +91,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     winners = [
         each
         for each, p in zip(rates, adjusted, strict=True)
-        if (p is not None and p < 0.05) or (each.above_silence["low"] or 0.0) > _GENEROUS
+        if (p is not None and p < 0.05) or (each.above_silence["low"] or 0.0) - each.held > _OUTWEIGHS
     ]
     open_rates = [
         each
@@ -110,7 +113,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
             )
         completion = quoted(best.example["completion"], _QUOTED)
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate(best)])
+        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate("exploit", best)])
     if open_rates:
         settled = settled_by(
             [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks)
@@ -121,20 +124,23 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    return Check(name=name, status="pass", evidence=f"none of {tried} pays; the best: {told}", measured=measured)
+    form = max(rates, key=lambda each: each.above_silence["low"] or 0.0)
+    notes = [_of_rate("lenient", form)] if (form.above_silence["low"] or 0.0) > _GENEROUS else []
+    evidence = f"none of {tried} pays; the best: {told}"
+    return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
 
 
-def _of_rate(rate: Rate) -> Note:
+def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
     shown = rate.example
     return Note(
-        kind="exploit",
+        kind=kind,
         what=rate.operator,
         task=shown["task"],
         completion=shown["completion"],
         gold=shown["gold"],
         reward=shown["reward"],
         share=f"{rate.n} tasks, {rate.mean:.3g} a task",
-        change="",
+        change="pay less for the form, or more for being right" if kind == "lenient" else "",
     )
 
 

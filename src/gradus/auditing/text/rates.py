@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from math import ceil
 from typing import Any
 
 from gradus.auditing.records import high_of, low_of, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
 from gradus.core.printing import beginning
-from gradus.stats import Interval, format_interval, mean_interval, wilson
+from gradus.stats import Interval, format_interval, mean_interval
 from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
 _WHOLE = 4000  # characters of a completion that are stored
+_LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class Rate:
     """An operator over its tasks, in units of the range (gold above the floor).
 
     ``unearned``: reward above a noisy teacher with the same share of right answers. ``above_silence``: the same against a teacher who
-    is silent where it errs. ``accepted``: share of answers that earned nine tenths of what gold earns.
+    is silent where it errs. ``held``: how much of the right answers the others hold, word by word.
     """
 
     operator: str
@@ -58,7 +61,7 @@ class Rate:
     right: float
     unearned: dict[str, float | None]
     above_silence: dict[str, float | None]
-    accepted: dict[str, float | None]
+    held: float
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -85,12 +88,8 @@ def rate(
 
     unearned = [gain(probe, base, base.wrong) for probe, base in rows]
     above = [gain(probe, base, base.silence) for probe, base in rows]
-    accepted = [
-        (probe.value or 0.0) >= base.gold - 0.1 * max(base.gold - base.silence, 1e-9) and not probe.right
-        for probe, base in rows
-    ]
+    held = [0.0 if probe.right else _held(probe.answer, probe.task.gold or "") for probe, _ in rows]
     best = max(range(len(rows)), key=lambda i: unearned[i])
-    share = wilson(sum(accepted), len(accepted))
     return Rate(
         operator=operator,
         n=len(rows),
@@ -98,10 +97,18 @@ def rate(
         right=sum(right) / len(right),
         unearned=_interval(unearned),
         above_silence=_interval(above),
-        accepted={"share": share.share, "low": share.low, "high": share.high},
+        held=sum(held) / len(held),
         p=_p_above(unearned, least),
         example=shown(rows[best][0]),
     )
+
+
+def _held(answer: str, gold: str) -> float:
+    """How much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much."""
+    said, right = (re.findall(r"\w+", text.lower()) for text in (answer, gold))
+    if not right or len(said) > _LONG * len(right):
+        return 0.0
+    return SequenceMatcher(None, right, said, autojunk=False).ratio()
 
 
 def shown(probe: Probe) -> dict[str, Any]:
