@@ -135,9 +135,11 @@ class _Reader:
             self.waiting.append(function)
 
     def _is_own(self, value: Any) -> bool:
-        """It is of a package that one of the functions at the beginning is of."""
-        top = str(getattr(value, "__module__", "")).split(".")[0]
-        return top != "builtins" and (self._packages is None or top in self._packages)
+        """It is of a package that one of the functions at the beginning is of. The processes that a grader asks score nothing."""
+        module = str(getattr(value, "__module__", ""))
+        top = module.split(".")[0]
+        known = self._packages is None or top in self._packages
+        return known and top != "builtins" and not module.startswith("gradus.sandbox.")
 
 
 class _Visitor(ast.NodeVisitor):
