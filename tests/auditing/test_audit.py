@@ -577,7 +577,6 @@ def test_alignment_is_needed_over_policies_and_within_each(n, within, across, st
     assert found.status == status, found.evidence
     rows_of_one = _panel({name: [(level, level)] * n for level, name in enumerate(("random", "middle", "teacher"))})
     assert check_alignment(rows_of_one, "aim").status == "skip", "nothing is held against itself"
-    assert check_alignment(rows_of_one, "return").status == "unresolved", "and nobody declared another aim"
     within = -1
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == ("fail" if n == 40 else "unresolved"), "40 tasks were too few, however clear it was"

@@ -22,9 +22,12 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
         spec = replace(spec, policies={}, teacher=None)
     result = run_audit(spec, episodes=8, budget=1700, attackers=[LearningAttacker()])
     checks = {each.name: each for each in result.checks}
-    assert checks["search"].status == "skip"
-    assert checks["alignment"].status == "unresolved"
+    assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
+    assert result.verdict == "pass", [
+        (name, each.evidence) for name, each in checks.items() if each.status == "unresolved"
+    ]
+    assert "nothing was found. This is what can be known without a true reward" in result.summary
     assert [each.status for name, each in checks.items() if name.startswith("attack")] == ["skip"]
     names = {path.name for path in store_audit(spec, result, tmp_path)}
     assert "audit.html" in names
@@ -59,12 +62,13 @@ class _Arrival(_Walk):
 
 
 @pytest.mark.parametrize(("kind", "search"), [(_Walk, "unresolved"), (_Arrival, "pass")])
-def test_a_reward_that_is_held_against_itself_is_open_and_more_than_the_expert_earns_is_said(kind, search) -> None:
-    """Rank correlation of a thing with itself is 1: a class whose reward is earned by going back and forth passed."""
+def test_a_reward_that_is_held_against_itself_is_left_out_and_more_than_the_expert_earns_is_said(kind, search) -> None:
+    """Rank correlation of a thing with itself is 1. A class whose reward is earned by going back and forth stays open."""
     result = run_audit(class_spec(kind), episodes=20, budget=4200)
     checks = {check.name: check for check in result.checks}
-    assert (checks["alignment"].status, checks["search"].status) == ("unresolved", search)
-    assert result.verdict == "unresolved"
+    assert (checks["alignment"].status, checks["search"].status) == ("skip", search)
+    assert result.verdict == search
+    assert ("what can be known without a true reward" in result.summary) == (search == "pass")
     assert ("more than expert" in checks["search"].evidence) == (search == "unresolved")
 
 

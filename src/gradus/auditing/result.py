@@ -28,7 +28,6 @@ _REMEDIES = {
     "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",
     "reflexes": "Refuse answers that restate the question: compare values in their simplest form.",
     "the source": "Take out what the named line pays for, or pay for it only beside a right answer.",
-    "evolved answers": "Pay for the answer alone; drop credit for words, length and form.",
     "wrong answers": "Compare the whole answer, not a part of it, and take one answer block only.",
     "hostile answers": "Never execute an answer in the grader's process; catch what it raises, and limit its time.",
     "leaks": "Take the answer out of what is shown.",
@@ -106,6 +105,10 @@ class AuditResult:
         noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
         if any(check.status == "fail" for check in self.checks):
             noted += " A run might learn nothing from it: see signal."
+        if any(check.name == "alignment" and check.status == "skip" for check in self.checks):
+            return (
+                f"{self.grader}: nothing was found. This is what can be known without a true reward of its own.{noted}"
+            )
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def to_json(self) -> dict[str, Any]:

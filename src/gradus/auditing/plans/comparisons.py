@@ -19,7 +19,6 @@ ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over pol
 _FEW = 30  # tasks below which a doubtful figure is left open
 BLIND = ("silence", "random", "constant")  # policies that do not read the task
 _RESAMPLES = 200
-_OWN = ("return", "reward")  # names of what an environment gives by itself, where nobody declared another aim
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 
 
@@ -190,12 +189,12 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
     means = _row_means(aims)
     if not np.isfinite(means).any():
-        return Check(name="alignment", status="unresolved", evidence=NO_AIM)
+        return Check(name="alignment", status="skip", evidence=NO_AIM)
     if np.allclose(rewards, aims, equal_nan=True):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
-        return Check(name="alignment", status="unresolved" if true_reward in _OWN else "skip", evidence=evidence)
+        return Check(name="alignment", status="skip", evidence=evidence)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = (
             f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
