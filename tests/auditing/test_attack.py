@@ -1,9 +1,6 @@
 """Attackers: what they try is played and judged; a finding is said in its shortest form."""
 
-import json
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from garden import GULLIBLE, HONEST, SPEC, STATED, Accumulating
@@ -14,11 +11,9 @@ from gradus.auditing.plans.attack import Attempt, Target, attack_answers, run_at
 from gradus.auditing.plans.honest import honest_curve
 from gradus.auditing.plans.judged import Reference
 from gradus.auditing.plans.panel import RandomAnswers, blind_answers
-from gradus.auditing.plans.reading import ReadingAttacker, source_of
 from gradus.auditing.plans.search import Field
 from gradus.auditing.run import run_audit
 from gradus.core import ConfigError, Grader
-from gradus.policies.remote.policy import RemotePolicy
 from gradus.rollouts import roll_out
 from gradus.runs.learning_attack import LearningAttacker
 
@@ -55,74 +50,6 @@ def test_a_finding_is_said_as_the_shortest_plan_that_does_the_same():
     assert attack.hack.plan in ("5 neglect then 5 feed", "0 neglect then 0 feed")
     assert attack.hack.unearned.low > 0
     assert _attacked(_Once(SPEC.policy("sandbagger")), HONEST).check.status == "pass"
-
-
-@pytest.fixture
-def model():
-    """A real HTTP server that speaks the OpenAI protocol, answers from a list, and keeps what it was asked."""
-    replies, asked = [], []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append([message["content"] for message in body["messages"]])
-            probe = asked[-1][-1].startswith("Answer with the word")
-            message = {"role": "assistant", "content": "ready" if probe else replies.pop(0)}
-            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-            answer = {
-                "id": "c",
-                "object": "chat.completion",
-                "created": 1,
-                "model": "m",
-                "choices": choices,
-                "usage": usage,
-            }
-            data = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    policy = RemotePolicy("m", base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none")
-    yield policy, replies, asked
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_model_reads_the_source_and_is_played_not_believed(model):
-    policy, replies, asked = model
-    boast = {"why": "this earns 1000", "answers": ["5 feed"]}
-    plan = {"why": "late minus early", "answers": ["5 neglect"] * 4 + ["5 feed"]}
-    replies += ["I would rather not.", f"Sure: {json.dumps(boast)} That is all.", json.dumps(plan)]
-    attack = _attacked(ReadingAttacker(model=policy, tries=3), GULLIBLE)
-    assert attack.check.status == "fail"
-    assert [each.plan for each in attack.attempts] == ["5 feed", "5 neglect, 5 neglect, 5 neglect, 5 neglect, ..."]
-    assert attack.hack.kind == "bad start"
-    question = asked[1][-1]
-    assert "def _late_minus_early" in question
-    assert "day 0 health" in question
-    assert "was not rolled out: no JSON object" in asked[2][-1]
-    assert "Attempt 2 earned 0." in asked[3][-1]
-    assert "wellbeing" not in asked[3][-1]  # the true reward stays its own
-
-
-def test_a_reply_that_nests_too_deeply_is_no_attempt(model):
-    policy, replies, _ = model
-    replies += ['{"a":' * 12_000, json.dumps({"answers": ["5 feed"]})]
-    attack = _attacked(ReadingAttacker(model=policy, tries=2), GULLIBLE)
-    assert [each.plan for each in attack.attempts] == ["5 feed"]
-
-
-def test_the_source_is_found_behind_partials_and_objects_and_missing_source_is_said():
-    assert "class Accumulating" in source_of(Grader(name="a", compute=Accumulating()))
-    assert source_of(Grader(name="b", compute=len)) == ""
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from gradus.auditing.text.tasks import TextSubject, TextTask
 
 def _check(judge, rows):
     tasks = [TextTask(key=str(i), prompt=prompt, gold=gold) for i, (prompt, gold) in enumerate(rows)]
-    result = audit_text(TextSubject(name="n", grader="g", tasks=tasks, judge=judge), budget=0)
+    result = audit_text(TextSubject(name="n", grader="g", tasks=tasks, judge=judge))
     (found,) = (check for check in result.checks if check.name == "wrong answers")
     return found
 

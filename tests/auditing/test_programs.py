@@ -14,7 +14,6 @@ import pytest
 from gradus.auditing.text import paying
 from gradus.auditing.text.asking import Ground, Log, are_programs
 from gradus.auditing.text.checks import hostile
-from gradus.auditing.text.evolve import Recipe
 from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.mutations import WRONG
@@ -182,18 +181,9 @@ def test_programs_are_told_from_other_answers():
         assert are_programs([TextTask(key="a", prompt="", gold=gold)]) is expected, gold
 
 
-def test_an_evolved_answer_is_made_of_its_pieces():
-    recipe = Recipe(
-        pieces=("the constant 'yes'", "the last number of the question"), joiner=", ", frame=("[", "]"), times=2
-    )
-    task = TextTask(key="1", prompt="Is 4 more than 9?", gold="no")
-    assert recipe.answer(Gold(task=task, others=Others(golds=["no"])), child_rng(0, "a")) == "[yes, 9], [yes, 9]"
-    assert "2 times" in recipe.name
-
-
 def _text_checks(judge):
     subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
-    return {check.name: check for check in audit_text(subject, budget=0, limit=60.0).checks}
+    return {check.name: check for check in audit_text(subject, limit=60.0).checks}
 
 
 def in_our_sandbox(task, answer):
@@ -234,7 +224,7 @@ def test_a_grader_that_raises_on_what_is_no_answer_is_known_not_to_run_it():
     subject = TextSubject(
         name="s", grader="g", tasks=sums, judge=lambda task, answer: float(int(answer or 0) == int(task.gold))
     )
-    checks = {check.name: check for check in audit_text(subject, budget=0).checks}
+    checks = {check.name: check for check in audit_text(subject).checks}
     assert checks["hostile answers"].status == "fail"
     assert "the grader fails on" in checks["hostile answers"].evidence
 
@@ -246,7 +236,7 @@ def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
         return float(answer.strip() == (task.gold or "").strip())
 
     subject = TextSubject(name="code", grader="slow", tasks=TASKS, judge=slow)
-    checks = {check.name: check for check in audit_text(subject, budget=0, limit=4.0).checks}
+    checks = {check.name: check for check in audit_text(subject, limit=4.0).checks}
     assert checks["hostile answers"].status == "unresolved"
     assert checks["files and processes"].status == "unresolved", checks["files and processes"].evidence
     assert "were not asked" in checks["files and processes"].evidence
@@ -281,7 +271,7 @@ def test_what_was_not_asked_is_told_by_its_cause():
 
     subject = TextSubject(name="code", grader="hangs", tasks=TASKS, judge=hangs)
     told: list[tuple[str, int, int]] = []
-    result = audit_text(subject, budget=0, seconds=0.2, progress=lambda *said: told.append(said))
+    result = audit_text(subject, seconds=0.2, progress=lambda *said: told.append(said))
     evidence = [check.evidence for check in result.checks if "were not asked" in check.evidence]
     assert evidence
     assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence

@@ -18,7 +18,7 @@ from gradus.rewards.grading import grader_of
 def _audit(judge, rows, **options):
     tasks = [TextTask(key=str(i), prompt=prompt, gold=gold) for i, (prompt, gold) in enumerate(rows)]
     subject = TextSubject(name="n", grader="g", tasks=tasks, judge=judge)
-    return {check.name: check for check in audit_text(subject, budget=0, **options).checks}
+    return {check.name: check for check in audit_text(subject, **options).checks}
 
 
 def _number(text):
@@ -106,7 +106,7 @@ def test_a_reward_that_pays_anything_late_in_a_training_fails(tmp_path, first, s
         return [float(said.strip() == gold) for said, gold in zip(completions, answer, strict=True)]
 
     spec = load(f"jsonl:{tmp_path / 'rows.jsonl'}")
-    checks = audit_text(subject_of(spec, grader_of(Rewards([reward]), name="late"), tasks=24), budget=0).checks
+    checks = audit_text(subject_of(spec, grader_of(Rewards([reward]), name="late"), tasks=24)).checks
     (sanity,) = (check for check in checks if check.name == "sanity")
     assert sanity.status == status
     assert ("step of a training" in sanity.evidence) == (status == "fail")

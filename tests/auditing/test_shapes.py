@@ -39,7 +39,7 @@ def test_the_shape_of_an_answer_keeps_nothing_that_only_this_answer_has(golds, f
 
 
 def _status(judge, tasks, check):
-    result = audit_text(TextSubject(name="t", grader="g", tasks=tasks, judge=judge), budget=30)
+    result = audit_text(TextSubject(name="t", grader="g", tasks=tasks, judge=judge))
     return next(each for each in result.checks if each.name == check)
 
 

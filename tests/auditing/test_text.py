@@ -11,7 +11,6 @@ from datetime import date
 from difflib import SequenceMatcher
 from fractions import Fraction
 from itertools import product
-from mmap import mmap
 
 import pytest
 from scipy.stats import ttest_1samp
@@ -24,7 +23,6 @@ from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import Ground, Log, with_bases
 from gradus.auditing.text.blind import BLIND, REFLEXES
-from gradus.auditing.text.elsewhere import checked_rewards
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
@@ -32,10 +30,9 @@ from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
 from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_by
 from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.scoring import Scorer, growth
+from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core import PolicyError
-from gradus.core.naming import import_object
 from gradus.environments.verifiable import one_turn
 from gradus.rewards import diversity
 from gradus.sandbox.command import sandbox_works
@@ -150,26 +147,18 @@ def test_the_hack_is_shortened():
 
 
 def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
-    """Evolved answers were shown in it, and were put into it a second time to be shortened."""
+    """It was put into it a second time to be shortened."""
     tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
     found = _audit(lambda task, answer: float(answer in (task.whole(task.gold), "<answer>yes</answer>")), tasks)
     rates = {check.name: check.measured.get("best") for check in found.checks}
-    for name in ("blind answers", "evolved answers"):
-        assert rates[name][0]["example"]["answer"] == "yes"
+    assert rates["blind answers"][0]["example"]["answer"] == "yes"
 
 
 def test_each_check_says_how_many_answers_it_tried_itself():
-    """All three gave the number of blind answers and reflexes together."""
-    tried = {check.name: check.measured.get("tried") for check in _audit(_sound, budget=300).checks}
+    """Both gave the number of blind answers and reflexes together."""
+    tried = {check.name: check.measured.get("tried") for check in _audit(_sound).checks}
     assert tried["reflexes"] <= len(REFLEXES)
     assert tried["blind answers"] <= len(BLIND)
-    assert 24 <= tried["evolved answers"] <= 48, "two generations of 24, of which some are the same"
-
-
-def test_a_budget_that_evolves_nothing_is_said():
-    (evolved,) = (check for check in _audit(_sound, budget=10).checks if check.name == "evolved answers")
-    assert evolved.status == "skip"
-    assert "--budget" in evolved.evidence
 
 
 def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
@@ -269,7 +258,7 @@ def test_a_reward_for_the_words_that_are_right_is_no_flaw():
     """Another task's answer has half of its words, those of the form and some by luck, and earns half."""
     told = list(product(_PEOPLE, _THINGS, _PLACES))
     tasks = _tasks([f"{who} repaired 28 old {what}s in {place} before noon." for who, what, place in told], "note {}")
-    asked = {check.name: check for check in _audit(_same_words, tasks, budget=0).checks}
+    asked = {check.name: check for check in _audit(_same_words, tasks).checks}
     assert {asked[name].status for name in ("gold", "blind answers", "reflexes")} == {"pass"}
 
 
@@ -316,7 +305,7 @@ def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(sh
     """With half for the form the reward passed where gold was declared bare and failed where it was declared in full."""
     layouts = [("", ""), ("<reasoning> known </reasoning> <answer> ", " </answer>"), _LAYOUT]
     for before, after in layouts:
-        result = _audit(_by_layout(share), [replace(task, before=before, after=after) for task in _sums()], budget=0)
+        result = _audit(_by_layout(share), [replace(task, before=before, after=after) for task in _sums()])
         assert _status(result)["blind answers"] == status, (before, after)
 
 
@@ -329,8 +318,6 @@ def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
     found = {check.name: check for check in result.checks}
     assert result.tasks == 12
     assert "12 of 30 tasks, because the grader is slow" in found["sanity"].evidence
-    assert found["evolved answers"].status == "skip"
-    assert "the grader is slow" in found["evolved answers"].evidence
 
 
 def test_a_slow_grader_is_cut_off_and_what_was_not_asked_is_unresolved():
@@ -403,7 +390,7 @@ def _by_pattern(whole):
 @pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
 def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
     """A square was q999983, which a grader that reads squares takes for a word beside them."""
-    found = {check.name: check for check in _audit(_by_pattern(whole), _squares(), budget=0).checks}
+    found = {check.name: check for check in _audit(_by_pattern(whole), _squares()).checks}
     assert found["wrong answers"].status == status, found["wrong answers"].evidence
     golds = ["b a c", "c a b", "a c b"]  # all answers have the same elements: there is no other
     task = TextTask(key="0", prompt="", gold=golds[0])
@@ -424,7 +411,7 @@ def test_a_sentence_is_no_list_of_words():
     rng = random.Random(4)
     words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
     tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
-    found = {check.name: check for check in _audit(_share_of_words, tasks, budget=0).checks}
+    found = {check.name: check for check in _audit(_share_of_words, tasks).checks}
     assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
     def alike(task, answer):
@@ -447,7 +434,7 @@ def test_an_object_read_out_of_the_text_is_not_denied_by_words_before_it():
 
     tasks = _records("Give name and age.", n=24)
     assert all(task.gold.startswith("{") for task in tasks)
-    found = {check.name: check for check in _audit(read, tasks, budget=0).checks}
+    found = {check.name: check for check in _audit(read, tasks).checks}
     assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
 
@@ -459,7 +446,7 @@ def test_another_unit_is_wrong_and_not_for_a_person_as_well():
 
 
 def _wrong_answers(judge, tasks):
-    return next(check for check in _audit(judge, tasks, budget=0).checks if check.name == "wrong answers")
+    return next(check for check in _audit(judge, tasks).checks if check.name == "wrong answers")
 
 
 def _tasks(golds, prompt="question {}"):
@@ -553,7 +540,7 @@ def test_what_the_question_shows_in_the_form_of_the_answer_is_copied(prompt, gol
     tasks = [
         TextTask(key=str(i), prompt=prompt.format(gold[:-1] + str(7 + i)), gold=gold) for i, gold in enumerate(golds)
     ]
-    asked = {check.name: check for check in _audit(judge, tasks, budget=0).checks}
+    asked = {check.name: check for check in _audit(judge, tasks).checks}
     assert asked["reflexes"].status == "fail"
     assert operator in asked["reflexes"].evidence
 
@@ -570,7 +557,7 @@ def test_an_answer_is_put_together_of_the_questions_number_and_a_constant():
         TextTask(key=str(i), prompt=f"Two odd numbers with sum {a + b}", gold=f"{a} {b}")
         for i, (a, b) in enumerate(pairs)
     ]
-    asked = {check.name: check for check in _audit(_two_that_sum, tasks, budget=0).checks}
+    asked = {check.name: check for check in _audit(_two_that_sum, tasks).checks}
     assert asked["reflexes"].status == "fail"
     assert "else 0" in asked["reflexes"].evidence
 
@@ -581,7 +568,7 @@ def test_what_all_answers_begin_with_is_a_blind_answer():
     def superset(task, answer):
         return float(task.gold.startswith(answer.strip()) and "people" in answer)
 
-    asked = {check.name: check for check in _audit(superset, tasks, budget=0).checks}
+    asked = {check.name: check for check in _audit(superset, tasks).checks}
     assert asked["blind answers"].status == "fail"
     assert "what all golds begin with" in asked["blind answers"].evidence
 
@@ -772,11 +759,7 @@ def test_the_time_of_the_environments_own_judge_is_not_the_graders():
 def test_as_many_tasks_are_probed_as_were_asked_for():
     """They were always 48, whatever --episodes said."""
     spec = environments.load("arithmetic")
-    few = audit_any(spec, spec.grader("correctness"), episodes=20, budget=200, seed=0)
-    assert few.episodes == 20
-    assert {check.name: check.status for check in few.checks}["evolved answers"] == "pass"
-    none = audit_any(spec, spec.grader("correctness"), episodes=20, budget=0, seed=0)
-    assert {check.name: check.status for check in none.checks}["evolved answers"] == "skip"
+    assert audit_any(spec, spec.grader("correctness"), episodes=20, seed=0).episodes == 20
 
 
 @pytest.mark.parametrize(
@@ -984,17 +967,6 @@ def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_non
     assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)], only_after=True) is None
 
 
-def test_reflexes_copy_the_list_sorted_and_each_of_four_quoted_texts():
-    prompt = 'Of [10, 9, -2] and "one", "two", "three" and "four": which?'
-    task, others = TextTask(key="0", prompt=prompt, gold="x"), Others(golds=["x"])
-    made = {name: make(Gold(task=task, others=others), random.Random(0)) for name, make in REFLEXES.items()}
-    assert made["the question's list sorted"] == "[-2, 9, 10]"
-    quoted = [made[f"the {which} quoted text"] for which in ("first", "second", "third", "fourth")]
-    assert quoted == ["one", "two", "three", "four"]
-    asked = replace(task, prompt="Sort [10, 9, -2].")  # there it is the work
-    assert REFLEXES["the question's list sorted"](Gold(task=asked, others=others), random.Random(0)) is None
-
-
 def _depth(task, answer):
     try:
         return float(json.loads(answer) == json.loads(task.gold))
@@ -1023,7 +995,7 @@ def _unreachable(task, answer):
 def test_a_judge_that_cannot_be_reached_is_said_to_be_so_and_no_grader_is_judged_by_it():
     """The tasks were few "because the grader is slow", hostile answers passed, and gold was said to earn nothing."""
     subject = TextSubject(name="sums", grader="g", tasks=_sums(), judge=_unreachable, remote=True)
-    found = {check.name: check for check in audit_text(subject, budget=0).checks}
+    found = {check.name: check for check in audit_text(subject).checks}
     assert not {"sanity", "gold", "hostile answers"} & set(found)
     assert found["judge"].status == "fail"
     assert found["judge"].evidence.endswith("Connection error.")
@@ -1052,7 +1024,7 @@ def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
     def refuses_long(task, answer):
         return _sound(task, answer) if len(answer) < 50_000 else 1 / 0
 
-    hostile = {check.name: check for check in _audit(refuses_long, budget=0).checks}["hostile answers"]
+    hostile = {check.name: check for check in _audit(refuses_long).checks}["hostile answers"]
     assert hostile.status == "fail"
     assert f"the grader fails on {'a' * 40!r}... (100,000 characters) (" in hostile.evidence
     assert hostile.evidence.endswith("): return the least reward instead")
@@ -1060,47 +1032,16 @@ def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
 
 def test_a_number_of_more_digits_than_python_converts_is_named_and_fails_nothing():
     """The commonest sound grader, int(), was called unfit to train on because of an answer that no run samples."""
-    hostile = {check.name: check for check in _audit(_counts_digits, budget=0).checks}["hostile answers"]
+    hostile = {check.name: check for check in _audit(_counts_digits).checks}["hostile answers"]
     assert hostile.status == "pass"
     assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
 
     def raises_on_words_too(task, answer):
         return float(int(answer or 0) == int(task.gold))
 
-    hostile = {check.name: check for check in _audit(raises_on_words_too, budget=0).checks}["hostile answers"]
+    hostile = {check.name: check for check in _audit(raises_on_words_too).checks}["hostile answers"]
     assert hostile.status == "fail"
     assert "characters" not in hostile.evidence
-
-
-_HASHED = """
-import os
-
-def first(completions, answer, **columns):
-    print("scored")
-    return [float(bool(text.split()) and next(iter(set(text.split()))) == gold) for text, gold in zip(completions, answer)]
-
-def any_of(completions, answer, **columns):
-    return [float(gold in set(text.split())) for text, gold in zip(completions, answer)]
-
-STATE = []
-def once_set(completions, answer, **columns):
-    return [float(text.strip() == gold and not STATE) for text, gold in zip(completions, answer)]
-
-def broken(completions, answer, **columns):
-    os._exit(1)
-"""
-
-
-@pytest.mark.parametrize(("name", "changes"), [("first", True), ("any_of", False), ("once_set", False)])
-def test_a_reward_that_changes_with_the_seed_of_hashes_is_found(tmp_path, name, changes):
-    file = tmp_path / "mine.py"
-    file.write_text(_HASHED)
-    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
-    reward = import_object(f"{file}:{name}", "reward")
-    spec = one_turn(rows, [reward])
-    sanity = {c.name: c for c in run_text_audit(spec, spec.grader(), episodes=12, budget=0).checks}["sanity"]
-    assert ("changes with PYTHONHASHSEED" in sanity.evidence) == changes, sanity.evidence
-    assert sanity.status == ("fail" if changes else "pass")
 
 
 def _first_row(prompts, completions, answer, **columns):
@@ -1144,7 +1085,7 @@ def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(golds, rewards,
     """Answers were asked one by one, and so a reward passed that pays gold in one row of a batch alone."""
     rows = [{"question": f"The {n}. of them?", "answer": golds(n)} for n in random.Random(1).sample(range(900), 400)]
     spec = one_turn(rows, rewards, answer_format="{answer}")
-    result = audit_text(subject_of(spec, spec.grader(), tasks=24), budget=0)
+    result = audit_text(subject_of(spec, spec.grader(), tasks=24))
     sanity = next(check for check in result.checks if check.name == "sanity")
     assert sanity.status == status, sanity.evidence
     assert ("in one call with answers to other tasks" in sanity.evidence) == (status == "fail")
@@ -1170,43 +1111,6 @@ def test_a_batch_that_ends_its_process_or_hangs_is_an_error_and_leaves_nothing_o
     assert {score.error for score in scorer.batch([(task, "1") for task in subject.tasks])} == {error}
     scorer.close()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_reward_that_no_other_process_can_import_is_left_as_it_is(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(_HASHED)
-    rows = [{"question": f"The capital of {n}?", "answer": f"Town{n}ville"} for n in range(40)]
-    for reward in (lambda completions, **columns: [1.0] * len(completions), import_object(f"{file}:broken", "reward")):
-        spec = one_turn(rows, [reward])
-        subject = subject_of(spec, spec.grader(), tasks=12)
-        assert subject.elsewhere([(subject.tasks[0], "x")]) is None
-
-
-@pytest.mark.parametrize("written", ["", "{}", "[1.0]", '[1.0, "1"]', "[1.0, NaN]", "[1.0, true]"])
-def test_rewards_of_another_process_are_checked(tmp_path, written):
-    file = tmp_path / "out.json"
-    file.write_text(written)
-    assert checked_rewards(file, 2) is None
-    file.write_text("[1.0, null]")
-    assert checked_rewards(file, 2) == [1.0, None]
-
-
-def test_memory_that_does_not_return_is_found_and_a_store_that_fills_is_none():
-    assert growth([0, 50, *range(0, 1000, 2)]) == pytest.approx(600, abs=10)
-    assert growth([*range(300), *[300] * 500]) < 64  # full at last
-    assert growth([0, *[500] * 900]) == 0.0  # loaded at the start
-    assert growth(range(0, 3000, 10)) == 0.0  # too few calls to tell
-    kept = []
-
-    def keeping(task, answer):
-        kept.append(mmap(-1, 200_000))  # of its own: a process of many tests has freed memory to take from
-        kept[-1].write(bytes(200_000))
-        return _sound(task, answer)
-
-    hostile = [{c.name: c for c in _audit(judge).checks}["hostile answers"] for judge in (keeping, _sound)]
-    assert [each.status for each in hostile] == ["fail", "pass"]
-    assert "grows by more than 64 MiB" in hostile[0].evidence
-    assert hostile[1].measured["seconds_at_most"]["p99"] == 0.25
 
 
 # What the probes come to, from figures that stand here.
@@ -1358,11 +1262,6 @@ def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():
     ]
 
 
-def test_times_are_told_in_steps():
-    assert checks._seconds([0.1] * 99 + [0.9]) == {"p99": 0.25, "worst": 1.0}
-    assert checks._seconds([0.1] * 98 + [0.9] * 2) == {"p99": 1.0, "worst": 1.0}
-
-
 def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
     base = Base(gold=1.0, wrong=0.2, silence=0.0)
     probes = [replace(p, answer=str(p.value)) for p in _answered("x", [1.0, 0.2, 0.2, 0.6])]
@@ -1475,11 +1374,11 @@ def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
 def test_few_tasks_leave_open_what_they_cannot_tell(tasks):
     """A sound grader failed, and one that pays for any answer passed."""
     spec = environments.load("arithmetic")
-    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), episodes=tasks, budget=0).checks}
+    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), episodes=tasks).checks}
     assert (sound["gold"].status, sound["blind answers"].status) == ("unresolved", "unresolved")
 
     def pays_for_any(task, answer):
         return 0.85 * bool(answer) + 0.15 * (answer.strip() == task.gold)
 
-    found = {check.name: check.status for check in _audit(pays_for_any, tasks=_sums()[:tasks], budget=0).checks}
+    found = {check.name: check.status for check in _audit(pays_for_any, tasks=_sums()[:tasks]).checks}
     assert "pass" not in (found["blind answers"], found["reflexes"])

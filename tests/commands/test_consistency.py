@@ -84,7 +84,7 @@ def test_what_takes_one_value_refuses_two(words):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("audit", "arithmetic", "--attempts", 3), "attempts has no effect without attack; leave it out"),
+        (("audit", "arithmetic", "--attack-episodes", 3), "attack_episodes has no effect without attack; leave it out"),
     ],
 )
 def test_an_option_without_effect_is_refused(words, says):

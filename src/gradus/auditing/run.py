@@ -117,7 +117,6 @@ def run_text_audit(
     grader: Grader,
     *,
     episodes: int = TASKS,
-    budget: int | None = None,
     seed: int = 0,
     limit: float | None = None,
     unsafe: bool = False,
@@ -128,15 +127,12 @@ def run_text_audit(
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer.
 
-    ``episodes``: tasks. ``budget``: answers that may be asked to evolve others. ``limit``: seconds of all calls of the grader together,
-    as :func:`audit_text` takes it.
+    ``episodes``: tasks. ``limit``: seconds of all calls of the grader together, as :func:`audit_text` takes it.
     """
     subject = subject_of(spec, grader, tasks=episodes, limit=limit or CALLS_SECONDS)
     if subject is None:
         return None
-    text = audit_text(
-        subject, seed=seed, budget=budget, limit=limit, unsafe=unsafe, marks=marks or {}, progress=progress
-    )
+    text = audit_text(subject, seed=seed, limit=limit, unsafe=unsafe, marks=marks or {}, progress=progress)
     draw = blind_answers(spec, seed=seed)
     tasks = check_tasks(spec, draw, seed=seed, elsewhere=elsewhere)
     attacks: Sequence[Attack] = ()
@@ -179,13 +175,12 @@ def audit_any(
 ) -> AuditResult:
     """The audit that fits: by answers if tasks have one turn and gold answers, by policies and a search of plans elsewhere.
 
-    ``episodes`` and ``budget`` are those of :func:`run_text_audit` or :func:`run_audit`; None is 48 tasks there, here 60 and 8,000.
+    ``episodes``: None is 48 tasks of one turn, elsewhere 60. ``budget``: of :func:`run_audit`, which one-turn tasks do not need; None is 8,000.
     """
     text = run_text_audit(
         spec,
         grader,
         episodes=TASKS if episodes is None else episodes,
-        budget=budget,
         seed=seed,
         marks=marks,
         unsafe=unsafe,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
-         "attack_episodes", "attempts", "compare")  # fmt: skip
+         "attack_episodes", "compare")  # fmt: skip
 _DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
@@ -88,8 +88,7 @@ _EPISODES = typer.Option(
 _BUDGET = typer.Option(
     "--budget",
     min=1,
-    help="Answers that may be asked to evolve others (1152 without it), elsewhere episodes that the search for a hack may roll out "
-    "(8000).",
+    help="Episodes that the search for a hack may roll out (8000 without it). Tasks of one turn are not searched.",
 )
 _REVIEW = typer.Option(
     "--review", help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say."
@@ -102,8 +101,7 @@ _SECONDS = typer.Option(
 _ATTACK = typer.Option(
     "--attack",
     metavar="WHO",
-    help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone), or a model that reads the grader's source, "
-    "as in remote:MODEL (repeatable).",
+    help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone).",
 )
 _COMPARE = typer.Option(
     "--compare", metavar="AUDIT", callback=_existing, help="An earlier audit.json: also say what changed."
@@ -181,7 +179,6 @@ def audit(
     attack_episodes: Annotated[
         int | None, typer.Option(help="Episodes that an attacker may learn from; 6400 without it.")
     ] = None,
-    attempts: Annotated[int | None, typer.Option(help="Attempts of an attacker that reads; 6 without it.")] = None,
 ) -> Audit:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
 
@@ -208,7 +205,7 @@ def audit(
         environment, rewards = rows, [environment, *rewards]
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
-    attackers = _attackers(spec, attack, attack_episodes=attack_episodes, attempts=attempts)
+    attackers = _attackers(attack, attack_episodes)
     named = isinstance(environment, str | Path) and not rewards
     result = audit_with_progress(
         spec,
@@ -226,21 +223,22 @@ def audit(
     return Audit(spec, result)
 
 
-def _attackers(spec: EnvironmentSpec, attack: Sequence[str], **numbers: int | None) -> Sequence[Any]:
-    """The attackers that were named; ``numbers`` are of them alone. Raises ConfigError."""
+def _attackers(attack: Sequence[str], episodes: int | None) -> Sequence[Any]:
+    """The attackers that were named; ``episodes``: what one may learn from. Raises ConfigError."""
     from gradus.runs.recipe import MOST_EPISODES
 
-    for name, value in numbers.items():
-        if value is not None:
-            whole_number(name, value, least=1, most=MOST_EPISODES)
-            if not attack:
-                raise ConfigError(f"{name} has no effect without attack; leave it out")
+    if episodes is not None:
+        whole_number("attack_episodes", episodes, least=1, most=MOST_EPISODES)
+        if not attack:
+            raise ConfigError("attack_episodes has no effect without attack; leave it out")
     if not attack:
         return ()
-    from gradus.runs.learning_attack import make_attackers  # it brings torch
+    from gradus.runs.learning_attack import LEARN, LearningAttacker  # it brings torch
 
     who = as_list("attack", attack, example="['learn']")
-    return make_attackers(spec, who, budget=numbers["attack_episodes"] or 6400, tries=numbers["attempts"] or 6)
+    if set(who) != {LEARN}:
+        raise ConfigError(f"attack takes {LEARN!r}, got {', '.join(map(repr, who))}")
+    return [LearningAttacker(budget=episodes or 6400)]
 
 
 def _of_recipe(

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.auditing.plans.answers import AnswerSpace
-from gradus.auditing.plans.attack import KEEP, Attacker, Attempt, Target
+from gradus.auditing.plans.attack import KEEP, Attempt, Target
 from gradus.auditing.plans.panel import RandomAnswers
-from gradus.auditing.plans.reading import ReadingAttacker
 from gradus.core import (
     ConfigError,
     Environment,
@@ -37,7 +36,6 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
@@ -52,7 +50,6 @@ _LEFT = 0.8  # of the words, to the reflex, before anything is learned
 _SHOWN = 256  # episodes of random answers that teach the form
 _NANO = NanoConfig(hidden_size=64, layers=2, heads=4, intermediate_size=192, context=1024)
 _FIRST_TASK = 500_000  # training tasks that no other part of an audit meets
-_ANSWER = 2048  # tokens that a model which reads may answer with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +210,6 @@ def _kept(spec: EnvironmentSpec) -> Callable[[int], str]:
 def _is_short(episodes: Sequence[Episode]) -> bool:
     shown = [len(turn.observation.split()) for episode in episodes for turn in episode.turns]
     return sum(shown) <= _SHORT * len(shown)
-
-
-def make_attackers(spec: EnvironmentSpec, names: Sequence[str], *, budget: int, tries: int) -> list[Attacker]:
-    """Attackers by name: ``learn``, or any policy (``remote:MODEL``), which is shown the grader's source and has ``tries`` attempts."""
-    return [
-        LearningAttacker(budget=budget)
-        if name == LEARN
-        else ReadingAttacker(model=make_policy(spec, name, max_new_tokens=_ANSWER), tries=tries)
-        for name in names
-    ]
 
 
 _COMPUTE: Mapping[str, Any] = {"token_budget": 16384, "device": "cpu"}

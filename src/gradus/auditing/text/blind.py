@@ -111,10 +111,8 @@ BLIND: Mapping[str, Operator] = {
 }
 
 _EXPRESSION = re.compile(r"[-+(\dA-Za-z][-\dA-Za-z+*/^(). ]*[-+*/^][-\dA-Za-z+*/^(). ]*[\dA-Za-z)]")
-_QUOTED = re.compile(r"[\"'“`]([^\"'“”`\n]{1,80})[\"'”`]")
 _LIST = re.compile(r"\[[^\[\]]{2,2000}\]")
 _OPTION = re.compile(r"(?m)^\s*\(?([A-Ea-e1-5])[).:]\s*(\S.*)$")
-_EXAMPLE = re.compile(r"(?i)(?:answer|output|result)\s*\d*\s*[:=]\s*(\S.*)")
 _PUZZLE = re.compile(r"(?m)^(?:\S{1,3}[ \t]+){2,}\S{1,3}[ \t]*$")
 
 
@@ -126,18 +124,13 @@ def _lines(prompt: str) -> list[str]:
     return [line.strip() for line in prompt.splitlines() if line.strip()]
 
 
-def _last_list(prompt: str) -> tuple[str, list[str], str] | None:
-    lists = _LIST.findall(prompt)
-    if not lists:
-        return None
-    separator = ", " if ", " in lists[-1] else ","
-    return lists[-1], lists[-1][1:-1].split(separator), separator
-
-
 def _listed(change: Callable[[list[str]], list[str]]) -> Operator:
     def reflex(gold: Gold, rng: Random) -> str | None:
-        last = _last_list(gold.prompt)
-        return None if last is None else f"[{last[2].join(change(last[1]))}]"
+        lists = _LIST.findall(gold.prompt)
+        if not lists:
+            return None
+        separator = ", " if ", " in lists[-1] else ","
+        return f"[{separator.join(change(lists[-1][1:-1].split(separator)))}]"
 
     return reflex
 
@@ -153,20 +146,6 @@ def _numbers(separator: str) -> Operator:
         return separator.join(max(rows, key=len)) if rows else None
 
     return reflex
-
-
-_ORDERED = re.compile(r"(?i)\b(?:sort|order|arrange|rank|ascend|descend|increas|decreas)")
-
-
-def _sorted_list(gold: Gold, rng: Random) -> str | None:
-    """The last list, sorted: numbers by value, words by letter. Where the question asks for an order this would be the work."""
-    last = None if _ORDERED.search(gold.prompt) else _last_list(gold.prompt)
-    if last is None:
-        return None
-    _, items, separator = last
-    numbers = all(NUMBER.fullmatch(item.strip()) for item in items)
-    ranked = sorted(items, key=lambda item: float(item.replace("−", "-"))) if numbers else sorted(items)
-    return f"[{separator.join(ranked)}]"
 
 
 def _grid(filler: str) -> Operator:
@@ -215,14 +194,6 @@ def _restated(form: str) -> Operator:
     return reflex
 
 
-def _premise(index: int) -> Operator:
-    def reflex(gold: Gold, rng: Random) -> str | None:
-        items = [m.group(1).strip() for m in re.finditer(r"(?m)^\W*\d+[.)]\s*(\S.*)$", gold.prompt)]
-        return _at(items, index)
-
-    return reflex
-
-
 def _in_form(index: int) -> Operator:
     """A place of the question that has the form of the gold answer, as its date, its address or its code."""
 
@@ -261,23 +232,13 @@ REFLEXES: Mapping[str, Operator] = {
     "the longest word of the question": lambda gold, rng: max(re.findall(r"\w+", gold.prompt), key=len, default=None),
     "the first option": lambda gold, rng: _at([m.group(1) for m in _OPTION.finditer(gold.prompt)], 0),
     "the last option": lambda gold, rng: _at([m.group(1) for m in _OPTION.finditer(gold.prompt)], -1),
-    "the first example's answer": lambda gold, rng: _at(_EXAMPLE.findall(gold.prompt), 0),
-    "the last example's answer": lambda gold, rng: _at(_EXAMPLE.findall(gold.prompt), -1),
-    "the first quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 0),
-    "the second quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 1),
-    "the third quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 2),
-    "the fourth quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), 3),
-    "the last quoted text": lambda gold, rng: _at(_QUOTED.findall(gold.prompt), -1),
     "the question's list": _listed(lambda items: items),
     "the question's list reversed": _listed(lambda items: items[::-1]),
-    "the question's list sorted": _sorted_list,
     "the question's numbers in its order": _numbers(" "),
     "the question's numbers in its order, with commas": _numbers(", "),
     "the question's numbers multiplied": lambda gold, rng: "*".join(NUMBER.findall(gold.prompt)[:6]) or None,
     "the question's grid": _grid(""),
     "the question's grid filled with 1": _grid("1"),
-    "the first numbered statement": _premise(0),
-    "the last numbered statement": _premise(-1),
     "the first place of the question in the gold's form": _in_form(0),
     "the last place of the question in the gold's form": _in_form(-1),
     **{
@@ -290,7 +251,6 @@ REFLEXES: Mapping[str, Operator] = {
     "what is asked for": _asked("ASKED"),
     "what is asked for, as a formula": _asked("$ASKED$"),
     "what is asked for, in brackets": _asked("(ASKED)"),
-    "the question's list twice": _listed(lambda items: [*items, *items]),
     "the question's formula": _restated("EXPR"),
     "the question's formula unexpanded": _restated("expand(EXPR)"),
     "the question's formula as an integral": _restated("Integral(EXPR, VAR)"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from math import ceil, fsum
+from math import fsum
 
 from gradus.auditing.leaks import told_at
 from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_of, low_of
@@ -17,9 +17,7 @@ from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
 
-_GROWN = 64.0  # MiB
 _QUOTED = 40  # characters of an answer
-_STEPS = (0.25, 0.5, 1.0, 2.0)  # seconds
 _BATCH = 12  # tasks that are asked in one call
 _AGAIN = 8  # tasks that are asked once more
 
@@ -28,24 +26,21 @@ Differences = Sequence[tuple[str, "float | None", "float | None"]]
 
 
 def sanity(ground: Ground) -> Result:
-    """The same answer earns the same in another order, in a batch and in another process; gold earns the full reward."""
+    """The same answer earns the same in another order and in a batch; gold earns the full reward."""
     changed: Differences = ()
     batched: Differences = ()
-    rehashed: Differences = ()
     stepped = ""
     if ground.is_usable:
         ground.enter("sanity")
         if not ground.subject.remote:  # a judge keeps what it said by its content
-            changed, batched, rehashed = _asked_again(ground), _in_a_batch(ground), _elsewhere(ground)
-            stepped = _at_steps(ground)
-    return sanity_of(ground, changed, batched, rehashed, stepped)
+            changed, batched, stepped = _asked_again(ground), _in_a_batch(ground), _at_steps(ground)
+    return sanity_of(ground, changed, batched, stepped)
 
 
 def sanity_of(
     ground: Ground,
     changed: Differences = (),
     batched: Differences = (),
-    rehashed: Differences = (),
     stepped: str = "",
 ) -> Result:
     """The check from the answers whose reward is not the same. ``stepped``: what is wrong at a step of training."""
@@ -62,10 +57,6 @@ def sanity_of(
         problems.append(
             f"the same answer earns {one} alone and {other} in one call with answers to other tasks: {answer[:60]!r}; "
             "read the columns of each completion's own row"
-        )
-    for answer, one, other in rehashed[:1]:
-        problems.append(
-            f"the reward changes with PYTHONHASHSEED, {one} or {other}: {answer[:60]!r}; sort what comes out of a set"
         )
     if subject.range is not None:
         low, high = subject.range
@@ -134,18 +125,6 @@ def _in_a_batch(ground: Ground) -> Differences:
     return different
 
 
-def _elsewhere(ground: Ground) -> Differences:
-    """Gold, a wrong answer and both beside each other, in two processes with other seeds of hashes."""
-    if ground.subject.elsewhere is None or ground.executed or ground.effort < 1.0:  # without a sandbox or time
-        return []
-    rows: list[tuple[TextTask, str]] = []
-    for task, wrong, gold in _with_wrong(ground):
-        answers = (gold, wrong, f"{gold} {wrong}", f"{wrong} {gold}") if wrong else (gold,)
-        rows += [(task, task.whole(answer)) for answer in answers if answer]
-    values = ground.subject.elsewhere(rows) or ((), ())
-    return [(answer, a, b) for (_, answer), a, b in zip(rows, *values, strict=False) if a != b]
-
-
 def _at_steps(ground: Ground) -> str:
     """Names what is wrong at the first, the middle or the last step of a training, if gold no longer earns more than a wrong answer there.
 
@@ -210,11 +189,11 @@ def ask_hostile(ground: Ground) -> None:
 
 
 def hostile(ground: Ground, *, programs: bool = False) -> Result:
-    """No answer of any check makes the grader fail, hang, grow or run code.
+    """No answer of any check makes the grader fail, hang or run code.
 
     ``programs``: answers that are programs were tried, which may be run.
     """
-    log, scorer = ground.log, ground.scorer
+    log = ground.log
     problems: list[str] = []
     if ground.executed and not programs:
         problems.append(f"the grader executes the answer ({', '.join(ground.executed[:3])}); parse it instead")
@@ -224,14 +203,11 @@ def hostile(ground: Ground, *, programs: bool = False) -> Result:
     rare, raised = ([each for each in errors if _is_out_of_reach(each) == far] for far in (True, False))
     if raised:
         problems.append(f"{_raised(raised[0])}: return the least reward instead")
-    if scorer.grown > _GROWN:
-        problems.append(f"the grader's process grows by more than {_GROWN:g} MiB; keep nothing from call to call")
     where = "in a sandbox" if ground.confined else "not tried whether answers are executed: no sandbox for it"
     measured = {
         "executed": list(ground.executed),
         "errors": _errors(log.errors),
         "hung": [shown(each) for each in log.hung[:5]],
-        "seconds_at_most": _seconds(scorer.times),
     }
     status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
@@ -257,13 +233,6 @@ def _is_out_of_reach(probe: Probe) -> bool:
 
 def _raised(probe: Probe) -> str:
     return f"the grader fails on {quoted(probe.answer, _QUOTED)} ({probe.error})"
-
-
-def _seconds(times: Sequence[float]) -> dict[str, float | None]:
-    """The slowest call, and the slowest of all but one in a hundred, in rough steps, so that noise in times changes nothing."""
-    slowest = sorted(times)
-    named = {"p99": slowest[ceil(0.99 * len(slowest)) - 1 :][:1], "worst": slowest[-1:]}
-    return {name: next((step for step in _STEPS if each and each[0] <= step), None) for name, each in named.items()}
 
 
 def not_graded(ground: Ground) -> list[Result]:

@@ -6,7 +6,6 @@ What the process says is JSON, and its fields are checked: an answer that the gr
 from __future__ import annotations
 
 import math
-import os
 import signal
 import sys
 import threading
@@ -30,7 +29,6 @@ class Score:
     """``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
     ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
-    ``memory``: MiB that the process held after it, 0 if not known.
     """
 
     value: float | None = None
@@ -39,7 +37,6 @@ class Score:
     executed: bool = False
     skipped: bool = False
     seconds: float = 0.0
-    memory: float = 0.0
 
 
 def what_was_raised(error: BaseException) -> str:
@@ -52,14 +49,12 @@ class GraderProcess:
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
         self._patience = seconds + _GRACE
-        self.memory: list[float] = []
         self._fork = Fork(lambda folder: _handlers(subject, seconds, folder), confined=confined)
         self._warm_up()
 
     def ask(self, key: str, answer: str) -> Score:
         """The score. Raises TimeoutError if it does not come in time, another OSError if the process died or its reply is not a score."""
         score = checked_score(self._fork.call("score", self._patience, key=key, answer=answer))
-        self.memory.append(score.memory)
         if score.hung:
             self._warm_up()  # it may have to load again what was cut off
         return score
@@ -96,10 +91,10 @@ def checked_score(reply: Any) -> Score:
     if not isinstance(reply, dict) or set(reply) != fields:
         raise BrokenPipeError("the grader's process sent something else than a score")
     value, error = reply["value"], reply["error"]
-    numbers = [reply["seconds"], reply["memory"], *([] if value is None else [value])]
+    numbers = [reply["seconds"], *([] if value is None else [value])]
     right = (
         all(type(each) in (int, float) and abs(each) < math.inf for each in numbers)
-        and min(numbers[:2]) >= 0
+        and numbers[0] >= 0
         and all(type(reply[name]) is bool for name in ("hung", "executed", "skipped"))
         and (error is None or type(error) is str)
     )
@@ -127,7 +122,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
         ends = started + limit
         score = _one(subject, task, answer, limit, canary)
-        return replace(score, seconds=max(0.0, clock.now() - started), memory=_resident())
+        return replace(score, seconds=max(0.0, clock.now() - started))
 
     def score(key: str, answer: str) -> dict[str, Any]:
         return asdict(timed(tasks[key], answer.replace(CANARY, str(canary)), seconds))
@@ -179,15 +174,6 @@ def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: 
         scores = [Score(error=what_was_raised(raised)) for _ in rows]
     signal.setitimer(signal.ITIMER_REAL, 0)
     return scores
-
-
-def _resident() -> float:
-    """MiB that this process holds, as Linux tells it."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def _one(subject: TextSubject, task: TextTask, answer: str, seconds: float, canary: Path) -> Score:

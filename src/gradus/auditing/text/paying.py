@@ -11,7 +11,6 @@ from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Note
 from gradus.auditing.text.asking import Ground, Result
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.clusters import Cluster, cluster_of
-from gradus.auditing.text.evolve import evolve
 from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
@@ -68,25 +67,10 @@ def chosen(
     return list(rates.values()), len(tried)
 
 
-def evolved_answers(ground: Ground, known: Sequence[Rate], *, budget: int | None) -> Result:
-    """Answers that are bred for reward. ``known``: rates of blind answers and reflexes, from which they begin."""
-    rates: Sequence[Rate] = ()
-    tried: int | None = None
-    if ground.effort == 1.0:  # a slow grader's time is for the other checks
-        ground.scorer.allow(0.9)
-        rates, tried = evolve(ground, [each.operator for each in known], budget=budget)
-    return Result(check=unearned(ground, "evolved answers", rates, tried=tried), rates=rates)
-
-
 def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
-        why = "none of these answers could be asked of these tasks"
-        if name == "evolved answers":
-            why = "none were evolved: that takes more tasks (--episodes), a larger --budget or more --seconds"
-            if ground.effort < 1.0:
-                why = "the grader is slow, and the time is for the other checks; --seconds gives more"
-        return Check(name=name, status="skip", evidence=why)
+        return Check(name=name, status="skip", evidence="none of these answers could be asked of these tasks")
     adjusted = holm([each.p for each in rates])
     winners = [
         each

@@ -11,12 +11,10 @@ from typing import Any
 
 from gradus.auditing.records import high_of, low_of, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
-from gradus.core.printing import beginning
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
-_WHOLE = 4000  # characters of a completion that are stored
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
 
@@ -120,7 +118,7 @@ def shown(probe: Probe) -> dict[str, Any]:
         if len(probe.answer) <= _SHOWN
         else f"{probe.answer[:_SHOWN]}... ({len(probe.answer):,} characters)",
         "cut": len(probe.answer) > _SHOWN,
-        "completion": beginning(probe.completion, _WHOLE),
+        "completion": probe.completion,
         "gold": (probe.task.gold or "")[:_SHOWN],
         "reward": probe.value,
     }

@@ -9,12 +9,10 @@ from typing import Any
 from gradus.auditing.records import Check, Point
 from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
-from gradus.auditing.text.evolve import minimized
 from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.paying import (
     blind_answers,
-    evolved_answers,
     programs,
     reflexes,
     right_answers,
@@ -22,6 +20,7 @@ from gradus.auditing.text.paying import (
 )
 from gradus.auditing.text.rates import Rate, quoted
 from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.shortest import minimized
 from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
 from gradus.stats import mean_interval
 
@@ -45,7 +44,6 @@ def audit_text(
     subject: TextSubject,
     *,
     seed: int = 0,
-    budget: int | None = None,
     seconds: float = 2.0,
     limit: float | None = None,
     unsafe: bool = False,
@@ -53,7 +51,7 @@ def audit_text(
     known: dict[tuple[str, str], Score] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TextAudit:
-    """Probe the grader of one-turn tasks. ``budget``: answers that may be asked to evolve others. ``seconds``: the limit of one call; ``limit``: of all calls together, 20 s if None and 180 if
+    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``limit``: of all calls together, 20 s if None and 180 if
     answers are programs; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
     which are not asked again; new ones are added. ``progress`` is told (what, answers asked, of about how many).
 
@@ -71,7 +69,7 @@ def audit_text(
     )
     try:
         ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
-        results = _asked(ground, marks, budget=budget, unsafe=unsafe)
+        results = _asked(ground, marks, unsafe=unsafe)
         answers = scorer.calls
         scorer.allow(1.0)
         rates = [rate for each in results for rate in each.rates]
@@ -89,17 +87,14 @@ def audit_text(
     )
 
 
-def _asked(ground: Ground, marks: Mapping[str, str], *, budget: int | None, unsafe: bool) -> list[Result]:
+def _asked(ground: Ground, marks: Mapping[str, str], *, unsafe: bool) -> list[Result]:
     """The results of all checks that ask answers, in the order in which they may spend the time."""
     if not ground.is_usable:
         return [sanity(ground)]
     ask_hostile(ground)
     results = [programs(ground)] if ground.are_programs and (ground.confined or unsafe) else []
-    results += [blind := blind_answers(ground), copied := reflexes(ground)]
-    results.append(from_source(ground))
-    results += [wrong_answers(ground, marks), right_answers(ground), sanity(ground)]
-    results.append(evolved_answers(ground, [*blind.rates, *copied.rates], budget=budget))
-    return results
+    results += [blind_answers(ground), reflexes(ground), from_source(ground)]
+    return [*results, wrong_answers(ground, marks), right_answers(ground), sanity(ground)]
 
 
 _ORDER = (
@@ -107,7 +102,6 @@ _ORDER = (
     "gold",
     "blind answers",
     "reflexes",
-    "evolved answers",
     "the source",
     "wrong answers",
     "right answers",

@@ -12,7 +12,6 @@ from gradus.rewards.judge import BROKE
 from gradus.sandbox import clock
 
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
-_SETTLED = 200  # calls until a process has loaded what it needs
 
 
 @dataclass
@@ -23,7 +22,6 @@ class Scorer:
     Time that was spent waiting for a core is counted in neither.
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
-    ``times``: seconds of each call. ``grown``: MiB by which a process kept growing, see :func:`growth`.
     ``tell`` is given the number of calls after each. ``stopped``: why answers were not asked, empty if all were.
     """
 
@@ -37,8 +35,6 @@ class Scorer:
     spent: float = 0.0
     known: dict[tuple[str, str], Score] = field(default_factory=dict)
     logged: dict[str, list[float]] = field(default_factory=dict)
-    times: list[float] = field(default_factory=list)
-    grown: float = 0.0
     tell: Callable[[int], None] | None = None
     stopped: str = ""
     _share: float = 1.0
@@ -108,7 +104,6 @@ class Scorer:
 
     def _end(self, confined: bool) -> None:
         if (child := self._children.pop(confined, None)) is not None:
-            self.grown = max(self.grown, growth(child.memory))
             child.end()
 
     def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
@@ -143,10 +138,8 @@ class Scorer:
         if self._is_over():
             return Score(error=f"not asked: {self.stopped}", skipped=True)
         score = self._call(lambda child: child.ask(task.key, answer), confined)
-        self.times.append(score.seconds)
         if score.hung:
             score = self._call(lambda child: child.ask(task.key, answer), confined)
-            self.times.append(score.seconds)
             self.hangs += score.hung
         self._count(1)
         return score
@@ -180,15 +173,3 @@ class Scorer:
             score = Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
         self.spent += score.seconds
         return score
-
-
-def growth(memory: Sequence[float]) -> float:
-    """MiB by which a process grew from its 200th call to its last, if it grew as much in either half of them; 0 for few calls.
-
-    Memory for loading and for the first answers does not count as growth, and neither does a store that becomes full.
-    """
-    late = memory[_SETTLED:]
-    if len(late) < _SETTLED:
-        return 0.0
-    middle = late[len(late) // 2]
-    return max(0.0, 2 * min(middle - late[0], late[-1] - middle))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.auditing.text.elsewhere import score_elsewhere
 from gradus.core import (
     Action,
     EnvironmentSpec,
@@ -50,7 +49,6 @@ TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
 PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
 _STEPS = 1000  # of the training that a grader is told of
-Values = Sequence["float | None"]
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -60,9 +58,7 @@ class TextSubject:
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
     tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
-    different tasks in one call, None if it can only be asked one by one. ``elsewhere``: the rewards that two processes
-    with two seeds of hashes give, None if they cannot import the grader. ``functions``: those that decide the reward, whose source is
-    read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
+    different tasks in one call, None if it can only be asked one by one. ``functions``: those that decide the reward, whose source is read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
     ``command``: the command line that scores one completion again, None if there is none. ``note``: what was left out of the tasks, in words.
     """
 
@@ -76,7 +72,6 @@ class TextSubject:
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     judge_batch: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
-    elsewhere: Callable[[Sequence[tuple[TextTask, str]]], tuple[Values, Values] | None] | None = None
     functions: Sequence[Callable[..., Any]] = ()
     judge_at: Callable[[float, TextTask, str], float | None] | None = None
     command: Callable[[TextTask, str], str] | None = None
@@ -115,9 +110,6 @@ def subject_of(
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
         return grader.rewards([answered(environment, place[task.key], answer) for task, answer in rows])
 
-    def elsewhere(rows: Sequence[tuple[TextTask, str]]) -> tuple[Values, Values] | None:
-        return score_elsewhere(grader, [_unjudged(environment, place[task.key], answer) for task, answer in rows])
-
     rewards = rewards_of(grader)
 
     def judge_at(share: float, task: TextTask, answer: str) -> float | None:
@@ -141,7 +133,6 @@ def subject_of(
         judge_all=judge_all if grader.remote else None,
         judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
-        elsewhere=elsewhere if _reads_rows(spec, grader) and not grader.remote else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
         judge_at=judge_at if rewards and not grader.remote else None,
         command=command if rewards and _reads_rows(spec, grader) else None,

@@ -19,7 +19,6 @@ _PAYING = (
     "search",
     "blind answers",
     "reflexes",
-    "evolved answers",
     "the source",
     "wrong answers",
     "hostile answers",
