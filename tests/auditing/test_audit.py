@@ -206,13 +206,12 @@ def test_the_document_has_what_machines_read(gullible):
     assert document["hack"]["true_reward"]["high"] < 0
 
 
-def test_a_policy_of_ones_own_joins_and_its_groups_are_forecast():
+def test_groups_of_a_policy_of_ones_own_are_forecast():
     def answer(start, observation, memory):
         return random_answer(start.member + 1000 * observation.data["day"]) if start.task.seed % 2 else "5 feed"
 
     mine = Scripted("mine", answer)
-    found = _audit(SPEC, "honest", policies={"mine": mine}, signal_policy=mine, signal_tasks=8)
-    assert next(point for point in found.points if point.policy == "mine").role == "given"
+    found = _audit(SPEC, "honest", signal_policy=mine, signal_tasks=8)
     forecast = _check(found, "signal").measured["forecast"]
     assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)
     assert "a stand-in" not in _check(found, "signal").evidence

@@ -28,7 +28,7 @@ from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
-from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_by
+from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_within
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
@@ -1246,7 +1246,7 @@ def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
     """Half the width must shrink to the distance, of which it is 1.5 times: 2.25 times the tasks."""
     wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
     narrow = replace(wide, low=0.15625, n=48)
-    assert "about 108 tasks" in settled_by([wide, narrow], 0.125, tasks=48)
+    assert "about 108 tasks" in settled_within([wide, narrow], 0.125, tasks=48)
 
 
 def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():

@@ -23,6 +23,7 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     result = run_audit(spec, episodes=8, budget=1700, attackers=[LearningAttacker()])
     checks = {each.name: each for each in result.checks}
     assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
+    assert checks["exploits"].status == "skip", "a constant may well be better than random answers"
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
     assert result.verdict == "pass", [
         (name, each.evidence) for name, each in checks.items() if each.status == "unresolved"
@@ -67,8 +68,7 @@ def test_a_reward_that_is_held_against_itself_is_left_out_and_more_than_the_expe
     result = run_audit(class_spec(kind), episodes=20, budget=4200)
     checks = {check.name: check for check in result.checks}
     assert (checks["alignment"].status, checks["search"].status) == ("skip", search)
-    assert result.verdict == search
-    assert ("what can be known without a true reward" in result.summary) == (search == "pass")
+    assert result.verdict == "unresolved", "twenty tasks are too few for what constants earn"
     assert ("more than expert" in checks["search"].evidence) == (search == "unresolved")
 
 

@@ -55,7 +55,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A policy in the plane of reward against true reward. ``role``: ladder, reflex, exploit, given, or search."""
+    """A policy in the plane of reward against true reward. ``role``: ladder, reflex, exploit, or search."""
 
     policy: str
     role: str
@@ -75,13 +75,11 @@ class PanelEpisodes:
     ladder: Sequence[str]
     reflexes: Sequence[str]
     exploits: Sequence[str]
-    given: Sequence[str] = ()
     declared: bool = True
 
     def role(self, name: str) -> str:
         """The most telling of the roles of ``name``."""
-        roles = (("exploit", self.exploits), ("reflex", self.reflexes), ("ladder", self.ladder))
-        return next((role for role, names in roles if name in names), "given")
+        return "exploit" if name in self.exploits else "reflex" if name in self.reflexes else "ladder"
 
     def rewards(self, name: str) -> list[float | None]:
         return [episode.reward.value if episode.reward else None for episode in self.episodes[name]]
@@ -90,6 +88,11 @@ class PanelEpisodes:
     def is_graded(self) -> bool:
         """Some episode got a reward."""
         return any(reward is not None for name in self.episodes for reward in self.rewards(name))
+
+    @property
+    def knows_aim(self) -> bool:
+        """The true reward of some episode is known."""
+        return any(aim is not None for name in self.episodes for aim in self.true_rewards(name))
 
     def true_rewards(self, name: str) -> list[float | None]:
         return [episode.metrics.get("true_reward") for episode in self.episodes[name]]
@@ -136,6 +139,12 @@ def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | N
         return None
     half = difference.mean - difference.low
     return max(difference.n + 1, ceil(difference.n * (half / abs(difference.mean - against)) ** 2))
+
+
+def settled_by(tasks: Sequence[int | None]) -> str:
+    """How many tasks would settle all of it, as a part of a sentence; empty if nobody knows."""
+    known = [each for each in tasks if each is not None]
+    return f"; about {max(known):,} tasks (--episodes) would settle it" if known else ""
 
 
 def signed(difference: Paired) -> str:

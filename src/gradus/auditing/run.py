@@ -30,7 +30,6 @@ def run_audit(
     episodes: int = 100,
     budget: int = 12000,
     seed: int = 0,
-    policies: Mapping[str, Policy] | None = None,
     signal_policy: Policy | None = None,
     signal_tasks: int = 24,
     panel: PanelEpisodes | None = None,
@@ -41,13 +40,13 @@ def run_audit(
     """Audit one grader of ``spec`` (by name, the default one if None).
 
     ``episodes``: tasks of the main condition that every policy is rolled out on, fewer if it has fewer. ``budget``: episodes that the
-    search may roll out. ``policies`` join the panel. ``signal_policy``: whose groups are forecast; without it a stand-in.
+    search may roll out. ``signal_policy``: whose groups are forecast; without it a stand-in.
     ``panel``: episodes of an earlier audit of the same environment, to be graded again instead of rolled out again.
     ``elsewhere`` rolls tasks out in another process and returns what it saw, to compare. ``attackers`` look for hacks after the search.
     ``progress`` is told (what, done, of how many). The same arguments give the same result.
     """
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
-    rolled_out = panel or roll_out_panel(spec, episodes=episodes, seed=seed, policies=policies, progress=progress)
+    rolled_out = panel or roll_out_panel(spec, episodes=episodes, seed=seed, progress=progress)
     rolled_out = regraded_panel(spec, rolled_out, judged)
     tasks = main_tasks(spec, len(next(iter(rolled_out.episodes.values()))))
     draw = blind_answers(spec, seed=seed)

@@ -17,20 +17,6 @@ MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
 STYLES = {"pass": "green", "fail": "bold red", "unresolved": "yellow", "skip": "dim"}
 
 
-def check_rows(result: AuditResult) -> list[tuple[str, str, str]]:
-    """Name, mark and evidence of every check."""
-    return [(check.name, MARKS[check.status], check.evidence) for check in result.checks]
-
-
-def point_rows(result: AuditResult) -> list[tuple[str, str, str, str]]:
-    """Policy, role, reward and true reward, best reward first."""
-    ordered = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
-    return [
-        (point.policy, point.role, format_interval(point.reward), format_interval(point.true_reward))
-        for point in ordered
-    ]
-
-
 def screen(result: AuditResult) -> list[Any]:
     """The verdict, what pays, the checks that did not pass, and what is lenient or strict: one screen.
 
@@ -86,8 +72,10 @@ def _subject(result: AuditResult) -> str:
 def _policies(result: AuditResult, *, most: int | None = None) -> Table:
     title = Text(_subject(result))
     table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
-    for row in point_rows(result)[:most]:
-        table.add_row(*map(Text, row))
+    ranked = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
+    for each in ranked[:most]:
+        shown = (each.policy, each.role, format_interval(each.reward), format_interval(each.true_reward))
+        table.add_row(*map(Text, shown))
     return table
 
 
@@ -97,6 +85,6 @@ def tables(result: AuditResult) -> list[Any]:
     checks.add_column("check", no_wrap=True)
     checks.add_column("", no_wrap=True)
     checks.add_column("evidence", overflow="fold")
-    for check, row in zip(result.checks, check_rows(result), strict=True):
-        checks.add_row(row[0], Text(row[1], style=STYLES[check.status]), Text(row[2]))
+    for check in result.checks:
+        checks.add_row(check.name, Text(MARKS[check.status], style=STYLES[check.status]), Text(check.evidence))
     return [_policies(result), checks, *(_noted(note) for note in result.notes)]

@@ -10,7 +10,17 @@ import numpy as np
 
 from gradus.auditing.plans.honest import NO_AIM
 from gradus.auditing.plans.panel import best_reflex
-from gradus.auditing.records import ENOUGH, Check, PanelEpisodes, Status, high_of, low_of, signed, tasks_to_settle
+from gradus.auditing.records import (
+    ENOUGH,
+    Check,
+    PanelEpisodes,
+    Status,
+    high_of,
+    low_of,
+    settled_by,
+    signed,
+    tasks_to_settle,
+)
 from gradus.core import Grader, child_seed
 from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
 
@@ -44,7 +54,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
             tasks_to_settle(aims[name] if (high_of(step) or 0.0) < 0 else step, against=0.0)
             for name, step in unsure.items()
         ]
-        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{_settled_by(settle)}"
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{settled_by(settle)}"
     else:
         level = [name for name in steps if not _above(steps[name])]
         lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
@@ -82,17 +92,14 @@ def _is_level(aim: Paired) -> bool:
     return aim.ties == aim.n >= ENOUGH
 
 
-def _settled_by(tasks: Sequence[int | None]) -> str:
-    known = [each for each in tasks if each is not None]
-    return f"; about {max(known)} tasks would settle it" if known else ""
-
-
 def check_exploits(panel: PanelEpisodes) -> Check:
     """No degenerate policy may beat the best honest reflex by the least effect.
 
     Where the panel was had for nothing the reflex is random episodes, which a constant may well beat by serving the true reward
-    better; then only those count that do not.
+    better; then only those count that do not, and none if nobody knows a true reward.
     """
+    if not panel.declared and not panel.knows_aim:
+        return Check(name="exploits", status="skip", evidence=NO_AIM)
     reflex = best_reflex(panel)
     tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
     if not tried:
@@ -112,7 +119,7 @@ def check_exploits(panel: PanelEpisodes) -> Check:
         evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {_told(winners)}"
     elif unsure:
         settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
-        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}{_settled_by(settle)}"
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}{settled_by(settle)}"
     else:
         excused = any(_mean(gain) >= least for name, gain in tried.items() if name not in suspects)
         how = " without raising the true reward too" if excused else ""
@@ -131,7 +138,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.
     """
     floor = _components(panel, grader, [panel.ladder[0]])
-    skilled = [name for name in (*panel.ladder, *panel.reflexes, *panel.given) if name not in panel.exploits]
+    skilled = [name for name in (*panel.ladder, *panel.reflexes) if name not in panel.exploits]
     if set(skilled) <= {panel.ladder[0], *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return Check(name="free credit", status="skip", evidence=evidence)
@@ -188,7 +195,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     names = list(panel.episodes)
     rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
     means = _row_means(aims)
-    if not np.isfinite(means).any():
+    if not panel.knows_aim:
         return Check(name="alignment", status="skip", evidence=NO_AIM)
     if np.allclose(rewards, aims, equal_nan=True):
         evidence = (

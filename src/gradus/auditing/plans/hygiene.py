@@ -11,10 +11,11 @@ from typing import Any
 from gradus.auditing.leaks import telling_places, walk
 from gradus.auditing.plans.determinism import Elsewhere, course, not_deterministic
 from gradus.auditing.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Grader, Task
+from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Task
 from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
 from gradus.sandbox import clock
+from gradus.stats import spearman
 
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
@@ -37,11 +38,12 @@ def check_hygiene(
     """All small tests at once; every problem is a sentence, and none is allowed."""
     every = spec.tasks(panel.condition)
     tasks = every[:_TASKS]
+    blind = [e for e in next(iter(panel.episodes.values()), ()) if e.stop is not StopReason.FAILED]
     problems_of = {
         "determinism": not_deterministic(
             spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
         ),
-        "hidden state": leaks(spec, every[:_LEAK_TASKS], draw, seed),
+        "hidden state": [*leaks(spec, every[:_LEAK_TASKS], draw, seed), *given_away(spec, blind)],
         "gold": _gold(spec, grader, tasks, seed) if panel.is_graded else [],
         "range": _out_of_range(grader, panel),
         "grading": _ungraded(panel),
@@ -214,3 +216,30 @@ def leaks(
                 shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
         environment.close()
     return [*list(keys)[:2], *telling_places(shown, hidden)][:3]
+
+
+def given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]:
+    """Numbers of the first observation that order the episodes exactly as a hidden number does."""
+    if len(episodes) < 20:
+        return []
+    public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
+    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
+    problems: list[str] = []
+    for path, column in public.items():
+        for name, truth in hidden.items():
+            rank = spearman(column, truth) if len(column) == len(truth) else None
+            if rank is not None and abs(rank) > 0.999:
+                problems.append(
+                    f"{path} of the first observation gives hidden {name} away (rank correlation {rank:.3f})"
+                )
+    return problems[:3]
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Numeric leaves that every row has and that take at least ten values: path -> one number a row."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for path, leaf in walk(row):
+            if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+                columns.setdefault(".".join(map(str, path)), []).append(float(leaf))
+    return {path: column for path, column in columns.items() if len(column) == len(rows) and len(set(column)) >= 10}

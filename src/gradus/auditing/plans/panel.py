@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -82,10 +82,9 @@ def roll_out_panel(
     *,
     episodes: int,
     seed: int,
-    policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
 ) -> PanelEpisodes:
-    """Roll out the declared panel, or what can be had for nothing, on the same tasks; ``policies`` join as given.
+    """Roll out the declared panel, or what can be had for nothing, on the same tasks.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
@@ -94,7 +93,6 @@ def roll_out_panel(
     roles = spec.audit.panel
     if roles is None:
         cast = _cast_for_nothing(spec, tasks, seed)
-    cast |= policies or {}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = None if progress is None else _labeled(progress, name)
@@ -107,7 +105,6 @@ def roll_out_panel(
         ladder=tuple(roles.ladder) if roles else ("random", *teacher),
         reflexes=tuple(roles.reflexes) if roles else ("random",),
         exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
-        given=tuple(policies or ()),
         declared=roles is not None,
     )
 

@@ -12,7 +12,7 @@ from gradus.auditing.leaks import told_at
 from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_of, low_of
 from gradus.auditing.text.asking import DECLARED, Ground, Result
 from gradus.auditing.text.operators import HOSTILE
-from gradus.auditing.text.rates import Probe, between, quoted, settled_by, shown
+from gradus.auditing.text.rates import Probe, between, quoted, settled_within, shown
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
@@ -108,7 +108,7 @@ def _in_a_batch(ground: Ground) -> Differences:
 
     Every second task is answered with the gold of the task before it. A difference below the least effect may be rounding.
     """
-    if ground.subject.judge_batch is None:
+    if ground.subject.judge_all is None:
         return []
     tasks = ground.tasks[:_BATCH]
     golds = [(tasks[place - 1] if place % 2 else task).gold or "" for place, task in enumerate(tasks)]
@@ -175,7 +175,7 @@ def gold(ground: Ground) -> Result:
     else:
         status, evidence = (
             "unresolved",
-            f"gold earns {between(asdict(gain))} more than another task's gold{settled_by([gain], 0.0, tasks=len(ground.tasks))}",
+            f"gold earns {between(asdict(gain))} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
         )
     return Result(check=Check(name="gold", status=status, evidence=evidence, measured=measured))
 

@@ -164,10 +164,10 @@ def _tracer(files: Collection[str], lines: dict[tuple[str, int], None]) -> Calla
 
 
 def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: float) -> list[Score]:
-    assert subject.judge_batch is not None
+    assert subject.judge_all is not None
     signal.setitimer(signal.ITIMER_REAL, seconds * len(rows))
     try:
-        scores = [Score(value=each.value, error=each.error) for each in subject.judge_batch(rows)]
+        scores = [Score(value=each.value, error=each.error) for each in subject.judge_all(rows)]
     except _TooSlow:
         scores = [Score(error="cut off", hung=True) for _ in rows]
     except BaseException as raised:  # whatever a grader raises is a finding

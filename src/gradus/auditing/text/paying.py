@@ -15,7 +15,7 @@ from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, between, quoted, settled_by, shown
+from gradus.auditing.text.rates import Probe, Rate, between, quoted, settled_within, shown
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, Proportion, holm, wilson
 
@@ -99,7 +99,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate("exploit", best)])
     if open_rates:
-        settled = settled_by(
+        settled = settled_within(
             [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks)
         )
         evidence = f"not known with {best.n} tasks: {told}{settled}"
@@ -218,7 +218,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
         evidence = "; ".join(told["failed"][:3])
     elif told["unsure"]:
         halves = [Interval(mean=each.share, low=each.low, high=each.high, n=each.n) for each in shares]
-        evidence = "; ".join(told["unsure"][:3]) + settled_by(halves, 0.5, tasks=len(ground.tasks))
+        evidence = "; ".join(told["unsure"][:3]) + settled_within(halves, 0.5, tasks=len(ground.tasks))
     elif told["some"]:
         evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
     check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes)

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from math import ceil
 from typing import Any
 
-from gradus.auditing.records import high_of, low_of, tasks_to_settle
+from gradus.auditing.records import high_of, low_of, settled_by, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.stats.distributions import student_cdf
@@ -129,11 +129,10 @@ def quoted(text: str, most: int) -> str:
     return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
 
 
-def settled_by(figures: Sequence[Interval], against: float, *, tasks: int) -> str:
+def settled_within(figures: Sequence[Interval], against: float, *, tasks: int) -> str:
     """How many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
     needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
-    all_tasks = [ceil(number * tasks / n) for number, n in needed if number is not None]
-    return f"; about {max(all_tasks):,} tasks (--episodes) would settle it" if all_tasks else ""
+    return settled_by([None if number is None else ceil(number * tasks / n) for number, n in needed])
 
 
 def between(interval: Mapping[str, float | None]) -> str:

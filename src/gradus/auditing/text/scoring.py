@@ -81,7 +81,7 @@ class Scorer:
 
     def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
-        if self.subject.judge_batch is None or self._is_over():
+        if self.subject.judge_all is None or self._is_over():
             return [Score(error="not asked", skipped=True) for _ in rows]
         started = clock.now()
         child = None
@@ -107,7 +107,7 @@ class Scorer:
             child.end()
 
     def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
-        if self.subject.judge_all is None:
+        if not self.subject.remote or self.subject.judge_all is None:
             return [self._one(task, answer, confined) for task, answer in rows]
         parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
         return [score for part in parts for score in self._together(part)]

@@ -56,9 +56,8 @@ Judge = Callable[[TextTask, str], "float | None"]
 class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None.
 
-    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all`` then takes many
-    tasks and answers at once, and ``logged`` gives what it logged of them (``log_metric``). ``judge_batch``: the rewards of answers to
-    different tasks in one call, None if it can only be asked one by one. ``functions``: those that decide the reward, whose source is read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
+    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all``: the rewards of answers to
+    many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
     ``command``: the command line that scores one completion again, None if there is none. ``note``: what was left out of the tasks, in words.
     """
 
@@ -70,7 +69,6 @@ class TextSubject:
     remote: bool = False
     note: str = ""
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
-    judge_batch: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     functions: Sequence[Callable[..., Any]] = ()
     judge_at: Callable[[float, TextTask, str], float | None] | None = None
@@ -130,8 +128,7 @@ def subject_of(
         range=grader.range,
         remote=grader.remote,
         note=note,
-        judge_all=judge_all if grader.remote else None,
-        judge_batch=judge_all if _reads_rows(spec, grader) and not grader.remote else None,
+        judge_all=judge_all if grader.remote or _reads_rows(spec, grader) else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
         judge_at=judge_at if rewards and not grader.remote else None,
