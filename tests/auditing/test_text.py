@@ -1189,10 +1189,10 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
 
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
     unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
-    given = {"n": 20, "mean": 0.0, "right": 0.0, "unearned": unearned, "above_silence": above, "held": held}
-    return Rate(
-        operator="x", p=p, example={"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}, **given
-    )
+    given = {"n": 20, "mean": 0.0, "right": 0.0, "held": held}
+    figures = {"unearned": unearned, "above_silence": above, "partly": above}
+    shown = {"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}
+    return Rate(operator="x", p=p, example=shown, part_paid=shown, **given, **figures)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     winners = [
         each
         for each, p in zip(rates, adjusted, strict=True)
-        if (p is not None and p < 0.05) or (each.above_silence["low"] or 0.0) - each.held > _OUTWEIGHS
+        if (p is not None and p < 0.05) or (each.partly["low"] or 0.0) - each.held > _OUTWEIGHS
     ]
     open_rates = [
         each
@@ -92,9 +92,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned["low"] or 0.0) <= LEAST_EFFECT:
-            told = (
-                f"{best.operator} earns {between(best.above_silence)} of the range more than silence and lucky guesses"
-            )
+            told = f"{best.operator} earns {between(best.partly)} of the range more than silence where it is wrong"
         completion = quoted(best.example["completion"], _QUOTED)
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate("exploit", best)])
@@ -108,14 +106,14 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    form = max(rates, key=lambda each: each.above_silence["low"] or 0.0)
-    notes = [_of_rate("lenient", form)] if (form.above_silence["low"] or 0.0) > _GENEROUS else []
+    form = max(rates, key=lambda each: each.partly["low"] or 0.0)
+    notes = [_of_rate("lenient", form)] if (form.partly["low"] or 0.0) > _GENEROUS else []
     evidence = f"none of {tried} pays; the best: {told}"
     return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
 
 
 def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
-    shown = rate.example
+    shown = rate.part_paid if kind == "lenient" else rate.example
     return Note(
         kind=kind,
         what=rate.operator,

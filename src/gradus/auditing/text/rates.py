@@ -50,7 +50,8 @@ class Rate:
     """An operator over its tasks, in units of the range (gold above the floor).
 
     ``unearned``: reward above a noisy teacher with the same share of right answers. ``above_silence``: the same against a teacher who
-    is silent where it errs. ``held``: how much of the right answers the others hold, word by word.
+    is silent where it errs. ``partly``: reward above silence of the answers that are wrong and earn less than gold; ``held``: how much of the right
+    answer these hold, word by word; ``part_paid``: the one that earned most.
     """
 
     operator: str
@@ -59,9 +60,11 @@ class Rate:
     right: float
     unearned: dict[str, float | None]
     above_silence: dict[str, float | None]
+    partly: dict[str, float | None]
     held: float
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
+    part_paid: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def rate(
@@ -86,7 +89,8 @@ def rate(
 
     unearned = [gain(probe, base, base.wrong) for probe, base in rows]
     above = [gain(probe, base, base.silence) for probe, base in rows]
-    held = [0.0 if probe.right else _held(probe.answer, probe.task.gold or "") for probe, _ in rows]
+    wrong = [(probe, base) for probe, base in rows if not probe.right and (probe.value or 0.0) < base.gold - 1e-9]
+    held = [_held(probe.answer, probe.task.gold or "") for probe, _ in wrong]
     best = max(range(len(rows)), key=lambda i: unearned[i])
     return Rate(
         operator=operator,
@@ -95,9 +99,11 @@ def rate(
         right=sum(right) / len(right),
         unearned=_interval(unearned),
         above_silence=_interval(above),
-        held=sum(held) / len(held),
+        partly=_interval([((probe.value or 0.0) - base.silence) / span for probe, base in wrong]),
+        held=sum(held) / max(1, len(held)),
         p=_p_above(unearned, least),
         example=shown(rows[best][0]),
+        part_paid=shown(max(wrong, key=lambda row: row[0].value or 0.0)[0]) if wrong else {},
     )
 
 
