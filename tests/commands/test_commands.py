@@ -366,7 +366,7 @@ def test_suggested_commands_are_quoted(monkeypatch):
     assert "gradus chat 'my model' " in gradus("export", "run", "my model")
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
     assert "gradus chat" not in gradus("export", "run", "my model")
-    package = SimpleNamespace(folder=Path("my env"), files=(), locked=True, oracle=True)
+    package = SimpleNamespace(folder=Path("my env"), library="openenv", files=(), locked=True)
     stub(monkeypatch, "package-env", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")
     assert "python 'my env/server/app.py'    check it: openenv validate 'my env'" in said

@@ -17,7 +17,7 @@ import yaml
 
 from gradus import environments
 from gradus.core import ConfigError
-from gradus.interop.openenv.package import _words, write_package
+from gradus.interop.packages.writing import _words, write_package
 from gradus.version import __version__
 
 

@@ -19,8 +19,8 @@ import pytest
 from gradus import environments
 from gradus.core import StopReason
 from gradus.interop.openenv.client import load
-from gradus.interop.openenv.package import write_package
 from gradus.interop.openenv.server import create_app, server_config
+from gradus.interop.packages.writing import write_package
 from gradus.rollouts import roll_out
 
 pytestmark = pytest.mark.slow

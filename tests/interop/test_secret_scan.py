@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError
-from gradus.interop.openenv.package import write_package
+from gradus.interop.packages.writing import write_package
 from gradus.interop.push import plan_push
 from gradus.interop.secret_scan import FORMS, find_secrets, refuse_secrets
 

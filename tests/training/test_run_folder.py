@@ -33,7 +33,7 @@ from gradus.core import (
 )
 from gradus.core.files import replaceable, write_folder, write_text
 from gradus.core.printing import STRICT_VARIABLE
-from gradus.interop.openenv.package import write_package
+from gradus.interop.packages.writing import write_package
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.engine.update_figures import (

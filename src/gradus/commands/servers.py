@@ -16,7 +16,7 @@ from gradus.core import EnvironmentSpec
 from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
-    from gradus.interop.openenv.package import PackageResult
+    from gradus.interop.packages.writing import PackageResult
 
 
 @command("serve-env")
@@ -54,8 +54,12 @@ def _after_package(result: PackageResult) -> None:
     typer.echo(f"wrote {len(result.files)} files to {result.folder}")
     if not result.locked:
         typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
-    if not quiet():
-        server, package = (shlex.quote(str(path)) for path in (result.folder / "server" / "app.py", result.folder))
+    if quiet():
+        return
+    server, package = (shlex.quote(str(path)) for path in (result.folder / "server" / "app.py", result.folder))
+    if result.library == "verifiers":
+        typer.echo(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
+    else:
         typer.echo(f"try it: python {server}    check it: openenv validate {package}")
 
 
@@ -66,9 +70,14 @@ def package_env(
     ],
     folder: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
     *,
-    sessions: Annotated[int, typer.Option(min=1, help="Episodes that its server runs at once.")] = 64,
+    library: Annotated[str, typer.Option("--as", help="openenv (a server) or verifiers (a taskset).")] = "openenv",
+    sessions: Annotated[int, typer.Option(min=1, help="Episodes that OpenEnv's server runs at once.")] = 64,
 ) -> PackageResult:
-    """Write an environment as a package that `openenv validate` accepts and `openenv push` uploads."""
-    from gradus.interop.openenv.package import write_package
+    """Write an environment with its grader as a package of another library.
 
-    return write_package(environment, folder, sessions=sessions)
+    OpenEnv: a server, which `openenv validate` accepts and `openenv push` uploads. verifiers 0.4: a taskset, for trainers on many
+    machines that read those.
+    """
+    from gradus.interop.packages.writing import write_package
+
+    return write_package(environment, folder, library=library, sessions=sessions)

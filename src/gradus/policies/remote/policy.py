@@ -43,7 +43,7 @@ class RemotePolicy:
     request, derived from the episode's key and the turn, so that members of a group differ and a repeated run asks the same.
     ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``).
 
-    ``usage`` counts over the policy's whole life. The first ``start`` sends one short request, so that a wrong address, key or
+    ``usage`` counts over the policy's whole life. With ``probe`` the first ``start`` sends one short request, so that a wrong address, key or
     model name is one ``PolicyError`` and not one failure for each episode.
     """
 
@@ -61,6 +61,7 @@ class RemotePolicy:
         temperature: float | None = 1.0,
         max_tokens: int | None = 512,
         seeded: bool = True,
+        probe: bool = True,
         options: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
@@ -80,7 +81,7 @@ class RemotePolicy:
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self._takes = ChatOptions(model)
         self._seeded = seeded
-        self._probed = False
+        self._probed = not probe
 
     def start(self, episodes: Sequence[EpisodeStart]) -> RemoteSession:
         """Open conversations. Raises ``PolicyError`` if the server cannot be reached or refuses."""

@@ -1,6 +1,6 @@
-"""Writes an environment as an OpenEnv package: ``openenv validate`` accepts it and ``openenv push`` uploads it.
+"""Writes an environment as a package: a server that ``openenv validate`` accepts, or a taskset that verifiers 0.4 loads.
 
-The package is a thin server. It requires ``gradus-rl``, whose base installation has no torch, and carries no code of Gradus.
+A package is thin. It requires ``gradus-rl``, whose base installation has no torch, and carries no code of Gradus.
 """
 
 from __future__ import annotations
@@ -13,45 +13,48 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Episode
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import replaceable
-from gradus.interop.openenv.schema import schemas
+from gradus.interop.packages.openenv import openenv_values
 from gradus.interop.secret_scan import refuse_secrets
-from gradus.rollouts import roll_out
 from gradus.version import __version__
 
-_EPISODES = 20  # rolled out to see how large rewards get
 _ELSEWHERE = ("openenv", "verifiers")  # their code or server would be missing where the package runs
 _EXTRAS = {"gymnasium": "gymnasium", "reasoning-gym": "suites", "textarena": "suites"}
-_TYPES = {"string": "str", "number": "float", "integer": "int", "boolean": "bool", "array": "list", "object": "dict"}
 _LONGEST_NAME = 60
 _NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may be lost on the way into a wheel
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageResult:
-    """The package that was written. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
+    """The package that was written, for ``library``. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
 
     folder: Path
+    library: str
+    module: str
     files: Sequence[str]
     locked: bool
 
 
-def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> PackageResult:
+def write_package(name: str, folder: Path | str, *, library: str = "openenv", sessions: int = 64) -> PackageResult:
     """Write the package of environment ``name`` into a folder that is empty or does not exist yet.
+
+    ``library``: openenv or verifiers. ``sessions``: episodes that OpenEnv's server runs at once.
 
     Raises ConfigError if no installed package brings the environment, its last step brings no reward, or its file holds a key.
     """
+    if library not in _VALUES:
+        raise ConfigError(f"a package is for {' or '.join(_VALUES)}, got {library!r}")
     folder = replaceable(Path(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
+    name = environments.file_name(name)
     head, _, argument = name.partition(":")
     distribution = _distribution(head)
     if distribution is None:
@@ -64,19 +67,33 @@ def write_package(name: str, folder: Path | str, *, sessions: int = 64) -> Packa
     source = Path(place).expanduser() if place else None
     source = source if source is not None and source.exists() else None
     _refuse_other_files(name, query if source is not None else argument)
-    words = _words(head, source.stem if source else place)
-    loaded = _loaded(head, place, mark + query, source)
-    texts = _texts(spec, loaded, words, distribution=distribution, sessions=sessions)
+    values = _VALUES[library](spec, _words(head, source.stem if source else place))
+    values |= {
+        "loaded": _loaded(head, place, mark + query, source),
+        "requirements": [values["library"], distribution],
+        "sessions": sessions,
+        "spec": spec,
+        "version": __version__,
+    }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         root = Path(aside) / "package"
-        _write(root, texts, source)
+        _write(root, _texts(library, values), source, data=root / values.get("inside", "") / "data")
         locked = _lock(root)
         if folder.exists():
             folder.rmdir()
         shutil.move(root, folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return PackageResult(folder=folder, files=files, locked=locked)
+    return PackageResult(folder=folder, library=library, module=values["module"], files=files, locked=locked)
+
+
+def _verifiers_values(spec: EnvironmentSpec, words: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of verifiers' templates. A taskset is found by the name of its module, in small letters."""
+    word = "_".join(("gradus", *words)).lower()
+    return {"module": word, "inside": word, "project": word.replace("_", "-"), "library": "verifiers==0.4.*"}
+
+
+_VALUES = {"openenv": openenv_values, "verifiers": _verifiers_values}
 
 
 def _distribution(head: str) -> str | None:
@@ -112,30 +129,10 @@ def _words(head: str, place: str) -> list[str]:
     return re.findall(r"[0-9A-Za-z]+", f"{head} {place}"[:_LONGEST_NAME])
 
 
-def _texts(
-    spec: EnvironmentSpec, loaded: str, words: Sequence[str], *, distribution: str, sessions: int
-) -> dict[str, str]:
-    """Path in the package -> text: the templates beside this module, filled with what the environment says of itself."""
-    described = schemas(spec)
-    word = "_".join(words).lower()
-    seen: Mapping[str, Any] = described["observation"]["properties"]
-    values = {
-        "action": _fields(described["action"]),
-        "annotation": lambda schema: _TYPES.get(str(schema.get("type")), "Any"),
-        "loaded": loaded,
-        "module": f"{word}_env",
-        "observation": {key: schema for key, schema in seen.items() if key not in ("reward", "done")},  # OpenEnv's own
-        "project": f"openenv-{word.replace('_', '-')}",
-        # transformers describes tools
-        "requirements": ["openenv>=0.10", distribution, *(["transformers>=5.20"] if "tools" in seen else [])],
-        "rewards": _reward_range(spec),
-        "sessions": sessions,
-        "spec": spec,
-        "title": "".join(part[0].upper() + part[1:] for part in words),
-        "version": __version__,
-    }
+def _texts(library: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Path in the package -> text: the library's templates beside this module, filled with what the environment says of itself."""
     templates = Environment(
-        loader=PackageLoader("gradus.interop.openenv"),
+        loader=PackageLoader("gradus.interop.packages", f"templates/{library}"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
@@ -146,55 +143,30 @@ def _texts(
     texts = {
         each.removesuffix(".j2"): templates.get_template(each).render(values) for each in templates.list_templates()
     }
-    texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
-    return {_NAMES.get(path, path): text for path, text in texts.items()}
+    if "Dockerfile" in texts:
+        texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
+    module = values["module"]
+    return {_NAMES.get(path, path.replace("package/", f"{module}/")): text for path, text in texts.items()}
 
 
-def _fields(action: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: schema for each in action.get("anyOf", [action]) for key, schema in each["properties"].items()}
-
-
-def _reward_range(spec: EnvironmentSpec) -> tuple[float, float]:
-    """The range that the grader declares; otherwise that of 0, 1 and a step's reward in a few random episodes, rounded outwards.
-
-    Raises ConfigError if an episode has no reward, because its last step could not be answered.
-    """
-    if (declared := spec.grader().range) is not None:
-        return declared
-    policy = spec.policy("random" if "random" in spec.policies else "constant")
-    tasks = [spec.train_task(index) for index in range(_EPISODES)]
-    episodes = roll_out(spec, policy, tasks, key=("package",), grader=spec.grader()).episodes
-    rewards = [0.0, 1.0, *(value for episode in episodes for value in _step_rewards(spec, episode))]
-    return float(floor(min(rewards))), float(ceil(max(rewards)))
-
-
-def _step_rewards(spec: EnvironmentSpec, episode: Episode) -> list[float]:
-    """The rewards that a server sends: the environment's own, or else the grader's with the last step."""
-    own = [turn.env_reward for turn in episode.turns if turn.env_reward is not None]
-    if own:
-        return own
-    if episode.reward is None or episode.reward.value is None:
-        told = episode.failure.message if episode.failure else episode.reward.error if episode.reward else None
-        raise ConfigError(f"{spec.name} cannot be packaged: an episode has ended and has no reward: {told}")
-    return [episode.reward.value]
-
-
-def _write(root: Path, texts: Mapping[str, str], source: Path | None) -> None:
+def _write(root: Path, texts: Mapping[str, str], source: Path | None, *, data: Path) -> None:
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     if source is not None:
-        target = root / "data" / source.name
-        target.parent.mkdir()
+        target = data / source.name
+        data.mkdir()
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
     refuse_secrets(((str(path.relative_to(root)), path) for path in files), doing="packaged")
 
 
 def _lock(root: Path) -> bool:
-    """Let uv pin what the package depends on; without uv, leave the header, which uv completes at its first use."""
+    """Let uv pin what the package depends on; without uv, leave the header, which uv completes at its first use. True if nothing is to pin."""
     lock = root / "uv.lock"
+    if not lock.exists():
+        return True
     header = lock.read_text(encoding="utf-8")
     lock.unlink()
     uv = shutil.which("uv")
