@@ -18,7 +18,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Observation, TemporaryFault
+from gradus.core import ConfigError, EnvironmentSpec, Observation, Stepping, TemporaryFault
 from gradus.core.servers import LOOPBACK
 from gradus.environments.tools import tool_environment
 from gradus.interop.openenv.schema import schemas
@@ -304,8 +304,9 @@ def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: C
         assert rewards == [one.reward for one in expected]
 
 
-def test_environments_that_wait_can_leave_the_event_loop(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
-    with serve(server_config(create_app(adder, sessions=2, threads=True))) as address, dial(address) as socket:
+def test_environments_that_wait_leave_the_event_loop(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
+    waiting = replace(adder, stepping=Stepping(threads=True))
+    with serve(server_config(create_app(waiting, sessions=2))) as address, dial(address) as socket:
         ask(socket, "reset", seed=2)
         assert ask(socket, "step", number=4.0)["data"]["observation"]["total"] == 4.0
 
@@ -318,12 +319,10 @@ def test_the_same_over_plain_http(fresh_address: str, adder: EnvironmentSpec) ->
         assert client.get("/state").json() == {"episode_id": None, "step_count": 0}
         assert client.post("/step", json={"action": {"number": 1}}).status_code == 409
         assert client.post("/reset", json={"seed": 9}).json()["observation"]["total"] == 0.0
-        client.post("/reset", json={"seed": 1, "episode_id": "other"}).raise_for_status()
-        client.post("/step", json={"action": {"number": 50}, "episode_id": "other"}).raise_for_status()
         for number, one in zip((1.0, 2.0), expected, strict=True):
             answer = client.post("/step", json={"action": {"number": number}}).json()
             assert (answer["reward"], answer["observation"]["total"]) == (one.reward, one.data["total"])
-        assert client.get("/state", params={"episode_id": "other"}).json()["step_count"] == 1
+        assert client.get("/state").json()["step_count"] == 2
         assert client.post("/step", json={"action": {"number": "x"}}).status_code == 422
         assert client.post("/step", json={"number": 1}).status_code == 422
         assert client.post("/step", content=b"{").status_code == 422
@@ -331,19 +330,6 @@ def test_the_same_over_plain_http(fresh_address: str, adder: EnvironmentSpec) ->
         assert client.post("/step", json={"action": {"text": "boom"}}).status_code == 500
         assert client.post("/mcp", json={"id": 1, "method": "tools/list"}).json()["result"] == {"tools": []}
         assert client.post("/mcp", json={}).json()["jsonrpc"] == "2.0"
-
-
-def test_http_episodes_make_room_for_each_other_but_not_at_a_sockets_cost(fresh_address: str) -> None:
-    with httpx.Client(base_url=f"http://{fresh_address}", trust_env=False) as client, dial(fresh_address) as socket:
-        ask(socket, "reset", seed=1)
-        for _ in range(SESSIONS + 1):  # a refused reset keeps no place
-            assert client.post("/reset", json={"color": "red", "episode_id": "bad"}).status_code == 422
-        for number in range(SESSIONS + 2):
-            client.post("/reset", json={"seed": 1, "episode_id": str(number)}).raise_for_status()
-        assert client.post("/step", json={"action": {"number": 1}, "episode_id": "0"}).status_code == 409
-        last = client.post("/step", json={"action": {"number": 1}, "episode_id": str(SESSIONS + 1)})
-        assert last.status_code == 200
-        assert ask(socket, "step", number=1.0)["type"] == "observation"
 
 
 def test_the_schema_names_every_field_that_is_sent(address: str) -> None:

@@ -26,6 +26,7 @@ from gradus import commands
 from gradus.core import ConfigError, PolicyError
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
+from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.vllm_server import serve_with_vllm
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -138,28 +139,20 @@ def test_completions_take_text_and_token_ids_alike(client: openai.OpenAI, loaded
 
 
 def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, loaded: LoadedModel) -> None:
-    reply = client.chat.completions.create(
-        model="tiny",
-        messages=HELLO,
-        temperature=0.7,
-        max_tokens=12,
-        logprobs=True,
-        top_logprobs=3,
-        extra_body={"return_token_ids": True, "return_tokens_as_token_ids": True},
-    )
-    prompt, action = reply.prompt_token_ids, reply.choices[0].token_ids  # type: ignore[attr-defined]
-    assert tuple(prompt) == loaded.renderer.first("", HELLO[0]["content"])
-    content = reply.choices[0].logprobs.content  # type: ignore[union-attr]
-    assert [int(entry.token.removeprefix("token_id:")) for entry in content] == action
+    prompt = list(loaded.renderer.first("", HELLO[0]["content"]))
+    asked = {"model": "tiny", "prompt": prompt, "temperature": 0.7, "max_tokens": 12, "seed": 1, "logprobs": 0}
+    reply = client.completions.create(**asked, extra_body={"return_token_ids": True})
+    action = reply.choices[0].token_ids  # type: ignore[attr-defined]
+    assert reply.choices[0].prompt_token_ids == prompt  # type: ignore[attr-defined]
     with torch.inference_mode():
         logits = loaded.model(input_ids=torch.tensor([[*prompt, *action]])).logits[0, len(prompt) - 1 : -1]
     expected = sampling_logprobs(logits, SamplingConfig(temperature=0.7))
-    got = torch.tensor([entry.logprob for entry in content])
+    got = torch.tensor(reply.choices[0].logprobs.token_logprobs)  # type: ignore[union-attr]
     assert torch.allclose(got, expected.gather(-1, torch.tensor(action)[:, None]).squeeze(-1), atol=1e-4)
-    for place, entry in enumerate(content):
-        assert [top.logprob for top in entry.top_logprobs] == pytest.approx(
-            expected[place].topk(3).values.tolist(), abs=1e-4
-        )
+    pieces = list(client.completions.create(**asked, stream=True, extra_body={"return_token_ids": True}))
+    streamed = [token for piece in pieces for token in piece.choices[0].token_ids]  # type: ignore[attr-defined]
+    assert streamed == action
+    assert [hasattr(piece.choices[0], "prompt_token_ids") for piece in pieces] == [True] + [False] * (len(pieces) - 1)
 
 
 def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
@@ -172,32 +165,11 @@ def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
     assert len(texts) == 1
 
 
-def test_logprobs_at_temperature_0_are_the_models_own(client: openai.OpenAI, loaded: LoadedModel) -> None:
-    """Each was 0, and the alternatives were any tokens at -9999."""
-    reply = client.chat.completions.create(
-        model="tiny", messages=HELLO, temperature=0, max_tokens=1, logprobs=True, top_logprobs=3
-    )
-    (entry,) = reply.choices[0].logprobs.content  # type: ignore[union-attr]
-    prompt = loaded.renderer.first("", HELLO[0]["content"])
-    with torch.inference_mode():
-        expected = loaded.model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1).topk(3).values.tolist()
-    assert entry.logprob == pytest.approx(expected[0], abs=1e-4)
-    assert [top.logprob for top in entry.top_logprobs] == pytest.approx(expected, abs=1e-4)
-
-
 def test_greedy_tokens_for_training_have_the_logprob_of_training(client: openai.OpenAI) -> None:
     reply = client.completions.create(
         model="tiny", prompt="7", temperature=0, max_tokens=2, logprobs=0, extra_body={"return_token_ids": True}
     )
     assert set(reply.choices[0].logprobs.token_logprobs) == {0.0}  # type: ignore[union-attr,arg-type]
-
-
-def test_top_logprobs_have_only_tokens_that_may_be_drawn(client: openai.OpenAI) -> None:
-    reply = client.chat.completions.create(
-        model="tiny", messages=HELLO, max_tokens=2, logprobs=True, top_logprobs=5, extra_body={"top_k": 2}
-    )
-    for entry in reply.choices[0].logprobs.content:  # type: ignore[union-attr]
-        assert [top.logprob > -100 for top in entry.top_logprobs] == [True, True]
 
 
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
@@ -234,7 +206,7 @@ def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai
         ({"extra_body": {"beam_width": 4}}, "beam_width", "unsupported_parameter"),
         ({"temperature": -1}, "temperature", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),
-        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),  # without logprobs it had no effect
+        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
         ({"messages": []}, "messages", "invalid_value"),
         ({"max_tokens": 5000}, "messages", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages", "context_length_exceeded"),
@@ -330,11 +302,8 @@ def test_an_answer_of_a_model_without_a_shared_cache_ends_with_an_error_when_the
 
 def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:
     turns = [*HELLO, {"role": "assistant", "content": "15"}, {"role": "user", "content": "And 8 + 8?"}]
-    reply = client.chat.completions.create(
-        model="tiny", messages=turns, max_tokens=1, extra_body={"return_token_ids": True}
-    )
     rendered = loaded.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
-    assert reply.prompt_token_ids == rendered  # type: ignore[attr-defined]
+    assert conversation_ids(loaded, turns) == rendered
     odd = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     assert client.chat.completions.create(model="tiny", messages=odd, max_tokens=1).choices
 

@@ -93,8 +93,8 @@ def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel) -> None
         choice = chat_choice(asked, reply(text))
         assert choice["message"] == {"role": "assistant", "refusal": None, "content": text}
         assert choice["finish_reason"] == "stop"
-    half = chunk_choice(asked, reply(CALL), Piece(text="{", tokens=[]), chat=True, first=True)
-    last = chunk_choice(asked, reply(CALL), Piece(text="}", tokens=[], finish="stop"), chat=True, first=False)
+    half = chunk_choice(asked, reply(CALL), Piece(text="{", tokens=[]), first=True)
+    last = chunk_choice(asked, reply(CALL), Piece(text="}", tokens=[], finish="stop"), first=False)
     assert (half["delta"]["content"], half["finish_reason"]) == ("", None)
     assert (last["delta"]["tool_calls"][0]["id"], last["finish_reason"]) == (call["id"], "tool_calls")
 
@@ -112,7 +112,7 @@ def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, l
         reply.text, reply.finish_reason = two, "stop"
         if streamed:
             last = Piece(text="}", tokens=[], finish="stop")
-            return chunk_choice(asked, reply, last, chat=True, first=False)["delta"]["tool_calls"]
+            return chunk_choice(asked, reply, last, first=False)["delta"]["tool_calls"]
         return chat_choice(asked, reply)["message"]["tool_calls"]
 
     assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=None)] == ["figs", "dates"]

@@ -28,9 +28,6 @@ def serve_env(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     sessions: Annotated[int, typer.Option(min=1, help="Episodes that may run at once.")] = 256,
-    threads: Annotated[
-        bool, typer.Option("--threads", help="Step in threads, for environments that wait or compute long.")
-    ] = False,
     tell: Callable[[str], None] = typer.echo,
 ) -> None:
     """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C.
@@ -44,7 +41,7 @@ def serve_env(
     spec = load_environment(environment)
     with listen(host, port) as listener:
         hosts = hosts_for(host, listener.getsockname()[0])
-        app = create_app(spec, sessions=sessions, threads=threads, hosts=hosts)
+        app = create_app(spec, sessions=sessions, hosts=hosts)
         listener.listen()  # from here on clients wait instead of being refused
         tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
         serve_until_stopped(server_config(app, host=host, port=port), listener)

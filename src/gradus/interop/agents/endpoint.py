@@ -25,7 +25,7 @@ from gradus.core import Asked
 from gradus.interop.agents.calls import Answered, Call, Inbox
 from gradus.interop.agents.running import Address
 from gradus.interop.guard import Guard
-from gradus.interop.serving.answers import call_records
+from gradus.interop.serving.answers import call_records, token_counts
 from gradus.interop.serving.conversation import check_tools, read_messages
 from gradus.interop.serving.listening import listen, url
 from gradus.interop.serving.openai_schema import ApiError, ChatRequest, parse_body
@@ -124,8 +124,6 @@ def _read(body: Any) -> tuple[ChatRequest, list[Call]]:
         count = body.pop("n", None)
         count = 1 if count is None else count
     asked = parse_body(ChatRequest, body)
-    if asked.logprobs or asked.return_token_ids:
-        raise ApiError("an agent gets no log-probs and no token ids; leave logprobs out", param="logprobs")
     if type(count) is not int or not 1 <= count <= _MOST_CHOICES:
         raise ApiError(
             f"n is a whole number from 1 to {_MOST_CHOICES}, got {count!r:.40}", param="n", code="invalid_value"
@@ -147,7 +145,7 @@ def _message(answered: Answered) -> dict[str, Any]:
 def _usage(answers: list[Answered]) -> dict[str, int]:
     used = [each.action.usage for each in answers if each.action.usage is not None]
     read, sampled = max((each.prompt_tokens for each in used), default=0), sum(each.completion_tokens for each in used)
-    return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
+    return token_counts(read, sampled)
 
 
 async def _events(head: dict[str, Any], asked: ChatRequest, answers: list[Answered]) -> AsyncIterator[str]:

@@ -7,7 +7,6 @@ validation models on that path would cost more than the environment.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +27,6 @@ from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
-_LONGEST_NAME = 256
 _TURN = 8  # messages a socket may have served before the others are looked at
 _STATUS = {"CAPACITY_REACHED": 503, "EXECUTION_ERROR": 500, "FACTORY_ERROR": 500, "SESSION_ERROR": 409}
 _NO_SUCH_METHOD = -32601  # JSON-RPC 2.0
@@ -36,30 +34,29 @@ _NO_SUCH_METHOD = -32601  # JSON-RPC 2.0
 
 @dataclass
 class _Server:
-    """State that the routes share. ``threads``: environment calls leave the event loop, for environments that wait or compute long."""
+    """State that the routes share. ``http``: the episode of clients without a socket."""
 
     spec: EnvironmentSpec
     places: SessionSlots
-    threads: bool
-    http: OrderedDict[str, Session] = field(default_factory=OrderedDict[str, Session])
+    http: Session
     http_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # requests do not wait for each other by themselves
 
     async def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        return await anyio.to_thread.run_sync(call, *arguments) if self.threads else call(*arguments)
+        """Call; an environment that waits or computes long leaves the event loop."""
+        threads = self.spec.stepping.threads
+        return await anyio.to_thread.run_sync(call, *arguments) if threads else call(*arguments)
 
 
-def create_app(
-    spec: EnvironmentSpec, *, sessions: int = 256, threads: bool = False, hosts: Collection[str] | None = None
-) -> Starlette:
+def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[str] | None = None) -> Starlette:
     """The ASGI application: ``/ws``, ``/reset``, ``/step``, ``/state``, ``/schema``, ``/metadata``, ``/health``.
 
-    ``sessions`` episodes may run at once. Over plain HTTP an episode is named by its ``episode_id`` (one unnamed episode is
-    there for a single client), and the one idle for longest makes room when all places are taken. ``hosts``: names that Host and
-    Origin may have, None for any.
+    ``sessions`` episodes may run at once. Plain HTTP has one of them, for a single client. ``hosts``: names that Host and Origin may
+    have, None for any.
     """
     if sessions < 1:
         raise ConfigError(f"sessions must be at least 1, got {sessions}")
-    server = _Server(spec, SessionSlots(sessions), threads)
+    places = SessionSlots(sessions)
+    server = _Server(spec, places, Session(spec, places))
     described = schemas(spec)
     routes = [
         WebSocketRoute("/ws", _Socket(server)),
@@ -73,7 +70,7 @@ def create_app(
         Route("/mcp", _mcp, methods=["POST"]),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
-    app.state.places = server.places
+    app.state.places = places
     return app
 
 
@@ -118,7 +115,7 @@ class _Socket:
                 return
             raw = message.get("text")
             raw = raw if raw is not None else message.get("bytes") or b""
-            reply = await self._server.run(session.handle, raw) if self._server.threads else session.handle(raw)
+            reply = await self._server.run(session.handle, raw)
             if reply is None:
                 await send({"type": "websocket.close", "code": 1000})
                 return
@@ -131,7 +128,7 @@ class _Socket:
                 await asyncio.sleep(0)
 
 
-_Answer = Callable[[_Server, Request, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+_Answer = Callable[[_Server, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 def _answering(server: _Server, answer: _Answer) -> Callable[[Request], Awaitable[Response]]:
@@ -142,7 +139,7 @@ def _answering(server: _Server, answer: _Answer) -> Callable[[Request], Awaitabl
             body = await request.body()
             asked = loads(body) if body else {}
             async with server.http_lock:
-                return _json(await answer(server, request, asked))
+                return _json(await answer(server, asked))
         except WireError as error:
             detail = {"message": error.message, "code": error.code, **(error.details or {})}
             return _json({"detail": detail}, _STATUS.get(error.code, 422))
@@ -152,41 +149,19 @@ def _answering(server: _Server, answer: _Answer) -> Callable[[Request], Awaitabl
     return route
 
 
-async def _http_reset(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    name = str(body.get("episode_id") or "")
-    if len(name) > _LONGEST_NAME:
-        raise WireError("VALIDATION_ERROR", f"an episode_id has at most {_LONGEST_NAME} characters, got {len(name)}")
-    session = server.http.get(name)
-    if session is None:
-        while server.http and server.places.taken >= server.places.capacity:
-            server.http.popitem(last=False)[1].close()
-        session = Session(server.spec, server.places)
-    try:
-        begun = await server.run(session.reset, body)
-    except Exception:
-        if name not in server.http:
-            session.close()
-        raise
-    server.http[name] = session
-    server.http.move_to_end(name)
-    return observation_data(*begun)
+async def _http_reset(server: _Server, body: Mapping[str, Any]) -> dict[str, Any]:
+    return observation_data(*await server.run(server.http.reset, body))
 
 
-async def _http_step(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _http_step(server: _Server, body: Mapping[str, Any]) -> dict[str, Any]:
     action = body.get("action")
     if not isinstance(action, dict):
         raise WireError("VALIDATION_ERROR", f'expected {{"action": {{...}}}}, got {sorted(body)}')
-    name = str(body.get("episode_id") or "")
-    if name not in server.http:
-        raise WireError("SESSION_ERROR", f"no episode {name!r} is running; POST /reset first, with the same episode_id")
-    server.http.move_to_end(name)
-    return observation_data(await server.run(server.http[name].step, action))
+    return observation_data(await server.run(server.http.step, action))
 
 
-async def _http_state(server: _Server, request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
-    name = request.query_params.get("episode_id", "")
-    session = server.http.get(name)
-    return dict(session.state) if session else {"episode_id": None, "step_count": 0}
+async def _http_state(server: _Server, body: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(server.http.state)
 
 
 def _constant(value: Mapping[str, Any]) -> Callable[[Request], Awaitable[Response]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradus.core import Message, ToolCall, child_seed
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.openai_schema import RequestBody
+from gradus.interop.serving.openai_schema import ChatRequest, CompletionRequest
 from gradus.policies.local.answer_text import RunningText, text_behind
 from gradus.policies.local.renderers import ChatRenderer
 
@@ -102,21 +102,14 @@ def _overlap(text: str, stop: str) -> int:
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
-def chat_choice(asked: RequestBody, reply: Reply) -> dict[str, Any]:
+def chat_choice(asked: ChatRequest, reply: Reply) -> dict[str, Any]:
     """A whole choice of ``chat.completion``."""
     said, finish = _said(asked, reply)
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": {"role": "assistant", "refusal": None, **said},
-        "finish_reason": finish,
-        "logprobs": _chat_logprobs(asked, reply, reply.tokens),
-    }
-    if asked.return_token_ids:
-        choice["token_ids"] = reply.token_ids
-    return choice
+    message = {"role": "assistant", "refusal": None, **said}
+    return {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
 
 
-def _said(asked: RequestBody, reply: Reply) -> tuple[dict[str, Any], str | None]:
+def _said(asked: ChatRequest, reply: Reply) -> tuple[dict[str, Any], str | None]:
     """The content and the calls of a reply, and why it ended: ``length`` also if there are calls before the cut. Calls that
     cannot be read are content. What the model calls beyond the most that were asked for is left out."""
     message = reply.read(reply.text) if reply.read else None
@@ -144,72 +137,45 @@ def call_records(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     ]
 
 
-def completion_choice(asked: RequestBody, reply: Reply) -> dict[str, Any]:
+def completion_choice(asked: CompletionRequest, reply: Reply) -> dict[str, Any]:
     """A whole choice of ``text_completion``."""
-    choice: dict[str, Any] = {
-        "index": 0,
-        "text": reply.text,
-        "finish_reason": reply.finish_reason,
-        "logprobs": _completion_logprobs(asked, reply, reply.tokens),
-    }
-    if asked.return_token_ids:
-        choice |= {"token_ids": reply.token_ids, "prompt_token_ids": list(reply.generation.prompt)}
-    return choice
+    whole = Piece(text=reply.text, tokens=reply.tokens, finish=reply.finish_reason)
+    return _text_choice(asked, reply, whole, first=True)
 
 
-def chunk_choice(asked: RequestBody, reply: Reply, piece: Piece, *, chat: bool, first: bool) -> dict[str, Any]:
+def chunk_choice(asked: ChatRequest | CompletionRequest, reply: Reply, piece: Piece, *, first: bool) -> dict[str, Any]:
     """A choice of one streamed event."""
-    choice: dict[str, Any] = {"index": 0, "finish_reason": piece.finish}
-    if chat:
-        said: dict[str, Any] = {"content": piece.text}
-        if reply.read is not None:  # whether it is a call is known at the end
-            said = {"content": ""}
-            if piece.finish is not None:
-                said, choice["finish_reason"] = _said(asked, reply)
-        choice["delta"] = {**({"role": "assistant"} if first else {}), **said}
-        choice["logprobs"] = _chat_logprobs(asked, reply, piece.tokens)
-    else:
-        choice["text"] = piece.text
-        choice["logprobs"] = _completion_logprobs(asked, reply, piece.tokens)
+    if isinstance(asked, CompletionRequest):
+        return _text_choice(asked, reply, piece, first=first)
+    said: dict[str, Any] = {"content": piece.text}
+    finish = piece.finish
+    if reply.read is not None:  # whether it is a call is known at the end
+        said, finish = ({"content": ""}, None) if piece.finish is None else _said(asked, reply)
+    return {"index": 0, "finish_reason": finish, "delta": {**({"role": "assistant"} if first else {}), **said}}
+
+
+def _text_choice(asked: CompletionRequest, reply: Reply, piece: Piece, *, first: bool) -> dict[str, Any]:
+    """A piece of a completion, with the ids and log-probs that were asked for."""
+    choice: dict[str, Any] = {"index": 0, "text": piece.text, "finish_reason": piece.finish, "logprobs": None}
+    if asked.logprobs is not None:
+        choice["logprobs"] = {
+            "tokens": [reply.tokenizer.decode([token.id]) for token in piece.tokens],
+            "token_logprobs": [max(token.logprob, _LEAST) for token in piece.tokens],
+            "top_logprobs": None,
+            "text_offset": [],
+        }
     if asked.return_token_ids:
         choice["token_ids"] = [token.id for token in piece.tokens]
-        if first and not chat:
+        if first:
             choice["prompt_token_ids"] = list(reply.generation.prompt)
     return choice
 
 
 def usage(reply: Reply) -> dict[str, int]:
     """Tokens read and sampled."""
-    read, sampled = len(reply.generation.prompt), len(reply.tokens)
+    return token_counts(len(reply.generation.prompt), len(reply.tokens))
+
+
+def token_counts(read: int, sampled: int) -> dict[str, int]:
+    """The protocol's ``usage``."""
     return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
-
-
-def _spelled(asked: RequestBody, reply: Reply, token: int) -> str:
-    return f"token_id:{token}" if asked.return_tokens_as_token_ids else reply.tokenizer.decode([token])
-
-
-def _chat_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
-    if asked.top_logprobs_wanted is None:
-        return None
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        return {"token": _spelled(asked, reply, token), "logprob": max(logprob, _LEAST), "bytes": None}
-
-    content = [
-        {**entry(token.id, token.logprob), "top_logprobs": [entry(other, value) for other, value in token.top]}
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _completion_logprobs(asked: RequestBody, reply: Reply, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
-    if asked.top_logprobs_wanted is None:
-        return None
-    return {
-        "tokens": [_spelled(asked, reply, token.id) for token in tokens],
-        "token_logprobs": [max(token.logprob, _LEAST) for token in tokens],
-        "top_logprobs": [
-            {_spelled(asked, reply, other): max(value, _LEAST) for other, value in token.top} for token in tokens
-        ],
-        "text_offset": [],
-    }

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server of a local model: /v1/models, /v1/chat/completions, /v1/completions, streaming or not.
 
-Token ids and log-probs are given in vLLM's dialect (``return_token_ids``, ``return_tokens_as_token_ids``, prompts as token
-ids), so that an answer that was sampled here can be trained on.
+Plain completions give token ids and log-probs in vLLM's dialect (``return_token_ids``, prompts as token ids), so that an answer that was
+sampled here can be trained on.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ class _Server:
             raise ApiError(f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value")
         return prompt
 
-    async def _respond(self, request: Request, asked: RequestBody, prompt: Sequence[int], *, chat: bool) -> Response:
+    async def _respond(
+        self, request: Request, asked: ChatRequest | CompletionRequest, prompt: Sequence[int], *, chat: bool
+    ) -> Response:
         if self.batch.waiting >= _MOST_WAITING:
             raise ApiError(f"{self.batch.waiting} answers are waiting; try again later", status=503, code="overloaded")
         number = next(self._numbers)
@@ -178,9 +180,9 @@ class _Server:
             await unless_gone(request, reply.finish())
         finally:
             reply.generation.cancelled = True
-        head["choices"] = [(chat_choice if chat else completion_choice)(asked, reply)]
-        if chat and asked.return_token_ids:
-            head["prompt_token_ids"] = list(prompt)
+        head["choices"] = [
+            chat_choice(asked, reply) if isinstance(asked, ChatRequest) else completion_choice(asked, reply)
+        ]
         return JSONResponse({**head, "usage": usage(reply)})
 
     def _reply(self, asked: RequestBody, prompt: Sequence[int], seed: int) -> Reply:
@@ -204,9 +206,7 @@ class _Server:
             sampling=asked.sampling(self.sampling, budget),
             seed=seed,
             tell=tell,
-            top_logprobs=asked.top_logprobs_wanted or 0,
             stops=frozenset(asked.stop_token_ids or ()),
-            for_training=bool(asked.return_token_ids),
         )
         tools = asked.offered if isinstance(asked, ChatRequest) else []
         return Reply(

@@ -23,7 +23,7 @@ from gradus.policies.local.general_decoding import stream_tokens
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.masks import cache_plan
-from gradus.policies.local.sampling import NEVER, SamplingConfig, draw, sampling_logprobs
+from gradus.policies.local.sampling import SamplingConfig, draw, sampling_logprobs
 
 _FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
 _SMALLEST_TEMPERATURE = 1e-5  # below it rows are greedy: logits that are divided by less may become infinite
@@ -32,11 +32,10 @@ _PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """One token. ``top`` are the likeliest ids with their log-probs, as many as asked for. ``finish``: stop or length, at the last."""
+    """One token, with the log-prob of what it was drawn from, 0 if it is greedy. ``finish``: stop or length, at the last."""
 
     id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
     finish: str | None = None
 
 
@@ -51,9 +50,7 @@ class Generation:
     sampling: SamplingConfig
     seed: int
     tell: Callable[[Sampled | Exception], None]
-    top_logprobs: int = 0
     stops: frozenset[int] = frozenset()  # besides the model's own
-    for_training: bool = False  # a greedy token has the log-prob 0 that training gives it, not the model's
     cancelled: bool = False
     ids: list[int] = field(default_factory=list)
     length: int = 0  # tokens in the cache
@@ -223,23 +220,23 @@ class ContinuousBatch:
     def _draw(self) -> list[int]:
         """Sample every row under its own settings. Returns the slots that are done, in order."""
         assert self._logits is not None
-        by_settings: dict[tuple[SamplingConfig, bool], list[int]] = {}
+        by_settings: dict[SamplingConfig, list[int]] = {}
         for slot, row in enumerate(self._active):
-            by_settings.setdefault((row.drawn_by, row.for_training), []).append(slot)
+            by_settings.setdefault(row.drawn_by, []).append(slot)
         finished: list[int] = []
-        for (settings, for_training), slots in by_settings.items():
+        for settings, slots in by_settings.items():
             logprobs = sampling_logprobs(self._logits[slots], settings)
             uniforms = torch.tensor([self._active[slot].uniforms.random() for slot in slots], dtype=torch.float64)
             drawn = draw(logprobs, uniforms.to(logprobs.device)).clamp_(max=logprobs.shape[-1] - 1)
-            if settings.greedy and not for_training:
-                logprobs = sampling_logprobs(self._logits[slots], SamplingConfig())
-            chosen = logprobs.gather(-1, drawn[:, None]).squeeze(-1).tolist()
+            # A greedy token has the log-prob 0 whatever the logits are.
+            sound = self._logits[slots].amax(dim=-1).isfinite()
+            chosen = logprobs.gather(-1, drawn[:, None]).squeeze(-1).where(sound, torch.nan).tolist()
             for place, (slot, token) in enumerate(zip(slots, drawn.tolist(), strict=True)):
-                if self._say(self._active[slot], token, chosen[place], logprobs[place]):
+                if self._say(self._active[slot], token, chosen[place]):
                     finished.append(slot)
         return sorted(finished)
 
-    def _say(self, row: Generation, token: int, logprob: float, logprobs: Tensor) -> bool:
+    def _say(self, row: Generation, token: int, logprob: float) -> bool:
         """Tell the asker of one token; true if it was the last."""
         row.ids.append(token)
         if not math.isfinite(logprob):
@@ -249,13 +246,8 @@ class ContinuousBatch:
             token in self.loaded.renderer.stop_ids or token in row.stops,
             len(row.ids) >= row.sampling.max_new_tokens,
         )
-        top: tuple[tuple[int, float], ...] = ()
-        if row.top_logprobs:
-            values, ids = logprobs.topk(min(row.top_logprobs, logprobs.shape[-1]))
-            likely = zip(ids.tolist(), values.tolist(), strict=True)
-            top = tuple((other, value) for other, value in likely if value > NEVER)
         finish = "stop" if stopped else "length" if full else None
-        row.tell(Sampled(id=token, logprob=logprob, top=top, finish=finish))
+        row.tell(Sampled(id=token, logprob=logprob, finish=finish))
         return finish is not None
 
     def _drop(self, slot: int) -> None:

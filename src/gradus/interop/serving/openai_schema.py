@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -78,8 +77,6 @@ class RequestBody(BaseModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
-    return_token_ids: bool | None = None  # vLLM's
-    return_tokens_as_token_ids: bool | None = None  # vLLM's
 
     @property
     def most_calls(self) -> int | None:
@@ -96,11 +93,6 @@ class RequestBody(BaseModel):
     def budget(self) -> int | None:
         """Tokens asked for."""
         return self.max_tokens
-
-    @property
-    @abstractmethod
-    def top_logprobs_wanted(self) -> int | None:
-        """None: no log-probs; else how many alternatives besides the chosen token."""
 
     def sampling(self, default: SamplingConfig, budget: int) -> SamplingConfig:
         """The settings of this request; what it does not name is the server's. Temperature 0 is greedy."""
@@ -119,18 +111,9 @@ class ChatRequest(RequestBody):
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-
-    @field_validator("top_logprobs")
-    @classmethod
-    def _with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value and not info.data.get("logprobs"):
-            raise ValueError("needs logprobs = true; give both")
-        return value
 
     @property
     def most_calls(self) -> int | None:
@@ -146,20 +129,13 @@ class ChatRequest(RequestBody):
     def budget(self) -> int | None:
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
-    @property
-    def top_logprobs_wanted(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
-
 
 class CompletionRequest(RequestBody):
-    """``POST /v1/completions``. A prompt is a text or a list of token ids."""
+    """``POST /v1/completions``. A prompt is a text or a list of token ids. ``logprobs`` 0 asks for those of the sampled tokens."""
 
     prompt: str | list[int]
-    logprobs: int | None = Field(default=None, ge=0, le=20)
-
-    @property
-    def top_logprobs_wanted(self) -> int | None:
-        return self.logprobs
+    logprobs: int | None = Field(default=None, ge=0, le=0)
+    return_token_ids: bool | None = None  # vLLM's
 
 
 def parse_body(kind: type[T], body: Any) -> T:

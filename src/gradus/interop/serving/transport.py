@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from gradus.interop.serving.answers import Reply, chunk_choice, usage
-from gradus.interop.serving.openai_schema import ApiError, RequestBody
+from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest
 
 T = TypeVar("T")
 
@@ -37,15 +37,15 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
             task.cancel()
 
 
-async def events(head: dict[str, Any], asked: RequestBody, reply: Reply, chat: bool) -> AsyncIterator[str]:
+async def events(
+    head: dict[str, Any], asked: ChatRequest | CompletionRequest, reply: Reply, chat: bool
+) -> AsyncIterator[str]:
     """Server-sent events: one for each piece of text, then the usage if asked for, then [DONE]."""
     head = {**head, "object": "chat.completion.chunk" if chat else "text_completion"}
     first = True
     try:
         async for piece in reply.pieces():
-            body = {**head, "choices": [chunk_choice(asked, reply, piece, chat=chat, first=first)]}
-            if chat and first and asked.return_token_ids:
-                body["prompt_token_ids"] = list(reply.generation.prompt)
+            body = {**head, "choices": [chunk_choice(asked, reply, piece, first=first)]}
             first = False
             yield event(body)
         if asked.stream_options and asked.stream_options.include_usage:
