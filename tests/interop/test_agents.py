@@ -263,6 +263,34 @@ def test_calls_of_tools_come_out_as_calls_and_their_results_go_back(stream: bool
     assert episode.tools == (TOOL,)
 
 
+def test_the_responses_api_is_the_same_conversation() -> None:
+    """What the OpenAI Agents SDK speaks unless told otherwise."""
+
+    async def with_responses(task: Any, client: Any) -> Any:
+        tool = {"type": "function", **TOOL["function"], "strict": True}
+        items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": task["question"]}]}]
+        asked = {"model": "any", "instructions": "Add.", "tools": [tool], "include": [], "max_output_tokens": 50}
+        first = await client.responses.create(input=items, **asked)
+        (said,) = first.output
+        items += [each.model_dump(exclude_none=True) for each in first.output]
+        items.append({"type": "function_call_output", "call_id": said.call_id, "output": "4"})
+        last = await client.responses.create(input=items, **asked)
+        refused = []
+        for odd in ({"stream": True}, {"previous_response_id": first.id}, {"input": [{"type": "item_reference"}]}):
+            try:
+                await client.responses.create(**{"input": items, **asked, **odd})
+            except openai.BadRequestError as error:
+                refused.append(error.body["param"])  # type: ignore[index]
+        return [said.name, json.loads(said.arguments), last.output_text, last.usage.total_tokens, refused]
+
+    (episode,) = episodes(with_responses, _Caller(), tasks=1, members=1)
+    refused = ["stream", "previous_response_id", "input"]
+    assert episode.outcome["result"] == ["add", {"a": 2}, "it is 4", 0, refused]
+    assert [turn.restart for turn in episode.turns] == [True, False]
+    assert episode.system_prompt == "Add."
+    assert episode.tools == (TOOL,)
+
+
 def test_a_plain_function_gets_a_plain_client(policy: LocalPolicy) -> None:
     def agent(task: Any, client: openai.OpenAI) -> str | None:
         said = [{"role": "user", "content": task["question"]}]

@@ -1,4 +1,4 @@
-"""The endpoint that agents of this process call: OpenAI's chat completions, answered by whatever policy rolls out their episodes.
+"""The endpoint that agents of this process call: OpenAI's chat completions and responses, answered by whatever policy rolls out their episodes.
 
 One server at a free port of this machine's own address. Each episode has a key of its own; a request with any other is refused.
 """
@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from gradus.core import Asked
 from gradus.interop.agents.calls import Answered, Call, Inbox
+from gradus.interop.agents.responses import chat_body, response_body
 from gradus.interop.agents.running import Address
 from gradus.interop.guard import Guard
 from gradus.interop.serving.answers import call_records, token_counts
@@ -49,6 +50,7 @@ class Endpoint:
         routes = [
             Route("/v1/models", guarded(self._models)),
             Route("/v1/chat/completions", guarded(self._chat), methods=["POST"]),
+            Route("/v1/responses", guarded(self._respond), methods=["POST"]),
         ]
         app = Starlette(
             routes=routes, middleware=[Middleware(Guard)], exception_handlers={404: not_found, 405: not_found}
@@ -81,16 +83,25 @@ class Endpoint:
         card = {"id": "policy", "object": "model", "created": 0, "owned_by": "gradus"}
         return JSONResponse({"object": "list", "data": [card]})
 
-    async def _chat(self, request: Request) -> Response:
-        inbox = self._inbox(request)
-        asked, calls = _read(await read_json(request))
+    async def _answers(self, inbox: Inbox, request: Request, calls: list[Call]) -> list[Answered]:
         for call in calls:
             inbox.put_call(call)
         try:
-            answers = await unless_gone(request, asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls)))
+            return await unless_gone(request, asyncio.gather(*(asyncio.wrap_future(call.answer) for call in calls)))
         finally:
             for call in calls:
                 call.gone = True
+
+    async def _respond(self, request: Request) -> Response:
+        inbox = self._inbox(request)
+        asked, calls = _read(chat_body(await read_json(request)))
+        (answer,) = await self._answers(inbox, request, calls)
+        return JSONResponse(response_body(asked.model, answer, _usage([answer])))
+
+    async def _chat(self, request: Request) -> Response:
+        inbox = self._inbox(request)
+        asked, calls = _read(await read_json(request))
+        answers = await self._answers(inbox, request, calls)
         head = {"id": f"chatcmpl-{next(self._numbers)}", "created": int(time.time()), "model": asked.model}
         if asked.stream:
             return StreamingResponse(_events(head, asked, answers), media_type="text/event-stream")
