@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -619,33 +620,34 @@ def test_a_taught_agent_goes_on_as_an_environment_does(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").is_file()
 
 
-def test_a_function_is_trained_by_one_call_and_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
-    model = make_tiny_qwen2(tmp_path / "tiny", context=1024)
-    quick = {
-        "grpo.max_steps": 3,
-        "grpo.checkpoint_every": 1,
-        "eval.episodes": 2,
-        "grpo.groups": 2,
-        "grpo.group_size": 2,
-    }
-    quick |= {"grpo.sampling.max_new_tokens": 8, "audit.enabled": False, "grpo.validation_every": 0, "grpo.lr": 1e-3}
-    weights = []
-    for name in ("whole", "broken"):
-        calls: list[int] = []
+DOOMED = """
+import os, pathlib, signal
+import foreign_agents as agents
+tasks, rewards = agents.ROWS, [agents.length]
 
-        async def agent(task: Any, client: Any, name: str = name, calls: list[int] = calls) -> str:
-            calls.append(1)
-            if name == "broken" and len(calls) == 10:  # in the third step
-                os.kill(os.getpid(), signal.SIGINT)
-            return await two_calls(task, client)
+async def agent(task, client):
+    metrics = pathlib.Path(os.environ.get("KILLED_BEHIND_STEP_2_OF", "none"))
+    if metrics.exists() and metrics.read_text().count('"kind": "step"') == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    first = await agents.ask(client, ("user", task["question"]))
+    return await agents.ask(client, ("user", task["question"]), ("assistant", first), ("user", "Sure?"))
+"""
 
-        told: Any = {"rewards": [agents.length], "out": tmp_path / name, "settings": quick}
-        try:
-            gradus.train(model, agent, agents.ROWS, **told)
-        except KeyboardInterrupt:
-            gradus.train(model, agent, agents.ROWS, **told)
-        weights.append(load_model(tmp_path / name / "grpo" / "final").model.state_dict())
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+def test_a_run_that_was_killed_ends_as_the_unbroken_one(tmp_path: Path) -> None:
+    (tmp_path / "doomed.py").write_text(DOOMED)
+    quick = {"grpo.max_steps": 3, "grpo.checkpoint_every": 1, "grpo.groups": 2, "grpo.group_size": 2, "grpo.lr": 1e-3}
+    quick |= {"grpo.sampling.max_new_tokens": 8, "grpo.validation_every": 0, "eval.episodes": 2, "audit.enabled": False}
+    told: dict[str, Any] = {"model": str(make_tiny_qwen2(tmp_path / "tiny", context=1024)), "settings": quick}
+    name = f"{tmp_path / 'doomed.py'}:agent"
+    code = f"import gradus; gradus.run({name!r}, out={str(tmp_path / 'killed')!r}, **{told!r})"
+    path = os.pathsep.join(each for each in sys.path if each)
+    own = {**os.environ, "PYTHONPATH": path, "KILLED_BEHIND_STEP_2_OF": str(tmp_path / "killed/grpo/metrics.jsonl")}
+    assert subprocess.run([sys.executable, "-c", code], env=own, timeout=170).returncode == -signal.SIGKILL
+    runs = [gradus.run(name, out=tmp_path / each, **told) for each in ("killed", "whole")]
+    killed, whole = (load_model(each.folder / "grpo" / "final").model.state_dict() for each in runs)
+    assert all(torch.equal(killed[key], whole[key]) for key in whole)
+    assert runs[0].results["conditions"] == runs[1].results["conditions"]
 
 
 def test_a_template_that_strips_thoughts_is_no_obstacle(tmp_path: Path) -> None:
