@@ -90,6 +90,7 @@ MALFORMED = [
     ("bad-json", '{"name":"memory_noop","arguments":{},}', "not valid JSON"),
     ("bad-json", '{"name":' + "[" * 200_000 + "}", "not valid JSON"),
     # JSON that is no call
+    ("not-a-call", "[ ]", "must be a JSON object, got a list"),
     ("not-a-call", '{"arguments":{}}', "needs a name"),
     ("not-a-call", '{"name":7,"arguments":{}}', "needs a name"),
     ("not-a-call", '{"name":"memory_noop"}', "needs arguments"),

@@ -27,8 +27,9 @@ def _dump(data: Mapping[str, Any]) -> list[str]:
     """The chunk as it came, in as few entries as its length needs."""
     pieces: list[str] = []
     for part in _lines(data):
-        if pieces and count_words(pieces[-1]) + count_words(part) <= data["entry_words"]:
-            pieces[-1] = f"{pieces[-1]} {part}"
+        longer = f"{pieces[-1]} {part}" if pieces else part
+        if pieces and count_words(longer) <= data["entry_words"]:
+            pieces[-1] = longer
         else:
             pieces.append(part)
     bank = data["banks"][data["index"] % len(data["banks"])]

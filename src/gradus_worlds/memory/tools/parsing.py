@@ -1,7 +1,7 @@
 """Finding tool calls in what a model wrote.
 
 A call is ``{"name": ..., "arguments": {...}}``: alone, one after another, in a list, fenced, or in ``<tool_call>`` tags. Every JSON object
-outside of another one is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. What looks like
+outside of another one, and an empty list, is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. What looks like
 a call but is none becomes a :class:`BrokenCall` with its reason, and reading goes on behind it.
 """
 
@@ -38,7 +38,7 @@ class BrokenCall:
     end: int
 
 
-_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))""")
+_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
 # How what the decoder says begins -> the code and the message.
@@ -99,8 +99,10 @@ def _diagnosis(piece: str) -> tuple[str, str]:
     return "bad-json", "a call is not valid JSON"
 
 
-def _wrong(value: Mapping[str, Any]) -> str | None:
-    """Why an object is no call."""
+def _wrong(value: Any) -> str | None:
+    """Why a value is no call."""
+    if not isinstance(value, dict):
+        return "a call must be a JSON object, got a list"
     if not isinstance(value.get("name"), str):
         return "a call needs a name"
     if not isinstance(value.get("arguments"), dict):
