@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gradus import environments
 from gradus.core import ConfigError
@@ -40,6 +41,13 @@ def test_it_has_what_verifiers_looks_for(tmp_path: Path) -> None:
         "vf.Harness[vf.HarnessConfig]",
         "vf.Taskset[GradusTask, TasksetConfig]",
     }
+
+
+def test_gradus_can_be_installed_beside_verifiers() -> None:
+    """verifiers 0.4 takes openai below 3."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (openai,) = (each for each in map(Requirement, needed) if each.name == "openai")
+    assert openai.specifier.contains("2.54.0")
 
 
 def test_rows_travel_inside_the_module(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-import httpx2  # openai's own
+import httpx  # which openai 2.54 is made of, the release that verifiers needs
+import httpx2  # which openai 3.51 is made of
 
 LARGEST = 16 << 20  # bytes of one reply
 _MOST_TOKENS = 1 << 40  # of one reply; a server that says more cannot be believed
@@ -60,12 +61,12 @@ def bounded_client(**settings: Any) -> httpx2.AsyncClient:
 async def _bound(response: httpx2.Response) -> None:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.ReadError("the reply is packed, though plain text was asked for")
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    assert isinstance(response.stream, httpx.AsyncByteStream | httpx2.AsyncByteStream)
     response.stream = _Bounded(response.stream)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+class _Bounded(httpx.AsyncByteStream, httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx.AsyncByteStream | httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
