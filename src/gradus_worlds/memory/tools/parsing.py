@@ -2,7 +2,7 @@
 
 A call is ``{"name": ..., "arguments": {...}}``: alone, one after another, in a list, fenced, or in ``<tool_call>`` tags. Every JSON object
 outside of another one, and an empty list, is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. What looks like
-a call but is none becomes a :class:`BrokenCall` with its reason, and reading goes on behind it.
+a call but is none keeps its reason, and reading goes on behind it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,18 @@ MAX_CALLS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParsedCall:
-    """A call as written; whether its name and arguments are any good is for the tools to say. ``start``, ``end``: characters."""
+class WrittenCall:
+    """A call as written, from character ``start`` to ``end``; whether its name and arguments are any good is for the tools to say.
 
-    name: str
+    ``code`` and ``message`` say why it cannot be read as a call; they are empty if it can.
+    """
+
+    start: int
+    end: int
+    name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokenCall:
-    """Something that was meant as a call and cannot be read as one."""
-
-    code: str
-    message: str
-    start: int
-    end: int
+    code: str = ""
+    message: str = ""
 
 
 _ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
@@ -49,27 +44,27 @@ _BROKEN = {
 }
 
 
-def parse_calls(text: str) -> list[ParsedCall | BrokenCall]:
+def parse_calls(text: str) -> list[WrittenCall]:
     """All calls of an answer in order, broken ones in their place. No call at all is one broken call that says so.
 
     A call inside a thought does not count.
     """
     text = blank_thoughts(text)
-    calls: list[ParsedCall | BrokenCall] = []
+    calls: list[WrittenCall] = []
     match = _ATTEMPT.search(text)
     while match is not None and len(calls) < MAX_CALLS:
         calls.append(_read_call(text, match.start()))
         match = _ATTEMPT.search(text, calls[-1].end)
     if match is not None:
         message = f"an answer has at most {MAX_CALLS} calls, got more"
-        calls.append(BrokenCall(code="many-calls", message=message, start=match.start(), end=len(text)))
+        calls.append(WrittenCall(code="many-calls", message=message, start=match.start(), end=len(text)))
     if calls:
         return calls
     code, message = ("no-call", "the answer holds no call") if text.strip() else ("empty-answer", "the answer is empty")
-    return [BrokenCall(code=code, message=message, start=0, end=len(text))]
+    return [WrittenCall(code=code, message=message, start=0, end=len(text))]
 
 
-def _read_call(text: str, start: int) -> ParsedCall | BrokenCall:
+def _read_call(text: str, start: int) -> WrittenCall:
     """Decode the object at ``start``."""
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -77,11 +72,11 @@ def _read_call(text: str, start: int) -> ParsedCall | BrokenCall:
         following = _NEXT.search(text, start + 1)
         end = following.start() if following else len(text)
         code, message = _diagnosis(text[start:end].rstrip())
-        return BrokenCall(code=code, message=message, start=start, end=end)
+        return WrittenCall(code=code, message=message, start=start, end=end)
     wrong = _wrong(value)
     if wrong:
-        return BrokenCall(code="not-a-call", message=wrong, start=start, end=end)
-    return ParsedCall(name=value["name"], arguments=value["arguments"], start=start, end=end)
+        return WrittenCall(code="not-a-call", message=wrong, start=start, end=end)
+    return WrittenCall(name=value["name"], arguments=value["arguments"], start=start, end=end)
 
 
 def _diagnosis(piece: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from gradus.core import whole_characters
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.store.records import Entry, RefusedCall
-from gradus_worlds.memory.tools.parsing import BrokenCall, ParsedCall, parse_calls
+from gradus_worlds.memory.tools.parsing import WrittenCall, parse_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +77,15 @@ def run_calls(
     return [_run(memory, call, source, fails) for call in parse_calls(answer)]
 
 
-def _run(memory: Memory, call: ParsedCall | BrokenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
+def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
     def result(code: str, message: str, **told: Any) -> CallResult:
-        name = whole_characters(call.name if isinstance(call, ParsedCall) else "")
+        name = whole_characters(call.name)
         message = whole_characters(message)
         return CallResult(
             name=name, ok=code == "ok", code=code, message=message, start=call.start, end=call.end, **told
         )
 
-    if isinstance(call, BrokenCall):
+    if call.code:
         return result(call.code, call.message)
     try:
         tool = TOOLS.get(call.name)
