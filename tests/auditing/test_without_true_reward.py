@@ -11,8 +11,16 @@ from gradus.auditing.plans.answers import answer_space
 from gradus.auditing.run import run_audit
 from gradus.core import AuditHints
 from gradus.interop.classes import class_spec
-from gradus.runs.learning_attack import LearningAttacker
 from gradus.runs.stages.audits import store_audit
+
+
+class _Nobody:
+    """An attacker that tries nothing."""
+
+    name = "nobody"
+
+    def attempts(self, target):
+        yield from ()
 
 
 @pytest.mark.parametrize("policies", [True, False])
@@ -20,7 +28,7 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     spec = replace(lamps(), true_reward=lambda episode: None)
     if not policies:
         spec = replace(spec, policies={}, teacher=None)
-    result = run_audit(spec, episodes=8, budget=1700, attackers=[LearningAttacker()])
+    result = run_audit(spec, episodes=8, budget=1700, attackers=[_Nobody()])
     checks = {each.name: each for each in result.checks}
     assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
     assert checks["exploits"].status == "skip", "a constant may well be better than random answers"

@@ -81,17 +81,6 @@ def test_what_takes_one_value_refuses_two(words):
     assert "more than once" in gradus(*words, expect=3).stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("audit", "arithmetic", "--attack-episodes", 3), "attack_episodes has no effect without attack; leave it out"),
-    ],
-)
-def test_an_option_without_effect_is_refused(words, says):
-    with pytest.raises(ConfigError, match=says):
-        gradus(*words)
-
-
 def test_a_short_option_with_its_value_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert json.loads(gradus("eval", "arithmetic", "-p", "gold", "--json", "-n4").stdout)
@@ -227,7 +216,7 @@ def test_a_data_file_makes_no_code_run_unless_the_command_names_it(tmp_path, mon
     own = f"{tmp_path / 'mine.py'}:spec"
     gradus("teach", own, "--policy", "gold", "-n", 2, "-o", lessons)
     assert "this code ran" not in gradus("show", lessons).stdout
-    assert "this code ran" in gradus("show", lessons, "--env", own).stdout
+    assert "question" in gradus("show", lessons, "--env", own, "--json").stdout
 
 
 def test_a_command_whose_every_episode_failed_says_so_in_its_exit_code(tmp_path, monkeypatch):

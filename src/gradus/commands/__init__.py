@@ -11,7 +11,7 @@ weight; where it takes settings, also a mapping. A run stands for its folder.
     export("runs/rhythm", "model")
 """
 
-from gradus.commands.audits import Audit, AuditComparison, audit, compare_audits
+from gradus.commands.audits import Audit, audit
 from gradus.commands.checking import Checklist, check
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
@@ -26,7 +26,6 @@ from gradus.commands.training import Run, load_run, report, run, train
 
 __all__ = [
     "Audit",
-    "AuditComparison",
     "Checklist",
     "Comparison",
     "Diagnosis",
@@ -38,7 +37,6 @@ __all__ = [
     "chat",
     "check",
     "compare",
-    "compare_audits",
     "distill",
     "docs",
     "doctor",

@@ -1,9 +1,9 @@
-"""Is this grader worth training on? The audit, and two audits compared."""
+"""Audits a grader before anything is trained on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus.commands.environments import as_name, load_environment
-from gradus.commands.given import as_list, require_rewards_used, whole_number
+from gradus.commands.given import require_rewards_used, whole_number
 from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec
-from gradus.core.documents import SCHEMA
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Hack
 
 # What makes an audit the one that it is.
-_SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "review", "unsafe", "seconds", "attack",
-         "attack_episodes", "compare")  # fmt: skip
+_SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")  # fmt: skip
 _DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
@@ -56,27 +54,11 @@ class Audit(Shown):
 
         return audit_renderables(self.result)
 
-    def ask_person(self, review: str | Path) -> int:
-        """Ask in the terminal about accepted answers that no rule settles, and keep what is said in the file ``review``.
-
-        Returns how many were marked.
-        """
-        from gradus.runs.person import ask_person
-
-        return ask_person(self.result.review, Path(review))
-
     def save(self, folder: str | Path) -> list[Path]:
         """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""
         from gradus.runs.stages.audits import store_audit
 
         return store_audit(self.spec, self.result, Path(folder))
-
-
-def _existing(path: Path | None) -> Path | None:
-    """Refuses a missing file before the audit begins."""
-    if path is not None and not path.exists():
-        raise typer.BadParameter(f"--compare takes an earlier audit.json; there is no file {path}")
-    return path
 
 
 _EPISODES = typer.Option(
@@ -90,21 +72,10 @@ _BUDGET = typer.Option(
     min=1,
     help="Episodes that the search for a hack may roll out (8000 without it). Tasks of one turn are not searched.",
 )
-_REVIEW = typer.Option(
-    "--review", help="File of marks: asks you about accepted answers that no rule settles, and keeps what you say."
-)
 _SECONDS = typer.Option(
     "--seconds",
     min=1.0,
     help="Limit of all calls of a grader of one-turn tasks together (20 without it, 180 if answers are programs).",
-)
-_ATTACK = typer.Option(
-    "--attack",
-    metavar="WHO",
-    help="Who else looks for a hack: learn (a nano model, by GRPO on the reward alone).",
-)
-_COMPARE = typer.Option(
-    "--compare", metavar="AUDIT", callback=_existing, help="An earlier audit.json: also say what changed."
 )
 
 
@@ -115,9 +86,7 @@ def _after_audit(
     grader: str | None,
     rows: str | None,
     rewards: Sequence[str],
-    review: Path | None,
     json_file: str | None,
-    compare: Annotated[Path | None, _COMPARE] = None,
     out: Annotated[
         Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
     ] = None,
@@ -128,12 +97,8 @@ def _after_audit(
     again = [*named, *same(*(name for name in _SAME if name != "rewards"))]
     if json_file is None and (line := next((each.command for each in result.result.notes if each.command), "")):
         note(f"ask it again: {line}")
-    if compare is not None and json_file != "-":
-        compare_audits(compare, result).show()
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
-    if review is not None and json_file is None and (marked := result.ask_person(review)):
-        note(f"{marked} marks written to {review}; the same command counts them")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
         next_command("audit", environment, *_without("--episodes", again), "--episodes", more)
     elif result.verdict != "fail":
@@ -170,15 +135,10 @@ def audit(
         str | None, typer.Option("--policy", "-p", help="Also forecast the signal of this policy.")
     ] = None,
     seed: Seed = 0,
-    review: Annotated[str | Path | None, _REVIEW, Line(kind=Path | None)] = None,
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Try answers that may be executed even if no sandbox can be made.")
     ] = False,
     seconds: Annotated[float | None, _SECONDS] = None,
-    attack: Annotated[Sequence[str], _ATTACK, Line(kind=list[str])] = (),
-    attack_episodes: Annotated[
-        int | None, typer.Option(help="Episodes that an attacker may learn from; 6400 without it.")
-    ] = None,
 ) -> Audit:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
 
@@ -188,7 +148,6 @@ def audit(
     >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
     'fail'
     """
-    from gradus.runs.person import read_marks
     from gradus.runs.policies import make_policy
     from gradus.runs.recipe import MOST_EPISODES
     from gradus.runs.replay import replay_elsewhere
@@ -205,7 +164,6 @@ def audit(
         environment, rewards = rows, [environment, *rewards]
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
-    attackers = _attackers(attack, attack_episodes)
     named = isinstance(environment, str | Path) and not rewards
     result = audit_with_progress(
         spec,
@@ -215,30 +173,10 @@ def audit(
         seed=seed,
         signal_policy=make_policy(spec, policy) if policy else None,
         elsewhere=partial(replay_elsewhere, file_name(str(environment))) if named else None,
-        marks=read_marks(Path(review)) if review else None,
         unsafe=unsafe,
         limit=seconds,
-        attackers=attackers,
     )
     return Audit(spec, result)
-
-
-def _attackers(attack: Sequence[str], episodes: int | None) -> Sequence[Any]:
-    """The attackers that were named; ``episodes``: what one may learn from. Raises ConfigError."""
-    from gradus.runs.recipe import MOST_EPISODES
-
-    if episodes is not None:
-        whole_number("attack_episodes", episodes, least=1, most=MOST_EPISODES)
-        if not attack:
-            raise ConfigError("attack_episodes has no effect without attack; leave it out")
-    if not attack:
-        return ()
-    from gradus.runs.learning_attack import LEARN, LearningAttacker  # it brings torch
-
-    who = as_list("attack", attack, example="['learn']")
-    if set(who) != {LEARN}:
-        raise ConfigError(f"attack takes {LEARN!r}, got {', '.join(map(repr, who))}")
-    return [LearningAttacker(budget=episodes or 6400)]
 
 
 def _of_recipe(
@@ -251,40 +189,3 @@ def _of_recipe(
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
     made = load_recipe(as_name(environment), path=Path(recipe))
     return made.spec(), grader or made.grader_name
-
-
-@dataclass(frozen=True, repr=False)
-class AuditComparison(Shown):
-    """Two audits of a grader, or of two graders of one environment, as documents."""
-
-    old: Mapping[str, Any]
-    new: Mapping[str, Any]
-
-    def tables(self) -> Sequence[Any]:
-        """The checks beside each other, changed ones first."""
-        from gradus.runs.stages.audits import comparison_table
-
-        return [comparison_table(self.old, self.new)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Both verdicts and both statuses of every check."""
-        from gradus.evidence.reports import compare_audits as changes
-
-        rows = [asdict(each) for each in changes(self.old, self.new)]
-        return {"schema": SCHEMA, "before": self.old["verdict"], "now": self.new["verdict"], "checks": rows}
-
-
-def compare_audits(old: str | Path | Audit, new: str | Path | Audit) -> AuditComparison:
-    """Compares an audit with an earlier one. Each is an audit, an audit.json, or the folder of ``save``.
-
-    >>> from gradus import commands
-    >>> first = commands.audit("arithmetic", "format-only", episodes=20, budget=1200)
-    >>> second = commands.audit("arithmetic", "correctness", episodes=20, budget=1200)
-    >>> comparison = commands.compare_audits(first, second).to_json()
-    >>> comparison["before"], comparison["now"]
-    ('fail', 'pass')
-    """
-    from gradus.runs.stages.audits import read_audit
-
-    documents = [each.to_json() if isinstance(each, Audit) else read_audit(Path(each)) for each in (old, new)]
-    return AuditComparison(documents[0], documents[1])

@@ -1,20 +1,12 @@
-"""Asks a person in the terminal: for the answers of a policy, and for marks of answers that no rule settles."""
+"""Asks a person in the terminal for the answers of a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import typer
 from rich.console import Console
 
-from gradus.core import Action, ConfigError, EpisodeStart, Request
-from gradus.core.documents import SCHEMA
-from gradus.core.files import read_json, write_json
-from gradus.core.terminal import Terminal
-
-_MARKS = {"r": "right", "w": "wrong", "s": None}
+from gradus.core import Action, EpisodeStart, Request
 
 
 class PersonPolicy:
@@ -53,45 +45,3 @@ class PersonPolicy:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def read_marks(path: Path) -> dict[str, str]:
-    """The marks in a file, key -> right or wrong; empty without one."""
-    if not path.is_file():
-        return {}
-    stored = read_json(path)
-    marks = stored.get("marks") if isinstance(stored, dict) else None
-    if not isinstance(marks, dict) or not all(mark in ("right", "wrong") for mark in marks.values()):
-        raise ConfigError(f"{path} holds no marks; expected {{'marks': {{KEY: 'right' or 'wrong'}}}}")
-    return marks
-
-
-def ask_person(review: Sequence[Mapping[str, Any]], path: Path) -> int:
-    """Show every answer without a mark and ask; what was said is written after each, and the next audit counts it.
-
-    Returns how many were marked. Ctrl-D, or the end of the input, ends the asking.
-    """
-    console, marks = Terminal(), read_marks(path)
-    before = len(marks)
-    for row in review:
-        if row["key"] in marks:
-            continue
-        console.rule(row["operator"])
-        for name in ("prompt", "gold", "answer", "reward"):
-            console.print(f"{name}: {row[name]}", highlight=False)
-        try:
-            mark = _asked()
-        except typer.Abort:
-            break
-        if mark is not None:
-            marks[row["key"]] = mark
-            write_json(path, {"schema": SCHEMA, "marks": marks})
-    return len(marks) - before
-
-
-def _asked() -> str | None:
-    while True:
-        said = typer.prompt("Is the answer right (r), wrong (w), or skip (s)?").strip().lower()[:1]
-        if said in _MARKS:
-            return _MARKS[said]
-        typer.echo(f"expected one of {', '.join(_MARKS)}, got {said!r}")

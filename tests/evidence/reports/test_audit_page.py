@@ -1,14 +1,11 @@
 """The page, the card and the badge of an audit, and what changed since another."""
 
-import json
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
 
-from gradus import commands
-from gradus.core import GradusError
-from gradus.evidence.reports import audit_badge, audit_card, audit_page, compare_audits
+from gradus.evidence.reports import audit_badge, audit_card, audit_page
 
 _INTERVAL = {"mean": 0.2, "low": 0.1, "high": 0.3}
 
@@ -109,25 +106,3 @@ def test_card_and_badge_say_the_verdict(verdict):
     assert f"**{word}.**" in card
     assert "`<b>x</b> & 'y'`" in card
     assert "- blind answers: Compare." in card
-
-
-def test_what_changed_comes_first(tmp_path):
-    old = _document()
-    new = _document(
-        verdict="pass",
-        checks=[{**old["checks"][0], "status": "pass"}, {**old["checks"][1]}, {**old["checks"][1], "name": "leaks"}],
-    )
-    rows = [(each.name, each.old, each.new) for each in compare_audits(old, new)]
-    assert rows == [("blind answers", "fail", "pass"), ("leaks", None, "pass"), ("right answers", "pass", "pass")]
-    for name, document in (("old", old), ("new", new)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "audit.json").write_text(json.dumps(document))
-    compared = commands.compare_audits(tmp_path / "old" / "audit.json", tmp_path / "new")
-    assert compared.to_json()["checks"][0] == {
-        "name": "blind answers",
-        "old": "fail",
-        "new": "pass",
-        "evidence": "the constant 'x' earns",
-    }
-    with pytest.raises(GradusError, match="expected an audit"):
-        commands.compare_audits(tmp_path, tmp_path / "new")

@@ -1,6 +1,6 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
-from gradus.evidence.reports.audit_page import audit_badge, audit_card, audit_page, compare_audits
+from gradus.evidence.reports.audit_page import audit_badge, audit_card, audit_page
 from gradus.evidence.reports.differences import members_of, show_differences
 from gradus.evidence.reports.episode_data import environment_words, listed_episodes, prepare_report, shown_episodes
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
@@ -16,7 +16,6 @@ __all__ = [
     "audit_card",
     "audit_figure",
     "audit_page",
-    "compare_audits",
     "environment_words",
     "listed_episodes",
     "members_of",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gradus.core.printing import beginning
@@ -86,31 +85,6 @@ def audit_badge(document: Json) -> str:
         '<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
         f'<text x="{left / 2:g}" y="14">audit</text><text x="{left + right / 2:g}" y="14">{verdict}</text></g></svg>\n'
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A check in two audits; a status is None if the check was not there."""
-
-    name: str
-    old: str | None
-    new: str | None
-    evidence: str
-
-
-def compare_audits(old: Json, new: Json) -> list[Change]:
-    """Every check of either audit, what changed first. ``evidence``: of the newer audit, of the older if it has none."""
-    before, after = ({each["name"]: each for each in document["checks"]} for document in (old, new))
-    changes = [
-        Change(
-            name=name,
-            old=before[name]["status"] if name in before else None,
-            new=after[name]["status"] if name in after else None,
-            evidence=after.get(name, before.get(name, {})).get("evidence", ""),
-        )
-        for name in dict.fromkeys([*after, *before])
-    ]
-    return sorted(changes, key=lambda each: each.old == each.new)
 
 
 def _pays(check: Json) -> bool:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from gradus.auditing import AuditResult, audit_any
 from gradus.auditing.tables import MARKS, STYLES, screen, tables
-from gradus.core import ConfigError, EnvironmentSpec, Grader
-from gradus.core.documents import AuditRecord, read_document
+from gradus.core import EnvironmentSpec, Grader
 from gradus.core.files import write_json, write_text
 from gradus.core.printing import verbose
 from gradus.runs.progress import progress_bar
@@ -24,14 +21,15 @@ from gradus.runs.progress import progress_bar
 
 def audit_stage(
     spec: EnvironmentSpec, grader: Grader, folder: Path, *, episodes: int, budget: int, seed: int, console: Console
-) -> str:
-    """The audit as a stage of a run: a sentence on screen, the rest in the folder; returns the verdict."""
+) -> AuditResult:
+    """Audits as a stage of a run: what failed on screen, the rest in the folder. Returns the result."""
     result = audit_with_progress(spec, grader, episodes=episodes, budget=budget, seed=seed)
     store_audit(spec, result, folder)
     for check in result.checks:
-        console.print(Text.assemble(f"  {check.name:<15} ", (MARKS[check.status], STYLES[check.status])))
+        told = f"  {check.evidence}" if check.status == "fail" else ""
+        console.print(Text.assemble(f"  {check.name:<15} ", (MARKS[check.status], STYLES[check.status]), told))
     console.print(result.summary, highlight=False)
-    return result.verdict
+    return result
 
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
@@ -53,8 +51,8 @@ def audit_renderables(result: AuditResult) -> list[Any]:
 
         parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
     parts += screen(result)
-    if unmarked := sum(row["mark"] is None for row in result.review):
-        parts.append(Text(f"{unmarked} accepted answers that no rule settles; mark them with --review FILE"))
+    if result.review:
+        parts.append(Text(f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"))
     return parts
 
 
@@ -89,25 +87,3 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
         written.append(folder / name)
         write_text(written[-1], text)
     return written
-
-
-def read_audit(path: Path) -> AuditRecord:
-    """Reads a stored audit: audit.json, or the folder that holds it. Raises ConfigError if it is missing, StorageError for another file."""
-    file = path / "audit.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(f"expected an audit (audit.json, or the folder of --out), got {path}, which is not there")
-    return read_document(file, AuditRecord)
-
-
-def comparison_table(old: Mapping[str, Any], new: Mapping[str, Any]) -> Table:
-    """The checks of two audits beside each other, what changed first."""
-    from gradus.evidence.reports import compare_audits
-
-    title = f"{new['environment']}, {old['grader']} ({old['verdict']}) -> {new['grader']} ({new['verdict']})"
-    table = Table(
-        "check", "before", "now", "evidence", title=title, box=None, title_justify="left", padding=(0, 2, 0, 0)
-    )
-    for each in compare_audits(old, new):
-        style = "bold" if each.old != each.new else "dim"
-        table.add_row(each.name, each.old or "-", each.new or "-", Text(each.evidence), style=style)
-    return table

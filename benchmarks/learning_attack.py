@@ -1,5 +1,7 @@
 """An attacker that learns: a nano model that knows the form of an answer and nothing else, trained by GRPO on the reward alone.
 
+``python benchmarks/learning_attack.py rhythm --grader v2`` audits a grader with it, and prints what it found.
+
 It reads what is shown if that is short. Otherwise it is told the turn alone: thousands of episodes then take a minute or two on one core,
 and what can be earned without looking is found first. If there is an honest reflex, it begins once with what the reflex says and learns
 where to say something else, and once with random legal answers: a good reflex is hard to leave by small steps.
@@ -7,6 +9,7 @@ where to say something else, and once with random legal answers: a good reflex i
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +17,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from gradus import environments
 from gradus.auditing.plans.answers import AnswerSpace
 from gradus.auditing.plans.attack import KEEP, Attempt, Target
 from gradus.auditing.plans.panel import RandomAnswers
+from gradus.auditing.run import run_audit
 from gradus.core import (
     ConfigError,
     Environment,
@@ -42,8 +47,6 @@ from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
 
-LEARN = "learn"
-
 _GROUPS, _MEMBERS = 8, 16
 _SHORT = 12  # words of an observation that is read
 _LEFT = 0.8  # of the words, to the reflex, before anything is learned
@@ -59,7 +62,7 @@ class LearningAttacker:
     budget: int = 6400
     nano: NanoConfig = _NANO
     lr: float = 5e-3
-    name: str = LEARN
+    name: str = "learn"
 
     def attempts(self, target: Target) -> Iterator[Attempt]:
         """Yields what GRPO made of the model: from the reflex on, if there is one, and from random answers on, with equal shares of the budget."""
@@ -67,7 +70,7 @@ class LearningAttacker:
         least = len(ways) * _GROUPS * _MEMBERS
         if self.budget < least:
             raise ConfigError(
-                f"learning needs a budget of {least} episodes at least, got {self.budget}; raise --attack-episodes"
+                f"learning needs a budget of {least} episodes at least, got {self.budget}; raise --episodes"
             )
         for way in ways:
             yield self._attempt(way, self.budget // least)
@@ -224,3 +227,22 @@ def _words(episodes: Sequence[Episode]) -> Vocabulary:
     ]
     words = dict.fromkeys(word for text in texts for word in text.split())
     return Vocabulary(words=[word for word in words if "▁" not in word][:4000], pieces=[chr(c) for c in range(33, 127)])
+
+
+def main() -> None:
+    """Audits a grader with the attacker, and prints its check and the hack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environment", help="an environment of several turns, as in `gradus envs`")
+    parser.add_argument("--grader", help="a grader of it; its default one otherwise")
+    parser.add_argument("--episodes", type=int, default=6400, help="episodes that it may learn from")
+    options = parser.parse_args()
+    spec = environments.load(options.environment)
+    attackers = [LearningAttacker(budget=options.episodes)]
+    result = run_audit(spec, options.grader, episodes=40, budget=4000, attackers=attackers)
+    check = next(each for each in result.checks if each.name == "attack: learn")
+    print(f"{check.status}: {check.evidence}")
+    print(f"hack: {result.hack.plan if result.hack else 'none'}")
+
+
+if __name__ == "__main__":
+    main()
