@@ -30,7 +30,6 @@ COMMON = {
     "eval.episodes": 100,
     "eval.policies": ["sft", "grpo"],
     "eval.pairs": ["grpo-sft"],
-    "eval.workers": 1,
 }
 SETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "arithmetic": ("arithmetic", {"grpo.max_steps": 40}),

@@ -279,10 +279,6 @@ def test_folders_and_names_that_are_no_runs_or_files_are_told_apart(gradus: Said
     ):
         code, said = gradus("compare", *words)
         assert (code, says in said) == (3, True), said
-    code, said = gradus("check", "arithmetic", "--model", "nowhere")
-    assert (code, "there is no model folder nowhere" in " ".join(said.split())) == (1, True), (
-        "it was looked up on the hub"
-    )
 
 
 def test_numbers_of_an_evaluation_that_mean_nothing_are_refused_by_name(gradus: Said) -> None:
@@ -296,9 +292,18 @@ def test_numbers_of_an_evaluation_that_mean_nothing_are_refused_by_name(gradus: 
 
 
 def test_an_audit_says_before_it_begins_what_cannot_be_used(gradus: Said) -> None:
-    for words, says in (
-        (("--compare", "nowhere.json"), "takes an earlier audit.json"),
-        (("-n", 0), "'--episodes'"),
-    ):
+    for words, says in ((("-n", 0), "'--episodes'"),):
         code, said = gradus("audit", "arithmetic", *words)
         assert (code, says in " ".join(said.split())) == (3, True), said
+
+
+def test_a_file_of_nearly_the_name_is_named(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "1?", "answer": "1"}\n')
+    (tmp_path / "mine.py").write_text("")
+    for words, says in (
+        (("envs", "row.jsonl"), "did you mean rows.jsonl?"),
+        (("envs", "mien.py:spec"), "did you mean mine.py?"),
+    ):
+        code, said = gradus(*words)
+        assert (code, says in said) == (3, True), said

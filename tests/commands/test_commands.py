@@ -232,7 +232,7 @@ def test_envs_lists_and_describes():
         (("show", "nothing.jsonl"), "no file"),
         (("doctor", "nowhere"), "no metrics"),
         (("run",), "name an environment"),
-        (("export", "nowhere", "out"), "no model"),
+        (("export", "nowhere", "--out", "out"), "no model"),
     ],
 )
 def test_mistakes_get_a_sentence(words, says):
@@ -363,9 +363,9 @@ def test_help_cuts_no_name(command, columns):
 def test_suggested_commands_are_quoted(monkeypatch):
     exported = SimpleNamespace(path=Path("my model"), gap=None, parameters=1, dtype="float32")
     stub(monkeypatch, "export", lambda *_, **__: exported)
-    assert "gradus chat 'my model' " in gradus("export", "run", "my model")
+    assert "gradus chat 'my model' " in gradus("export", "run", "--out", "my model")
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
-    assert "gradus chat" not in gradus("export", "run", "my model")
+    assert "gradus chat" not in gradus("export", "run", "--out", "my model")
     package = SimpleNamespace(folder=Path("my env"), library="openenv", files=(), locked=True)
     stub(monkeypatch, "package-env", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")

@@ -10,7 +10,7 @@ import pytest
 
 import gradus
 from gradus.commands.environments import load_environment
-from gradus.core import ConfigError
+from gradus.core import AuditFailed, ConfigError
 from gradus.core.printing import TYPED_VARIABLE
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.rewards import find_reward, reads_tags
@@ -87,5 +87,7 @@ def test_errors_in_python_name_the_arguments_of_the_call(files: Path, monkeypatc
     with pytest.raises(ConfigError, match=r"teach\.episodes"):
         gradus.run("arithmetic", quick=True, settings={"teach.episodes": 0}, out=files / "run")
     always = lambda completions, **_: [1.0] * len(completions)  # noqa: E731
-    with pytest.raises(ConfigError, match="anyway=True"):
+    with pytest.raises(AuditFailed, match="anyway=True") as refused:
         gradus.run(ROWS, rewards=[always], out=files / "run", settings={"audit.episodes": 8, "audit.budget": 50})
+    assert Path(refused.value.page).is_file()
+    assert next(iter(refused.value.evidence.values())) in str(refused.value)

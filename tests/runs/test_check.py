@@ -110,6 +110,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
         ("names", "fail", ['eval.conditions=["harder"]'], "about the condition 'held-out', which is not measured", ""),
         ("names", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
+        ("model", "fail", ["model.path=nowhere"], "there is no model folder nowhere", "check the path"),
         ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
         ("context", "fail", ["grpo.sampling.max_new_tokens=400"], "the model's context holds 256", "max_new_tokens"),
         ("context", "warn", ["grpo.sampling.max_new_tokens=8"], "8 may be sampled", "at least"),

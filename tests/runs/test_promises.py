@@ -43,13 +43,12 @@ def test_a_claim_that_says_nothing_is_refused(wrong):
         Promise(text="t", condition="c", **wrong)
 
 
-def test_a_missed_promise_comes_with_advice_and_an_aim_does_not():
+def test_a_missed_promise_and_a_missed_aim_are_told():
     pair = {"condition": "main", "pair": "grpo - sft", "figure": "true_reward", "bound": "low", "above": 0}
     judged = check_promises([Promise(text="it got better", **pair)], RESULTS, "v3")
-    assert [line.strip() for line in promise_lines(judged)][:2] == [
+    assert [line.strip() for line in promise_lines(judged)] == [
         "promises of the recipe: 0 of 1 kept",
         "promise missed: it got better (−0.100, wanted above 0)",
     ]
-    assert "the interval reaches past 0 (−0.100)" in [*promise_lines(judged)][-1]
     aims = check_promises([Promise(text="it got better", aim=True, **pair)], RESULTS, "v3")
     assert [line.strip() for line in promise_lines(aims)] == ["aim not reached: it got better (−0.100, wanted above 0)"]

@@ -93,6 +93,14 @@ def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> Non
     assert _results(folder)["seeds"] == [0, 1]
 
 
+def test_seeds_of_other_settings_are_refused_before_one_is_trained(folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    shutil.rmtree(copy / "seed-0")
+    with pytest.raises(ConfigError, match=r"grpo\.lr was"):
+        run_seeds(load_recipe(f"{OWN}:spec", changes={**SMALL, "grpo.lr": 0.5}), seeds=2, parallel=1, out=copy)
+    assert not (copy / "seed-0").exists(), "it was trained before seed 1 was refused"
+
+
 def test_the_report_shows_every_seed(folder: Path) -> None:
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert "Reward by training seed, main" in text

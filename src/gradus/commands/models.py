@@ -20,6 +20,7 @@ from gradus.commands.options import (
     RunOrModel,
     Seed,
     Temperature,
+    writes,
 )
 from gradus.commands.output import next_command, note, same
 from gradus.commands.signature import command
@@ -49,7 +50,7 @@ def export(
     run: Annotated[
         str | Path, typer.Argument(help="A run folder (its best checkpoint) or a model folder."), Line(kind=str)
     ],
-    out: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
+    out: Annotated[str | Path, writes("Folder to write; must be empty or not there."), Line(kind=Path)] = Path("model"),
     *,
     merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",

@@ -2,6 +2,7 @@
 
 from gradus.core.calls import blank_thoughts, without_thoughts
 from gradus.core.errors import (
+    AuditFailed,
     ConfigError,
     ContextLengthError,
     EnvironmentFault,
@@ -65,6 +66,7 @@ __all__ = [
     "Action",
     "AnswerDistribution",
     "Asked",
+    "AuditFailed",
     "AuditHints",
     "ChatOptions",
     "Condition",

@@ -5,6 +5,7 @@ Every message says what was expected, what came, and the way out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 
@@ -14,6 +15,14 @@ class GradusError(Exception):
 
 class ConfigError(GradusError, ValueError):
     """A recipe, an option or an argument cannot be used as given."""
+
+
+class AuditFailed(ConfigError):
+    """A run's grader failed its audit. ``evidence``: what each failed check saw, by its name; ``page``: the path of audit.html."""
+
+    def __init__(self, message: str, *, evidence: Mapping[str, str], page: str) -> None:
+        super().__init__(message)
+        self.evidence, self.page = evidence, page
 
 
 class StorageError(GradusError):

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -250,11 +251,18 @@ def read_lines(path: Path, problems: list[str]) -> Iterator[str]:
 def unreadable(path: Path, error: Exception) -> StorageError:
     """Say why the text of a file could not be read."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return StorageError(f"no file {path}")
+        return StorageError(f"no file {path}{similar_file(path)}")
     if isinstance(error, IsADirectoryError):
         return StorageError(f"{path} is a folder; name a file in it")
     way_out = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
     return StorageError(f"could not read {path} as UTF-8 text: {error}{way_out}")
+
+
+def similar_file(path: Path) -> str:
+    """Return a suggestion to put behind the name of a file that is not there, or nothing if no file beside it has nearly that name."""
+    names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f", did you mean {path.with_name(close[0])}?" if close else ""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradusError
-from gradus.core.files import digest
+from gradus.core.files import digest, similar_file
 
 IMPORTED: dict[str, float] = {}  # the module of a file that was imported by its path -> when, by time.time()
 
@@ -83,7 +83,7 @@ def import_file(name: str, kind: str) -> ModuleType:
     """Import a Python file, once. Raises ConfigError if the file is missing."""
     path = Path(name).expanduser().resolve()
     if not path.is_file():
-        raise ConfigError(f"no file {name} for {kind}")
+        raise ConfigError(f"no file {name} for {kind}{similar_file(Path(name))}")
     key = f"_gradus_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     if key in sys.modules:
         return sys.modules[key]

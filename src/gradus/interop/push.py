@@ -79,7 +79,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     if base is not None and Path(base).exists():
         raise ConfigError(
             f"{model} holds adapters of {base}, a folder of this machine, so nobody else could load them; merge them, as in "
-            f"gradus export {shlex.quote(str(source))} merged, and push the folder that it writes"
+            f"gradus export {shlex.quote(str(source))} --out merged, and push the folder that it writes"
         )
     model_files = [
         PlannedFile(path=path.relative_to(model).as_posix(), source=path)

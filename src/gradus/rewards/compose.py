@@ -170,7 +170,12 @@ class Rewards:
         if failures:
             return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(failures))
         if not terms:
-            return ScoredCompletion(value=None, components=components, terms={}, error="no reward function applies")
+            return ScoredCompletion(
+                value=None,
+                components=components,
+                terms={},
+                error=f"None came from every reward function ({', '.join(components)})",
+            )
         if not sum(map(abs, terms.values())) <= LARGEST_REWARD:
             largest = max(terms, key=lambda name: abs(terms[name]))
             self.errors[f"{largest}: OverflowError"] += 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Episode
+from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import Results, Stages, read_document
 from gradus.core.files import read_toml, stored_file
 from gradus.core.printing import go_around
@@ -67,7 +68,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         )
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
     rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
-    spec = _spec_of(next(iter(runs.values())), environment)
+    spec = _spec_of(next(iter(stored.values())))
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     seeds = sorted(set[int]().union(*several))
     document = compare_seeds(spec, rollouts, seeds=seeds, graders=[grader], checkpoint=chosen, correct_pairs=True)
@@ -81,20 +82,37 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
     return with_tasks(document, rollouts)
 
 
-def _spec_of(run: Path, environment: str) -> EnvironmentSpec:
-    """The environment of a run, with reward functions of one's own. How the run was trained does not matter here."""
-    from gradus.runs.recipe.load import load_recipe  # it brings torch
+def _spec_of(results: Results) -> EnvironmentSpec:
+    """The environment of a run, for its clusters and curves: a registered one. No file of anybody is imported.
 
-    recipe = run / "recipe.toml"
+    Of rows, and of code of one's own, the results say all that a comparison needs. Raises ConfigError if they have clusters, which they do not say.
+    """
+    name, grader, conditions = results["environment"], results["grader"], results["conditions"]
+    figures = [each for condition in conditions.values() for each in condition["policies"].values()]
+    weights = {component: 1.0 for each in figures for component in each["components"]}
+    graders = {grader: Grader(name=grader, compute=_not_called, weights=weights)}
     try:
-        if recipe.is_file():
-            return load_recipe(None, path=recipe, changes=["grpo=", "stage=", "adaptive="]).spec()
-        return environments.load_stored(environment)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}\nEnvironments, rows and rewards that were given as Python objects are known to the session that they were given in "
-            "alone: make the same call of gradus.train or gradus.run there again, which trains nothing that is done, and then gradus.compare"
-        ) from error
+        spec = environments.load_stored(name)
+        return spec if grader in spec.graders else replace(spec, graders={**spec.graders, **graders})
+    except ConfigError:
+        if any(each["clustered"] for each in conditions.values()):
+            raise
+    return EnvironmentSpec(
+        name=name,
+        summary="",
+        make=_not_called,
+        train_task=_not_called,
+        max_turns=1,
+        graders=graders,
+        conditions={
+            each: Condition(name=each, seeds=(), summary=condition["summary"]) for each, condition in conditions.items()
+        },
+        true_reward_name=results["true_reward_name"],
+    )
+
+
+def _not_called(*_: Any) -> Any:
+    raise NotImplementedError("a comparison reads stored episodes, and makes and grades none")
 
 
 def _policies(results: Results) -> set[str]:

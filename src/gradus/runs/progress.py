@@ -1,4 +1,4 @@
-"""One progress bar for everything that takes long: done, rate, time left."""
+"""One progress bar for everything that takes long: done, and time left."""
 
 from __future__ import annotations
 
@@ -7,28 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
-from rich.text import Text
 
 from gradus.core.printing import printable, quiet
 from gradus.core.terminal import Terminal
 from gradus.training.run.live_screen import clock_text
 
 EVERY = 30.0  # seconds between two lines without a terminal
-
-
-class _Rate(ProgressColumn):
-    """Things per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__(Column(no_wrap=True))
-        self.unit = unit
-
-    def render(self, task: Task) -> Text:
-        """As text, or a dash before anything is known."""
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:.1f} {self.unit}/s" if speed else f"– {self.unit}/s", style="dim")
 
 
 @contextmanager
@@ -42,7 +28,7 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),  # on a narrow terminal the bar alone gets shorter
-        _Rate(unit),
+        TextColumn(unit),
         TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet() or not console.is_terminal) as progress:

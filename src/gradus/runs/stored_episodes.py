@@ -31,17 +31,18 @@ def newest_file(run: Path) -> Path:
 
 
 def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
-    """Best and worst by reward, one at random (the same one each time), and the first with an answer that was not understood."""
+    """Best and worst by reward, one at random (the same one each time), and the first with an answer that was not understood.
+
+    An episode that is two of these stands there once, under both names.
+    """
     if not episodes:
         raise ConfigError("the file holds no whole episode; nothing can be shown")
     graded = [each for each in episodes if each.reward is not None and each.reward.value is not None]
-    chosen: dict[str, Episode] = {}
-    if graded:
-        chosen["best"] = max(graded, key=_reward)
-        chosen["worst"] = min(graded, key=_reward)
-    chosen["random"] = episodes[child_rng(0, "show").randrange(len(episodes))]
-    invalid = next((each for each in episodes if any(not turn.valid for turn in each.turns)), None)
-    return {**chosen, "invalid": invalid} if invalid else chosen
+    chosen = [("best", max(graded, key=_reward)), ("worst", min(graded, key=_reward))] if graded else []
+    chosen.append(("random", episodes[child_rng(0, "show").randrange(len(episodes))]))
+    chosen += [("invalid", each) for each in episodes if any(not turn.valid for turn in each.turns)][:1]
+    once = {id(each): each for _, each in chosen}
+    return {", ".join(name for name, each in chosen if each is kept): kept for kept in once.values()}
 
 
 def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episode:

@@ -73,6 +73,19 @@ def test_runs_are_paired_over_tasks(runs: dict[str, Path]) -> None:
     assert differing_settings(runs) == [("grpo.lr", ["0.1", "0.2"]), ("grpo.group_size", ["3", str(size)])]
 
 
+def test_runs_of_ones_own_code_are_compared_without_it(runs: dict[str, Path]) -> None:
+    """From another folder the rows and the code were not found; where they were, they were imported."""
+    for folder in runs.values():
+        results = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(
+            json.dumps({**results, "environment": "mine.py:spec", "grader": "rewards"})
+        )
+        (folder / "recipe.toml").write_text('environment = "mine.py:spec"\nrewards = ["mine.py:right"]\n')
+    document = compare_runs(runs)
+    assert (document["environment"], document["grader"]) == ("mine.py:spec", "rewards")
+    assert document["conditions"]["in-distribution"]["pairs"]["high - low"]["reward"]["mean"] > 0
+
+
 def test_runs_of_other_tasks_and_quick_ones_are_said_to_be_so(runs: dict[str, Path]) -> None:
     """Ten of a hundred tasks were shared, and "100 episodes" stood there for both; that one was a quick run was said nowhere."""
     assert "tasks" not in compare_runs(runs)

@@ -35,12 +35,18 @@ def test_best_worst_random_and_invalid(played: Any) -> None:
     episodes = _episodes(played)
     first = episodes[0].turns[0]
     episodes[1] = replace(episodes[1], turns=(replace(first, valid=False, error="no action"), *episodes[1].turns[1:]))
-    chosen = samples(episodes)
+    chosen = {name: each for names, each in samples(episodes).items() for name in names.split(", ")}
     rewards = [each.reward.value for each in episodes]
     assert list(chosen) == ["best", "worst", "random", "invalid"]
     assert chosen["best"].reward.value == max(rewards)
     assert chosen["worst"].reward.value == min(rewards)
     assert chosen["invalid"] is episodes[1]
-    assert samples(episodes) == chosen
+    assert samples(episodes) == samples(episodes)
     with pytest.raises(ConfigError, match="use 0 to"):
         pick_episode(episodes, len(episodes), Path("x"))
+
+
+def test_an_episode_is_shown_once(played: Any) -> None:
+    """`gradus show --last` printed a file of one episode three times."""
+    (only,) = _episodes(played)[:1]
+    assert samples([only]) == {"best, worst, random": only}

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StorageError
-from gradus.core.files import read_json_lines, read_text
+from gradus.core.files import read_json_lines, read_text, similar_file
 from gradus.environments.verifiable.from_rows import graded, one_turn_of, unjudged
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns, with_class_names
@@ -196,7 +196,7 @@ def _rows(source: DataSource) -> tuple[list[Row], list[Row] | None]:
     if path.exists():
         return read_rows(path, source.kind), read_rows(test, source.kind) if test else None
     if source.kind != "gsm8k" or path.suffix:
-        raise ConfigError(f"no file {source.place} for {source.name}")
+        raise ConfigError(f"no file {source.place}{similar_file(path)}")
     return _from_hub(source)
 
 
@@ -224,7 +224,7 @@ def _from_hub(source: DataSource) -> tuple[list[Row], list[Row] | None]:
 def read_rows(path: Path, kind: str) -> list[Row]:
     """Reads the rows of a JSONL or CSV file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
     if not path.exists():
-        raise ConfigError(f"no file {path}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
+        raise ConfigError(f"no file {path}{similar_file(path)}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
     rows: list[Row] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path).whole())]
     if not rows:
         raise ConfigError(f"{path} has no rows")

@@ -24,7 +24,7 @@ def serve_with_vllm(
         raise ConfigError("vllm is not installed here; pip install 'gradus-rl[vllm]', or leave --engine out")
     if model_kind(Path(model)) == "adapter":
         raise ConfigError(
-            f"{model} holds adapters; write a whole model with gradus export {model} FOLDER, and serve that"
+            f"{model} holds adapters; write a whole model with gradus export {model} --out FOLDER, and serve that"
         )
     options = {"served-model-name": name, "host": host, "port": port, "max-num-seqs": rows, "seed": seed}
     options["logprobs-mode"] = (

@@ -120,12 +120,6 @@ class EvalSection(_Section):
         default=(), description="Pairs to compare, as `a-b`; each policy minus those before it by default."
     )
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
-    workers: int = Field(
-        default=1,
-        ge=1,
-        le=MOST_WORKERS,
-        description="Processes that roll out, of one thread each, for nano models and an environment's own policies; they change no figure.",
-    )
 
 
 @dataclass(frozen=True)

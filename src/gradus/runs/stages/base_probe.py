@@ -38,7 +38,7 @@ class BaseProbe:
     ``varied``: questions whose answers earned different rewards; ``cut``: answers that ended at the limit. ``speed``: sampled tokens a
     second. ``rollout`` and ``train``: seconds of one episode, ``update``: of one update, none of them with the wait for other programs.
     ``paid``: tokens of the longest answer that earned more than the least; ``lengths``: tokens of each answer. ``stated``: the share of
-    answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward.
+    answers that hold the gold text. ``example``: the end of a prompt, the answer, and its reward. ``error``: why the first answer without a reward has none.
     """
 
     reward: Interval
@@ -53,6 +53,7 @@ class BaseProbe:
     stated: float
     example: tuple[str, str, float | None]
     asks_for_tags: bool
+    error: str
 
     @property
     def silent(self) -> bool:
@@ -148,6 +149,7 @@ def _figures(
         lengths=[_tokens(episode) for episode in episodes],
         stated=sum(stated) / len(stated),
         example=(example.turns[0].observation if example.turns else "", _said(example), values[shown]),
+        error=next((each.reward.error for each in episodes if each.reward and each.reward.error), "no reward came"),
         asks_for_tags=getattr(spec.data_set, "system_prompt", "") == SYSTEM_PROMPT,
         **seconds,
     )
@@ -187,7 +189,7 @@ def way_out(probe: BaseProbe, spec: EnvironmentSpec, config: GrpoConfig) -> tupl
     """Says why the base has nothing to learn from, and what to do about it: whichever cause its own answers show."""
     mean, cut = probe.reward.mean or 0.0, probe.cut.mean or 0.0
     if probe.reward.mean is None:
-        return "none of its answers could be graded", "try the reward with gradus rewards try"
+        return f"none of its answers could be graded: {probe.error}", "try the reward with gradus rewards try"
     why = f"all its answers to each of {probe.varied.n} questions earn the same ({mean:.3g} on average)"
     if mean > 0 and probe.stated > _CUT:
         return why, "the questions are too easy for it: bring harder ones"

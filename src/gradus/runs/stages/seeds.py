@@ -28,11 +28,11 @@ from gradus.runs.stages.evaluation import (
     pairs_of,
     read_rollouts,
 )
-from gradus.runs.stages.evaluation_processes import known_elsewhere
-from gradus.runs.stages.runner import SEEDS, do_stages, finish, require_folder
+from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder
 from gradus.runs.stages.seed_processes import seeds_at_once, train_beside, train_here
 from gradus.runs.stages.stages import STAGES
 from gradus.runs.stages.state import CHECKPOINTS
+from gradus.runs.stages.training_processes import known_elsewhere
 from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import LessonConfig
@@ -61,12 +61,14 @@ def run_seeds(
     try:
         run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway)
         chosen = [recipe.seed + index for index in range(seeds)]
+        members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
+        for member, own in () if redo else members.items():
+            remaining(own, member)  # raises if a seed was trained with other settings, before any is trained
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *chosen})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
-        members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
         shared = folder / SHARED
         beside = parallel or min(seeds_at_once(), seeds)
         if beside > 1 and known_elsewhere(recipe):
@@ -108,7 +110,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "sft": recipe.sft.model_copy(update=own(recipe.sft)),
             "distill": recipe.distill and recipe.distill.model_copy(update=own(recipe.distill)),
             "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
-            "eval": recipe.eval.model_copy(update={"seed": judged, "workers": 1}),
+            "eval": recipe.eval.model_copy(update={"seed": judged}),
         }
     )
 

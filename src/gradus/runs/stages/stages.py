@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, GradusError
+from gradus.core import AuditFailed, GradusError
 from gradus.core.files import stored_file, write_json
 from gradus.core.metrics import read_metrics
 from gradus.policies.local.folders import find_model
@@ -27,7 +27,6 @@ from gradus.runs.stages.evaluation import (
     pairs_of,
     read_rollouts,
 )
-from gradus.runs.stages.evaluation_processes import roll_out_beside, workers_worth
 from gradus.runs.stages.report_episodes import write_report_episodes
 from gradus.runs.stages.teaching import spent, teach
 from gradus.runs.stages.training_processes import training_processes
@@ -62,7 +61,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
         run.console.print("switched off by the recipe (audit.enabled)")
         return
     section = run.recipe.audit
-    verdict = audit_stage(
+    result = audit_stage(
         run.spec,
         run.grader,
         run.folder,
@@ -71,10 +70,17 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
         seed=run.recipe.seed,
         console=run.console,
     )
-    if verdict == "fail" and not run.anyway:
-        raise ConfigError(
-            f"expected a grader that passes its audit, got {run.grader.name}, which fails; mend it, choose another "
-            f"with --set grader=NAME ({', '.join(run.spec.graders)}), or run with --anyway"
+    if result.verdict == "fail" and not run.anyway:
+        evidence = {check.name: check.evidence for check in result.checks if check.status == "fail"}
+        name, told = next(iter(evidence.items()))
+        page = str(run.folder / "audit.html")
+        others = ", ".join(each for each in run.spec.graders if each != run.grader.name)
+        other = f"choose another with --set grader=NAME ({others}), " if others else ""
+        raise AuditFailed(
+            f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {told}; see {page}); "
+            f"mend it, {other}or run with --anyway",
+            evidence=evidence,
+            page=page,
         )
 
 
@@ -136,12 +142,7 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     names = run.recipe.evaluated(run.spec)
     stored = read_rollouts(run.stored) if run.stored else {}
     there = {name for policies in stored.values() for name in policies}
-    missing = [name for name in names if name not in there]
-    policies = run_policies(run, missing)
-    if (workers := workers_worth(run, missing)) > 1:
-        beside = roll_out_beside(run, missing, workers)
-        stored = {condition: {**stored.get(condition, {}), **rolled_out} for condition, rolled_out in beside.items()}
-        there |= set(missing)
+    policies = run_policies(run, [name for name in names if name not in there])
     evaluation = evaluate_in_run(
         run,
         {name: None if name in there else policies[name] for name in names},

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradus.core.printing import verbose
 from gradus.evidence.reports import show_results
-from gradus.stats import format_money, format_number, format_signed
+from gradus.stats import format_money, format_number
 
 _MOST_MISSED, _MOST_COSTS = 3, 3
 
@@ -27,7 +27,7 @@ def show_end(console: Console, results: Mapping[str, Any], costs: Sequence[Mappi
 
 
 def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False) -> Iterator[str]:
-    """Yields what the recipe promised and what came, with advice on what was missed. An aim is told without advice."""
+    """Yields what the recipe promised and what came."""
     firm = [each for each in promises if not each["aim"]]
     missed = [each for each in firm if each["met"] is False]
     kept = sum(each["met"] is True for each in firm)
@@ -43,21 +43,6 @@ def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False)
         }
         wanted = f"{each['direction']} {each['threshold']:g}"
         yield f"  {kind} {met[each['met']]}: {each['text']} ({format_number(each['value'])}, wanted {wanted})"
-    if missed:
-        yield f"  try: {_advice(missed[0])}"
-
-
-def _advice(promise: Mapping[str, Any]) -> str:
-    """Returns what to try, by the figure that was missed."""
-    bound = promise["figure"].rpartition(" ")[2]
-    if bound in ("low", "high") and promise["threshold"] == 0:
-        return (
-            f"the interval reaches past 0 ({format_signed(promise['value'])}): more tasks (eval.episodes) make it narrower, "
-            "a longer run (grpo.max_steps) makes the gain larger"
-        )
-    if promise["figure"].startswith("sft"):
-        return "longer SFT (sft.epochs, sft.max_steps) or more of the teacher (teach.episodes)"
-    return "if the curve in the report still rises, train longer (grpo.max_steps); see gradus docs when_not"
 
 
 def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import repeat
 from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Failure, Grader, Policy, StopReason
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, StopReason
 from gradus.core.printing import go_around
 from gradus.environments import is_registered_by_name, load_registered
 from gradus.environments.verifiable import TableTasks
@@ -165,7 +165,8 @@ def teach(
         )
         for chunk in chunks:
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
-            summary.count(_write(writer, chunk))
+            writer.write(chunk)
+            summary.count(chunk)
     summary.stored, summary.rolled_out = summary.episodes + beyond, sum(len(indices) for _, indices in spans)
     summary.seconds, summary.spent = time.perf_counter() - started, spent(policy)
     return summary
@@ -182,23 +183,6 @@ def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> 
         else:
             spans.append((place, [index]))
     return spans
-
-
-def _write(writer: EpisodeWriter, episodes: Sequence[Episode]) -> list[Episode]:
-    """Store episodes; what no file takes (half a character, NaN) is a failure of that episode alone."""
-    try:
-        writer.write(episodes)
-        return list(episodes)
-    except ValueError:
-        stored: list[Episode] = []  # nothing was written; one by one, then
-    for episode in episodes:
-        try:
-            writer.write([episode])
-            stored.append(episode)
-        except ValueError as error:
-            failure = Failure(stage="store", type=type(error).__name__, message=str(error))
-            stored.append(replace(episode, turns=(), reward=None, stop=StopReason.FAILED, failure=failure))
-    return stored
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import torch
 
+from gradus import environments
+from gradus.algorithms import is_registered_here
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.runs.stages.training_stages import grpo_stage, read_lessons, sft_stage
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.local_processes import beside, together
@@ -59,6 +60,14 @@ def _alone(recipe: Recipe, config: SftConfig | GrpoConfig) -> str | None:
     if isinstance(config, GrpoConfig) and recipe.spec().max_sessions is not None:
         return "the environment limits the episodes that run at once, and processes do not count each other's"
     return None
+
+
+def known_elsewhere(recipe: Recipe) -> bool:
+    """True if another process finds the environment, the rewards and the algorithm by their names."""
+    head = recipe.environment.partition(":")[0]
+    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    given = any(each.function.startswith("python:") for each in recipe.rewards)
+    return not (local or given or is_registered_here(recipe.grpo.algorithm))
 
 
 def train_beside(given: Mapping[str, Any]) -> None:
