@@ -247,7 +247,7 @@ def _label(policy: Any) -> str:
 
 
 def _environment_of(policies: Any) -> EnvironmentSpec:
-    """The environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
+    """Returns the environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
     folders = [Path(each) for each in policies if isinstance(each, str | Path | Run)]
     for folder in folders:
         if (folder / "results.json").is_file():

@@ -126,7 +126,7 @@ def tell_problems(stored: EpisodeFile, path: Path) -> None:
 
 
 def environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | None) -> EnvironmentSpec:
-    """The environment that was named, or the registered one that the file names."""
+    """Returns the environment that was named, or the registered one that the file names."""
     if given is not None:
         return load_environment(given)
     try:

@@ -14,7 +14,7 @@ from gradus.core import EnvironmentSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """How a parameter differs on the command line: its type, its default, and what makes an item of a word between commas."""
+    """The differences of a parameter on the command line: its type, its default, and the kind of items between commas."""
 
     kind: Any = None
     default: Any = None
@@ -108,7 +108,7 @@ def writes(what: str) -> Any:
 
 
 class Sampling(TypedDict, total=False):
-    """How models answer, if not as they were trained."""
+    """Options of sampling, if models should not answer as they were trained."""
 
     temperature: Temperature
     max_new_tokens: MaxNewTokens

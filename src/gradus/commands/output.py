@@ -1,4 +1,4 @@
-"""How commands speak: the result as tables or JSON, notes on standard error, then the next sensible command."""
+"""Output of commands: the result as tables or JSON, notes on standard error, then the next sensible command."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def problem(text: str, color: str = "red") -> None:
 
 
 def same(*names: str) -> list[str]:
-    """The options that were typed, by the names of their parameters, for a command that does the same."""
+    """Returns the options that were typed, by the names of their parameters, for a command that does the same."""
     typed = GIVEN.get() or {}
     return [word for name in names for word in typed.get(name, ())]
 

@@ -57,7 +57,7 @@ class Command(TyperCommand):
         return rest
 
     def _subjects(self, ctx: Any) -> list[str]:
-        """The words that say what the command is about."""
+        """Returns the arguments of the command as words."""
         given = (ctx.params[str(each.name)] for each in self.params if each.param_type_name == "argument")
         return [str(word) for each in given for word in (each if isinstance(each, list | tuple) else [each])]
 

@@ -69,7 +69,7 @@ def init(
 
 
 class TeacherOptions(Sampling, total=False):
-    """How a teacher answers, and how one behind an API is asked."""
+    """Options of a teacher, and of one behind an API."""
 
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Calls of remote:MODEL in flight at once; 8 without it.")

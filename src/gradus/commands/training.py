@@ -226,7 +226,7 @@ def gradients() -> Iterator[None]:
 
 
 def split_options(options: RunOptions) -> tuple[RecipeOptions, dict[str, Any]]:
-    """The options that make the recipe, and those that say how it is run."""
+    """Returns the options that make the recipe, and those that say how it is run."""
     whole = {key: value for key, value in options.items() if key in _OF_RUN}
     return {key: value for key, value in options.items() if key not in whole}, whole  # pyright: ignore[reportReturnType]
 
@@ -273,7 +273,7 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
 
 
 def fixed_keys(made: Recipe, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:
-    """The settings that a time leaves as they are: those that were typed, and all of a file of one's own unless a time was typed."""
+    """Returns the settings that a time leaves as they are: those that were typed, and all of a file of one's own unless a time was typed."""
     own_file = (options.get("recipe") is not None or _is_recipe(data)) and time is None
     return made.fixed(all_of_file=own_file)
 

@@ -116,7 +116,7 @@ class PromiseOutcome(TypedDict):
 
 
 class TaskCounts(TypedDict):
-    """How many tasks each compared run was evaluated on, and how many all have."""
+    """Counts of tasks: those that each compared run was evaluated on, and those that all have."""
 
     shared: int
     runs: dict[str, int]

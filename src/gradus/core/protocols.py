@@ -47,7 +47,7 @@ class Environment(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeStart:
-    """The things that a policy learns of an episode before its first turn.
+    """The start of an episode, as a policy learns it before the first turn.
 
     ``key`` are the seed keys of this member: ``child_seed(*key, ...)`` is all the randomness a policy may use.
     ``environment`` is for privileged policies only (a clairvoyant asks it for hidden state); no other may touch it.
@@ -91,7 +91,7 @@ class Relabelable(Protocol):
 
 @dataclass(frozen=True)
 class SpanDistribution:
-    """How likely each text of one span of an answer is: ``answers`` and their ``probabilities``, which add up to 1."""
+    """The distribution of one span of an answer: ``answers`` and their ``probabilities``, which add up to 1."""
 
     span: str
     answers: tuple[str, ...]

@@ -151,7 +151,7 @@ class ViewPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeView:
-    """How an environment wants one of its episodes to be drawn; reports draw it without knowing the environment."""
+    """The drawing of one episode; reports draw it without knowing the environment."""
 
     title: str
     panels: Sequence[ViewPanel]
@@ -160,7 +160,7 @@ class EpisodeView:
 
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
-    """How an environment wants to be shown; nothing here changes an episode or its reward.
+    """The looks of an environment; nothing here changes an episode or its reward.
 
     ``view`` draws one episode. ``curves``: figures in the course of an episode, e.g. belief error by day. ``watched``: label ->
     key in ``metrics`` of what a training screen shows besides the figures of every environment. ``reference``: published
@@ -200,7 +200,7 @@ class AuditHints:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepping:
-    """How resets and steps are run. Coroutines always run beside each other; other calls do so with ``threads``.
+    """Settings of resets and steps. Coroutines always run beside each other; other calls do so with ``threads``.
 
     ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) are limits: an episode beyond them fails.
     Without either a call may take 300 s. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
-    """The teacher that was asked for, or the environment's own."""
+    """Returns the teacher that was asked for, or the environment's own."""
     teacher = name or spec.teacher
     if teacher is None:
         raise ConfigError(
@@ -95,7 +95,7 @@ def make_policy(
 
 
 def base_policy(spec: EnvironmentSpec, folder: Path, *, shelf: ModelShelf, **sampling: Any) -> Policy:
-    """The model that the run in ``folder`` began with, with the template and the sampling of the run; ``sampling`` as in :func:`make_policy`."""
+    """Returns the model that the run in ``folder`` began with, with the template and the sampling of the run; ``sampling`` as in :func:`make_policy`."""
     from gradus.policies.local.loading import check_source, load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy

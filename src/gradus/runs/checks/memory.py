@@ -55,7 +55,7 @@ def _largest(plan: Plan) -> str:
 
 
 def _for_sft(changed: Sequence[str]) -> list[str]:
-    """The changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
+    """Returns the changes that SFT needs as well: both stages hold one model in one memory, and train the same adapters."""
     changes = dict(each.removeprefix("grpo.").split("=", 1) for each in changed)
     both = {key: value for key, value in changes.items() if key in TrainerConfig.model_fields and key != "lr"}
     if "lora" in both:

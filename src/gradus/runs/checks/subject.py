@@ -33,7 +33,7 @@ class Longest:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """How the run is going to be started.
+    """The circumstances of a run that has not begun.
 
     ``online``: servers and hubs may be asked. ``several``: it will be a run of several seeds. ``time``: what it may take, and ``fixed``: the
     settings that stay for it. ``memory``: the size of the card that it is for, this machine's if None.

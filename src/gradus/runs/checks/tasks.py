@@ -92,7 +92,7 @@ _REMEDIES = {
 
 
 def _measure(subject: Subject) -> tuple[Callable[[str, str], int] | None, int | None]:
-    """How long a prompt is in the model's tokens and how long it may be, if the model can be looked at."""
+    """Returns a measure of prompts in the model's tokens, and the limit; None and None if the model cannot be looked at."""
     from gradus.policies.local.loading import context_length
 
     try:

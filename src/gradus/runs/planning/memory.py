@@ -60,7 +60,7 @@ def memory_forecast(
 
 
 def _processes(config: GrpoConfig, hardware: Hardware) -> int:
-    """How many train beside each other, each with all that one holds."""
+    """Returns the number of processes that train beside each other, each with all that one holds."""
     several = hardware.kind == "cpu" and config.sampler == "local" and not config.async_level
     return config.processes or 1 if several else 1
 

@@ -111,7 +111,7 @@ def _for_model(
 
 
 def _parameters(model: str, *, online: bool) -> int | None:
-    """How many parameters a model has, by its config; None if that is not at hand.
+    """Returns a model's number of parameters, by its config; None if that is not at hand.
 
     A run asks the hub: it would else have other settings when it is resumed, for its model is on this disk by then. Raises ConfigError
     if the hub does not have the model, or cannot be reached.
@@ -171,14 +171,14 @@ def _about_sft(promise: Any) -> bool:
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
-    """How the environment's own recipe samples from a language model."""
+    """Returns the sampling of the environment's own recipe for a language model."""
     table = own_table(spec)
     layer = table.get("lm", table)
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
 
 
 def remote_settings(table: Mapping[str, Any]) -> dict[str, Any]:
-    """How a teacher behind an API is asked, checked as a recipe's ``teach.remote`` is."""
+    """Returns settings of a teacher behind an API, checked as a recipe's ``teach.remote`` is."""
     return _validated({"environment": "", "teach": {"remote": table}}, "teach.remote").teach.remote.model_dump()
 
 

@@ -64,7 +64,7 @@ class AuditSection(_Section):
 
 
 class RemoteSection(_Section):
-    """How a teacher behind an API is asked. What is not set is the policy's default or the server's."""
+    """Settings of a teacher behind an API. What is not set is the policy's default or the server's."""
 
     max_tokens: int | None = Field(default=None, ge=1, description="Longest answer; 512 by default.")
     temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
@@ -81,7 +81,7 @@ class RemoteSection(_Section):
     )
 
     def answers(self) -> dict[str, Any]:
-        """The settings that change what the teacher says, as far as they are set."""
+        """Returns the settings that change what the teacher says, as far as they are set."""
         return self.model_dump(include={"max_tokens", "temperature", "reasoning_effort"}, exclude_none=True)
 
 
@@ -124,7 +124,7 @@ class EvalSection(_Section):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a recipe's settings come from."""
+    """The origin of a recipe's settings."""
 
     layers: Mapping[str, str] = field(default_factory=dict)  # a key, as in grpo.lr -> the layer that set it
     chosen: str = ""  # see Recipe.chosen
@@ -241,7 +241,7 @@ class Recipe(_Section):
         return frozenset(key for key, layer in self._origin.layers.items() if layer not in open_layers)
 
     def default_folder(self) -> Path:
-        """Where its run is stored if nobody says so: after the recipe's name or the environment, and apart at toy size."""
+        """Returns the folder of its run if nobody names one: after the recipe's name or the environment, and apart at toy size."""
         return default_folder(self._origin.shipped or self.environment, quick=self.quick)
 
     def grpo_sources(self) -> dict[str, str]:
@@ -249,7 +249,7 @@ class Recipe(_Section):
         return {name: self._origin.layers.get(f"grpo.{name}", "recipe") for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
-        """The environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
+        """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
         spec = self.stepping.applied(environments.load(self.environment), self.environment)
         if self.weights:
             grader = spec.grader(self.grader)
@@ -284,7 +284,7 @@ class Recipe(_Section):
         return self.spec().keeps_answers
 
     def template(self, one_turn: bool | None = None) -> dict[str, Any]:
-        """How the chat template is used, for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
+        """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
         they are, where the environment cannot be loaded by its name."""
         keep = self.model.keep_history
         if not keep and self.model.path is not None:
@@ -297,11 +297,11 @@ class Recipe(_Section):
         }
 
     def loading(self, one_turn: bool | None = None) -> dict[str, Any]:
-        """How ``load_model`` loads the model that the run begins with; ``one_turn`` as in :meth:`template`."""
+        """Returns options of ``load_model`` for the model that the run begins with; ``one_turn`` as in :meth:`template`."""
         return {**self.template(one_turn), **self.loading_trained(), "quantize": self.grpo.quantize}
 
     def loading_trained(self) -> dict[str, Any]:
-        """How ``load_model`` loads a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
+        """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
         grpo = self.grpo
         return {
             "dtype": grpo.weights_dtype,

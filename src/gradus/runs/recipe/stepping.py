@@ -1,4 +1,4 @@
-"""How a recipe's environment is stepped: at how many episodes at once, where, and for how long."""
+"""Settings of a recipe for stepping its environment: episodes at once, processes, and limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMITS = ("step_seconds", "episode_seconds")  # beyond them an episode has no re
 
 
 class SteppingSection(BaseModel):
-    """How resets and steps are run. What is left out is the environment's own way."""
+    """Settings of resets and steps. What is left out is the environment's own way."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

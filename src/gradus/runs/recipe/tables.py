@@ -47,7 +47,7 @@ def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def own_table(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The recipe that an environment brings, as its file has it; empty if it brings none."""
+    """Returns the recipe that an environment brings, as its file has it; empty if it brings none."""
     return {} if spec.recipe is None else _shipped_table(spec.recipe)
 
 

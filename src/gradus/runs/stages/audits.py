@@ -33,7 +33,7 @@ def audit_stage(
 
 
 def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -> AuditResult:
-    """The audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
+    """Returns the audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
     with progress_bar(f"audit {grader.name}", 0, "answers" if spec.max_turns == 1 else "episodes") as advance:
 
         def tell(label: str, done: int, total: int) -> None:

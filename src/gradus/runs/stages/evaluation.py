@@ -51,7 +51,7 @@ def graders_of(run: RunContext) -> list[str]:
 
 
 def pairs_of(run: RunContext) -> list[tuple[str, str]] | None:
-    """The pairs that the recipe names; None for those by default."""
+    """Returns the pairs that the recipe names; None for those by default."""
     return [parse_pair(text, run.recipe.evaluated(run.spec)) for text in run.recipe.eval.pairs] or None
 
 

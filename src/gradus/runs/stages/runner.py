@@ -103,7 +103,7 @@ def store_costs(run: RunContext) -> None:
 
 
 def remaining(recipe: Recipe, folder: Path) -> list[str]:
-    """The stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
+    """Returns the stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
     stages = stages_of(recipe)
     run.state.leave_out(stages)

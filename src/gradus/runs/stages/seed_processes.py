@@ -28,7 +28,7 @@ _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins tha
 
 
 def seeds_at_once() -> int:
-    """How many seeds are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
+    """Returns the number of seeds that are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
     return 1 if torch.cuda.is_available() else usable_cores()
 
 

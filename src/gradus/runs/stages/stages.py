@@ -182,7 +182,7 @@ STAGES: Mapping[str, Stage] = {
 
 
 def stages_of(recipe: Recipe) -> dict[str, Stage]:
-    """The stages that a recipe wants, in order."""
+    """Returns the stages that a recipe wants, in order."""
     left_out = {*(() if recipe.teach.enabled else ("teach", "sft")), *(() if recipe.distill else ("distill",))}
     return {name: stage for name, stage in STAGES.items() if name not in left_out}
 

@@ -81,7 +81,7 @@ def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> 
 def find_teacher(
     spec: EnvironmentSpec, student: LoadedModel, config: DistillConfig, sampling: SamplingConfig
 ) -> Teacher:
-    """The teacher that the settings name: a model folder, or a policy that states distributions."""
+    """Returns the teacher that the settings name: a model folder, or a policy that states distributions."""
     name = teacher_name(spec, config.teacher)
     if find_model(name) is not None:
         return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), spec, student, sampling)
