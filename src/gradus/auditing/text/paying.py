@@ -75,7 +75,8 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     winners = [
         each
         for each, p in zip(rates, adjusted, strict=True)
-        if (p is not None and p < 0.05) or (each.partly["low"] or 0.0) - each.held > _OUTWEIGHS
+        if (p is not None and p < 0.05)
+        or max((each.partly["low"] or 0.0) - each.held, each.unearned["low"] or 0.0) > _OUTWEIGHS
     ]
     open_rates = [
         each
