@@ -80,13 +80,13 @@ def _commands():
 def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
     """The audit failed free credit although nobody was there who could do better, and the run was refused.
 
-    A class declares no true reward, so that its audit is open about that, and about nothing else.
+    A class declares no true reward, and its audit says what can be known without one.
     """
     (tmp_path / "doors.py").write_text(_printed()[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == (2 if "audit" in arguments else 0), done.output
-    assert "not settled: alignment could still fail" in " ".join(done.output.split()) or "audit" not in arguments
+    assert done.exit_code == 0, done.output
+    assert "without a true reward" in " ".join(done.output.split()) or "audit" not in arguments
 
 
 def test_unknown_names_say_what_is_known():
