@@ -76,7 +76,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         each
         for each, p in zip(rates, adjusted, strict=True)
         if (p is not None and p < 0.05)
-        or max((each.partly["low"] or 0.0) - each.held, each.unearned["low"] or 0.0) > _OUTWEIGHS
+        or max(each.partly["low"] or 0.0, each.above_silence["low"] or 0.0) - each.held > _OUTWEIGHS
     ]
     open_rates = [
         each
