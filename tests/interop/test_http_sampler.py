@@ -12,7 +12,6 @@ import pytest
 import torch
 import uvicorn
 from fakes import lamps
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -34,7 +33,6 @@ from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.run.validation import validate
 from gradus.training.sft import train_sft
 
 TOKEN = "a-token-of-the-test"
@@ -224,83 +222,6 @@ def talker(spec: EnvironmentSpec, tmp_path: Path) -> Path:
     ).episodes
     config = SftConfig(epochs=8, batch_size=16, lr=1e-2, validation_share=0)
     return train_sft(tmp_path / "fresh", lessons, config, tmp_path / "taught", options=RunOptions(live=False)).final
-
-
-class Sleeping:
-    """A server with vLLM's sleep mode before it: while it sleeps it answers nothing, and takes no weights without memory for them."""
-
-    def __init__(self, app: Any) -> None:
-        self.app, self.awake, self.calls = app, {"weights", "kv_cache"}, list[str]()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        path, refusal = scope.get("path"), None
-        if path in ("/sleep", "/wake_up"):
-            query = Request(scope).query_params
-            self.awake = self.awake | set(query.getlist("tags")) if path == "/wake_up" else set()
-            self.calls.append(" ".join([path, *query.getlist("tags"), *query.getlist("level")]))
-            await JSONResponse({})(scope, receive, send)
-            return
-        if path == "/collective_rpc":
-            self.calls.append(path)
-            refusal = "no memory" if "weights" not in self.awake else None
-        if path == "/v1/completions" and len(self.awake) < 2:
-            refusal = "asleep"
-        if refusal:
-            await JSONResponse({"error": {"message": refusal}}, status_code=500)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-
-@pytest.mark.parametrize("validates", [False, True])
-def test_a_server_on_the_same_card_sleeps_while_this_process_trains_and_validates(
-    talker: Path,
-    spec: EnvironmentSpec,
-    tmp_path: Path,
-    serve: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    validates: bool,
-) -> None:
-    """It was awake in validations, which sample in this process."""
-    loaded = load_model(talker)
-    app = make_app(loaded, name="nano", rows=16, access=Access(token=TOKEN, weights=talker.parent))
-    colocated, plain = Sleeping(app), {"sampler": "vllm", "correction": "truncate", "max_steps": 2}
-    with serve(uvicorn.Config(colocated, log_level="warning")) as address:
-        sampler(f"http://{address}/v1", loaded).sleep()  # as an earlier run left it
-        policy = sampler(f"http://{address}/v1", loaded, sleeps=True)
-
-        def bring(trained: LoadedModel, step: int) -> None:
-            trained.model.save_pretrained(talker)
-            policy.reload()
-
-        def noted(*given: Any, **options: Any) -> Any:
-            awake.append(set(colocated.awake))
-            return validate(*given, **options)
-
-        awake: list[set[str]] = []
-        monkeypatch.setattr("gradus.training.grpo.validate", noted)
-        plain |= {"validation_every": 1, "validation_tasks": 2} if validates else {}
-        config = grpo(**plain, sampler_url=f"http://{address}/v1", sampler_sleeps=True)
-        train_grpo(
-            str(talker),
-            spec,
-            config,
-            tmp_path / "run",
-            options=GrpoOptions(live=False, sampler=policy, push_weights=bring),
-        )
-    bringing = ["/wake_up weights", "/collective_rpc", "/wake_up kv_cache"]
-    times = 5 if validates else 2  # two steps and three validations
-    steps_taken = ["/sleep 2", *bringing] * times  # and what follows, an evaluation, has the card to itself
-    assert colocated.calls == ["/sleep 2", "/wake_up weights kv_cache", *bringing, *steps_taken, "/sleep 2"]
-    assert awake == [set()] * (3 if validates else 0)
-    assert all(record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4) for record in steps(tmp_path / "run"))
-
-
-def test_a_server_without_sleep_mode_is_refused_at_once(served: tuple[str, LoadedModel]) -> None:
-    address, loaded = served
-    with pytest.raises(ConfigError, match="--enable-sleep-mode"):
-        sampler(address, loaded, sleeps=True)
-    with pytest.raises(ValidationError, match="leave sync_every at 1"):
-        grpo(sampler="vllm", sampler_url=address, correction="truncate", sampler_sleeps=True, sync_every=2)
 
 
 def on_a_late_server(

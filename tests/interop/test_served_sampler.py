@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -177,24 +176,6 @@ def test_a_server_is_given_time_and_rows(
     assert given[option] == expected
 
 
-def test_a_server_that_sleeps_on_this_card_wakes_when_torch_has_let_its_memory_go(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torch keeps the memory of a training pass for the next one, so that the server found none for its weights."""
-    done: list[str] = []
-
-    class Noted:
-        def reload(self, folder: Path) -> None:
-            done.append("weights read" if (folder / "model.safetensors").is_file() else "no weights")
-
-    noted: Any = Noted()
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("memory free"))
-    loaded = load_model(taught / "best")
-    weights_to_server(noted, tmp_path / "beside")(loaded, 0)
-    weights_to_server(noted, tmp_path / "same", sleeps=True)(loaded, 0)
-    assert done == ["weights read", "memory free", "weights read"]
-
-
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path, tmp_path: Path) -> None:
     spec = lamps()
@@ -212,26 +193,3 @@ def test_weights_that_do_not_fit_are_refused_and_the_server_goes_on(taught: Path
         episodes = roll_out(spec, policy, [spec.train_task(0)], group_size=2).episodes
         policy.close()
     assert all(episode.failure is None for episode in episodes)
-
-
-@pytest.mark.slow
-def test_a_server_up_to_two_steps_behind_is_corrected_logged_and_teaches(
-    taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 3e-3}
-    with serving(taught, tmp_path) as address:
-        run = grpo(taught, tmp_path, monkeypatch, *served(address, sync_every=3, **size))
-    by_age = {age: [one for one in run if (one["step"] - 1) % 3 == age and one["trained_tokens"]] for age in range(3)}
-    for record in by_age[0]:
-        assert record["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
-    assert statistics.median(one["mismatch_ratio_max"] for one in by_age[2]) > 1.01
-    assert statistics.median(one["mismatch_kl"] for one in by_age[2]) > 1e-5
-    rewards = [one["reward_mean"] for one in run]
-    print("\nrewards on a server up to two steps behind:", [round(reward, 2) for reward in rewards])
-    print(
-        "largest ratio by age:",
-        {age: round(max(r["mismatch_ratio_max"] for r in rows), 3) for age, rows in by_age.items()},
-    )
-    first, last = rewards[:8], rewards[-8:]
-    spread = (statistics.variance(first) / 8 + statistics.variance(last) / 8) ** 0.5
-    assert statistics.mean(last) > statistics.mean(first) + 3 * spread

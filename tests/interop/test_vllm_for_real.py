@@ -105,9 +105,7 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
     loaded = load_model(folder)
     options: dict[str, Any] = {"renderer": loaded.renderer, "sampling": SAMPLING}
     with serving(folder, pytestconfig) as address:
-        policy = HttpSampler(
-            "nano", base_url=address, sleeps=True, **options
-        )  # a CPU's build has the routes and stays awake
+        policy = HttpSampler("nano", base_url=address, **options)
         gaps = [largest_gap(policy, loaded, length, length) for length in (8, 40, 250)]
         assert policy.room(250) == 6
         push = weights_to_server(policy, tmp_path / "sampler")
@@ -116,7 +114,6 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
             with torch.no_grad():
                 for weight in loaded.model.parameters():
                     weight.add_(0.05 * torch.randn(weight.shape, generator=noise))
-            policy.sleep()
             push(loaded, step)
             gaps += [largest_gap(policy, loaded, length, step) for length in (8, 40)]
         policy.close()

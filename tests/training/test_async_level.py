@@ -16,7 +16,7 @@ from fakes import Lamps, lamps
 from safetensors.torch import load_file
 
 from gradus.core import ConfigError, Observation, StorageError
-from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.schedules import RewardSchedule, StageConfig
@@ -39,7 +39,6 @@ def settings(**changes: Any) -> GrpoConfig:
         "validation_every": 0,
         "checkpoint_every": 2,
         "store_every": 1,
-        "store_groups": 4,
         "threads": 1,
         "device": "cpu",
         "async_level": 1,
@@ -143,53 +142,6 @@ def test_a_run_resumed_from_an_older_checkpoint_is_the_same(ahead: Path, lamps_m
         train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=fail, live=False))
     train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
     compare_runs(ahead, tmp_path / "run")
-
-
-@pytest.mark.parametrize("ahead_by", [0, 1])
-def test_a_run_resumed_between_two_pushes_samples_with_the_weights_of_the_first(
-    lamps_model: Path, tmp_path: Path, ahead_by: int
-) -> None:
-    """The sampler had weights that are older than the checkpoint's."""
-
-    def train(run: Path, *, resume: bool = False, **watch: Any) -> None:
-        served = load_model(lamps_model, device="cpu")  # stands for a server
-
-        def push(trained: LoadedModel, step: int) -> None:
-            served.model.load_state_dict(trained.model.state_dict())
-
-        changes = {"sampler": "http", "sampler_url": "http://localhost/v1", "sync_every": 3, "async_level": ahead_by}
-        config = settings(**changes, max_steps=8, keep_checkpoints=1)
-        policy = LocalPolicy(served, config.sampling, grammar=lamps().language.grammar)
-        train_grpo(
-            lamps_model,
-            lamps(),
-            config,
-            run,
-            resume=resume,
-            options=GrpoOptions(live=False, sampler=policy, push_weights=push, **watch),
-        )
-
-    def fail(record: Any) -> None:
-        if record["step"] == 5:
-            raise RuntimeError("killed")
-
-    def press(record: Any) -> None:
-        if record["step"] == 6:
-            signal.raise_signal(signal.SIGINT)
-
-    train(tmp_path / "unbroken")
-    ages = [0, 1, 2, 0, 1, 2, 0, 1] if ahead_by == 0 else [0, 1, 2, 3, 1, 2, 3, 1]
-    assert [record["weights_age"] for record in steps(tmp_path / "unbroken")] == ages
-    with pytest.raises(RuntimeError, match="killed"):  # and goes back to step 4
-        train(tmp_path / "run", on_step=fail)
-    with pytest.raises(KeyboardInterrupt):  # behind step 7
-        train(tmp_path / "run", on_step=press, resume=True)
-    train(tmp_path / "run", resume=True)
-    compare_runs(tmp_path / "unbroken", tmp_path / "run")
-    for step in range(1, 9):
-        assert answers(tmp_path / "run", step) == answers(tmp_path / "unbroken", step)
-    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == ["pushed-000006.safetensors", "step-000008"]
 
 
 def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:

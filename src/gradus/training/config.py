@@ -45,10 +45,6 @@ class GrpoConfig(TrainerConfig):
     tasks: int | None = Field(
         default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
     )
-    task_order: Literal["shuffled", "difficulty"] = Field(
-        default="shuffled",
-        description="How tasks are chosen: each once an epoch, or by difficulty: those whose groups are likely to differ in reward.",
-    )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this run may use.")
 
     algorithm: str = Field(
@@ -137,13 +133,6 @@ class GrpoConfig(TrainerConfig):
     )
     sampler_url: str | None = Field(default=None, description="Address of the server, as in http://HOST:PORT/v1.")
     sampler_model: str | None = Field(default=None, description="Name of the model there; the only one by default.")
-    sync_every: int = Field(
-        default=1, ge=1, description="Steps between new weights for the server; with 3 they are 0, 1 and 2 steps old."
-    )
-    sampler_sleeps: bool = Field(
-        default=False,
-        description="vLLM is on the same card: it gives its memory back while this process trains (sleep mode, level 2).",
-    )
     async_level: int = Field(
         default=0,
         ge=0,
@@ -158,14 +147,12 @@ class GrpoConfig(TrainerConfig):
         ge=0,
         description="Tasks held out for validation, at most half of a finite set; nothing of the same content is trained on.",
     )
-    validation_condition: str | None = Field(
-        default=None, description="A condition that is validated besides; it chooses nothing."
-    )
     best_by: Literal["sampled", "greedy", "both"] = Field(
         default="both", description="The decoding whose validation reward chooses `best`."
     )
-    store_every: int = Field(default=10, ge=0, description="Steps between stored samples of episodes; 0 for never.")
-    store_groups: int = Field(default=2, ge=1, description="Groups in such a sample.")
+    store_every: int = Field(
+        default=10, ge=0, description="Steps between stored samples of episodes, two groups each; 0 for never."
+    )
     on_alert: OnAlert = Field(
         default="warn",
         description="What an alert does: write it down, stop the run if it is severe, or adjust: skip an update whose gradient "
@@ -226,10 +213,6 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(
                 "validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0"
             )
-        if self.task_order == "difficulty" and self.tasks is None:
-            raise ValueError(
-                "task_order = 'difficulty' learns from tasks that come again, and these are endless; set tasks, as in tasks = 256"
-            )
         if self.tasks is not None and self.tasks <= self.held_out:
             raise ValueError(
                 f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
@@ -250,15 +233,10 @@ class GrpoConfig(TrainerConfig):
             )
         if self.sampler == "local":
             refuse_without_effect(
-                given & {"sampler_url", "sampler_model", "sync_every", "sampler_sleeps"},
+                given & {"sampler_url", "sampler_model"},
                 "while sampler is local; set sampler = 'http', or leave it out",
             )
             return
-        if self.sampler_sleeps and (self.sync_every > 1 or self.async_level):
-            raise ValueError(
-                "a sampler that sleeps forgets its weights and samples nothing meanwhile; with sampler_sleeps leave sync_every at 1 "
-                "and async_level at 0"
-            )
         if self.sampler_url is None:
             raise ValueError(f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1")
         if self.correction is None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Task
-from gradus.core.metrics import StepRecord, ValidationRecord
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group
+from gradus.core.metrics import StepRecord
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -37,6 +37,8 @@ from gradus.training.run.step_metrics import mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
 from gradus.training.step_rollouts import StepRollouts
 from gradus.training.teachers import with_teacher
+
+STORED_GROUPS = 2  # of a step whose episodes are stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +80,6 @@ def train_grpo(
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
     resolved = resolve(config, grader, options.sources)
-    if config.validation_condition is not None:
-        spec.tasks(config.validation_condition, 1)  # an unknown name should fail now, not in ten minutes
     if resume:
         check_can_resume(model)
     loaded = prepare_model(model, config)
@@ -92,7 +92,7 @@ def train_grpo(
             loop.restore()
         elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
             check_begins_as_stored(loaded, loop.reference)
-        loop.begin_sampling()
+        loop.sync_weights(loop.state.step)
         started = time.perf_counter()
         watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}
         steps, done, figures = config.max_steps, loop.state.step, {**FIGURES, **watched}
@@ -161,7 +161,6 @@ class GrpoLoop:
         finally:
             self.rollouts.close()
         self.finish()
-        self.rollouts.release()  # an evaluation that follows in this process gets the whole card
 
     def result(self, seconds: float) -> GrpoResult:
         """Returns the result of the run."""
@@ -178,7 +177,7 @@ class GrpoLoop:
     def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[StepRecord]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
         config, state = self.config, self.state
-        self.splits.store(self.folder, state.next_task, self.rollouts.drawn)
+        self.splits.store(self.folder, state.next_task)
         if state.step == 0:
             self.validate(screen)
         while state.step < config.max_steps and self.alerts.stopped is None:
@@ -208,7 +207,6 @@ class GrpoLoop:
             scheduled=self.schedule is not None,
             progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
         )
-        self.rollouts.release()
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")
         credit_started = time.perf_counter()
@@ -231,7 +229,7 @@ class GrpoLoop:
         self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)
         if config.store_every and step % config.store_every == 0:
-            self.book.store_episodes(step, rollout.groups[: config.store_groups], self.spec.name)
+            self.book.store_episodes(step, rollout.groups[:STORED_GROUPS], self.spec.name)
         seconds |= update.seconds
         seconds["train"] += credit_seconds
         seconds["total"] = time.perf_counter() - started
@@ -286,34 +284,23 @@ class GrpoLoop:
         self.schedule.observe(step, record["components"])
         return {**record, "stage": plan.stage, "weights": dict(plan.weights)}
 
-    def sync_weights(self, step: int, *, now: bool = False) -> None:
-        """Give the sampler the weights as they are after ``step``; a server has them after every ``sync_every``-th."""
+    def sync_weights(self, step: int) -> None:
+        """Give the sampler the weights as they are after ``step``."""
         sync_inference_model(self.inference_model, self.loaded)
-        if now or step % self.config.sync_every == 0:
-            self.rollouts.weights_step = self.state.pushed_step = step
-            if self.push_weights is not None:
-                self.push_weights(self.inference_model, step)
-            if self.config.sync_every > 1:
-                self.book.save_pushed(self.state)
-
-    def begin_sampling(self) -> None:
-        """Give the sampler its first weights; in a resumed run those that it had, which may be older than the model's."""
-        step, pushed = self.state.step, self.state.pushed_step
-        if pushed is None or pushed == step:
-            self.sync_weights(step, now=True)
-            return
-        with self.book.pushed_weights(pushed):
-            self.sync_weights(pushed, now=True)
-        sync_inference_model(self.inference_model, self.loaded)
+        self.rollouts.weights_step = step
+        if self.push_weights is not None:
+            self.push_weights(self.inference_model, step)
 
     def validate(self, screen: Screen) -> None:
         """Roll out the held-out tasks; keep the weights if they are the best so far."""
         if not self.config.validation_every:
             return
         screen.phase("validating")
-        self.rollouts.release()  # this process samples now
         step, state = self.state.step, self.state
-        records = self._validated(self.splits.validation, step)
+        if self.schedule is not None:
+            tell_steps_taken(self.grader, step)
+        tasks = self.splits.validation
+        records = from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, step
@@ -321,17 +308,8 @@ class GrpoLoop:
             for record in records:
                 record["best"] = True
             screen.note(f"best so far at step {step}: validation reward {format_number(reward, 4)}")
-        if self.config.validation_condition is not None:
-            records += self._validated(self.spec.tasks(self.config.validation_condition), step)
         for record in records:
             self.write(record)
-        if self.config.sampler_sleeps:
-            self.sync_weights(step, now=True)
-
-    def _validated(self, tasks: Sequence[Task], step: int) -> list[ValidationRecord]:
-        if self.schedule is not None:
-            tell_steps_taken(self.grader, step)
-        return from_main(validate(self.inference_model, self.spec, tasks, self.config, self.grader, step=step))
 
     def handle_alerts(self, screen: Screen) -> None:
         """Let the monitor look at the run and do what ``on_alert`` says."""
@@ -346,7 +324,7 @@ class GrpoLoop:
             self.book.restore_best(best_step)
             self.optimizer = make_optimizer(self.loaded.model, self.config)
             self.rollouts.drop()
-            self.sync_weights(self.state.step, now=True)
+            self.sync_weights(self.state.step)
         return best_step
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -364,7 +342,7 @@ class GrpoLoop:
             keep=self.config.keep_checkpoints,
             more=self.rollouts.save,
         )
-        self.splits.store(self.folder, self.state.next_task, self.rollouts.drawn)
+        self.splits.store(self.folder, self.state.next_task)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""

@@ -14,7 +14,7 @@ _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per tok
 _CLIP = 0.2
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
 _NEWER_WEIGHTS = (
-    "Bring newer weights to the sampler (lower grpo.sync_every, or grpo.async_level = 0), take fewer passes over each batch, "
+    "Bring newer weights to the sampler (grpo.async_level = 0), take fewer passes over each batch, "
     "or lower the learning rate."
 )
 _ZERO = 1e-3

@@ -45,7 +45,6 @@ class HttpSampler:
         renderer: of the same tokenizer as the server's model; it makes the prompts.
         concurrency: requests under way at once; a server batches them.
         retries: further attempts when the server is busy or the connection breaks, with growing pauses.
-        sleeps: :meth:`sleep` will be called; the server is woken now, in case an earlier run left it asleep.
 
     Raises:
         ConfigError: there is no such model there, or the server gives no token ids or no log-probs. Such a server can still
@@ -64,7 +63,6 @@ class HttpSampler:
         timeout: float = 300.0,
         retries: int = 4,
         name: str | None = None,
-        sleeps: bool = False,
     ) -> None:
         if sampling.grammar:
             raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
@@ -77,9 +75,6 @@ class HttpSampler:
             api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
         )
         self.context = _context_of(self._base, model, api_key)
-        self._sleeps = sleeps
-        if sleeps:
-            self._wake("weights", "kv_cache")
         self._check()
 
     @property
@@ -101,8 +96,6 @@ class HttpSampler:
         server's: both must see the same files. Raises PolicyError if the server does not take the weights.
         """
         root = self._base.removesuffix("/v1")
-        if self._sleeps:
-            self._wake("weights")  # room for them; the cache's memory comes back when they are there
         source = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
         try:
             self._post(f"{root}/collective_rpc", {"method": "reload_weights", **source})
@@ -111,32 +104,12 @@ class HttpSampler:
                 f"{root} did not take the new weights: {_reason(error)}; use `gradus serve --weights FOLDER`, or vLLM started "
                 "with VLLM_SERVER_DEV_MODE=1, on files that both see"
             ) from error
-        if self._sleeps:
-            self._wake("kv_cache")
         try:
             self._post(f"{root}/reset_prefix_cache", {})
         except openai.NotFoundError:
             return  # a server without a prefix cache has no such route
         except openai.APIStatusError as error:
             raise PolicyError(f"{root} kept its prefix cache of the old weights: {_reason(error)}") from error
-
-    def sleep(self) -> None:
-        """Let the server give its memory back, weights and cache, until :meth:`reload` brings weights. Raises ConfigError if it cannot."""
-        self._switch("sleep?level=2")
-
-    def _wake(self, *parts: str) -> None:
-        self._switch("wake_up?" + "&".join(f"tags={part}" for part in parts))
-
-    def _switch(self, route: str) -> None:
-        """One of vLLM's development routes for its sleep mode."""
-        root = self._base.removesuffix("/v1")
-        try:
-            self._post(f"{root}/{route}", {})
-        except openai.APIStatusError as error:
-            raise ConfigError(
-                f"{root} has no sleep mode: {_reason(error)}; start vLLM with --enable-sleep-mode (CUDA only) and "
-                "VLLM_SERVER_DEV_MODE=1, or leave sampler_sleeps out"
-            ) from error
 
     def room(self, length: int) -> int:
         """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""

@@ -61,8 +61,6 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for name in section.conditions or spec.conditions:
         yield lambda name=name: spec.tasks(name)
     yield lambda: _enough_tasks(subject)
-    if recipe.grpo.validation_condition is not None:
-        yield lambda: spec.tasks(recipe.grpo.validation_condition or "", 1)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         yield lambda config=config: check_optimizer(config.optimizer)
         yield lambda config=config: check_quantize(config.quantize)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel
 
 from gradus.core import Policy
@@ -51,13 +50,12 @@ def served_sampler(
         concurrency=config.batch_size or MAX_CONCURRENT,
         timeout=max(_SECONDS, _SECONDS_A_TOKEN * config.sampling.max_new_tokens),
         name="grpo",
-        sleeps=config.sampler_sleeps,
     )
-    return loaded, policy, weights_to_server(policy, folder / "sampler", sleeps=config.sampler_sleeps)
+    return loaded, policy, weights_to_server(policy, folder / "sampler")
 
 
-def weights_to_server(policy: HttpSampler, folder: Path, *, sleeps: bool = False) -> PushWeights:
-    """Write the weights to ``folder`` and let the server read them; one that ``sleeps`` on this card finds its memory free again.
+def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
+    """Write the weights to ``folder`` and let the server read them.
 
     The server must see the same files. Process 0 alone does it; the others wait.
     """
@@ -71,10 +69,6 @@ def weights_to_server(policy: HttpSampler, folder: Path, *, sleeps: bool = False
 
         if world().main:
             write_folder(folder, fill)
-        if sleeps:
-            torch.cuda.empty_cache()  # torch keeps what a pass has used, and no other process could take it
-            barrier()
-        if world().main:
             policy.reload(folder)
         barrier()
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ from gradus.training.run.folder import RunFolder
 
 @dataclass
 class GrpoState:
-    """The state of a run in a checkpoint, besides weights and optimizer. ``pushed_step``: the step whose weights the sampler has."""
+    """The state of a run in a checkpoint, besides weights and optimizer."""
 
     step: int = 0
     next_task: int = 0
     best_step: int | None = None
     best_reward: float | None = None
-    pushed_step: int | None = None
     alerts: dict[str, Any] = field(default_factory=dict)
     schedule: dict[str, Any] | None = None
 
@@ -81,32 +79,17 @@ class RunBook:
         """The weights of ``step`` are the best so far."""
         self.save("best")
         if self.keep_best:
-            save_weights(self._weights("best", step), self.loaded.model)
+            save_weights(self._weights(step), self.loaded.model)
 
     def restore_best(self, step: int) -> None:
         """Put the best weights, those of ``step``, back into the model."""
-        load_weights(self._weights("best", step), self.loaded.model)
+        load_weights(self._weights(step), self.loaded.model)
 
-    def save_pushed(self, state: GrpoState) -> None:
-        """Keep the weights that the sampler has now: a run resumed before it gets others gives it these again."""
-        assert state.pushed_step is not None
-        save_weights(self._weights("pushed", state.pushed_step), self.loaded.model)
-        self._drop_old_weights(state)
-
-    @contextmanager
-    def pushed_weights(self, step: int) -> Iterator[None]:
-        """While it is open, the model has the weights that were pushed at ``step``; then those of the newest checkpoint again."""
-        newest = latest_checkpoint(self.folder.path)
-        assert newest is not None
-        load_weights(self._weights("pushed", step), self.loaded.model)
-        yield
-        load_weights(newest / "weights.safetensors", self.loaded.model)
-
-    def _weights(self, kind: str, step: int) -> Path:
-        return self.folder.path / "checkpoints" / f"{kind}-{step:06d}.safetensors"
+    def _weights(self, step: int) -> Path:
+        return self.folder.path / "checkpoints" / f"best-{step:06d}.safetensors"
 
     def _drop_old_weights(self, state: GrpoState) -> None:
-        """Keep the best and the pushed weights that this run or one resumed from a kept checkpoint may go back to."""
+        """Keep the best weights that this run or one resumed from a kept checkpoint may go back to."""
         if not self.folder.writing:
             return
         folder = self.folder.path / "checkpoints"
@@ -114,11 +97,10 @@ class RunBook:
             stored = [
                 json.loads(path.read_text(encoding="utf-8"))["state"] for path in folder.glob("step-*/state.json")
             ]
-            for kind in ("best", "pushed"):
-                needed = {each.get(f"{kind}_step") for each in (vars(state), *stored)}
-                wanted = {self._weights(kind, step) for step in needed if step is not None}
-                for path in set(folder.glob(f"{kind}-*.safetensors")) - wanted:
-                    path.unlink()
+            needed = {each.get("best_step") for each in (vars(state), *stored)}
+            wanted = {self._weights(step) for step in needed if step is not None}
+            for path in set(folder.glob("best-*.safetensors")) - wanted:
+                path.unlink()
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return  # a damaged one does not say what it needs, so all are kept
 
