@@ -1,26 +1,30 @@
-"""One chat completion over the OpenAI protocol, asked until it is answered or cannot be.
-
-The official client's own retries are switched off. They do not cover a reply that lacks a chat completion, nor a server that keeps a
-connection alive without answering, and each caller would meet a rate limit on its own.
-"""
+"""One chat completion over the OpenAI protocol. The official client tries again after faults of a server."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import Usage, child_rng
+from gradus.core import Usage
 from gradus.core.servers import ChatOptions
 from gradus.core.values import whole_characters
-from gradus.policies.remote.refusals import CallError, Unanswered, brief, status_problem
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import APIStatusError, AsyncOpenAI
 
-LONGEST_BACKOFF = 30.0  # seconds
+# Key, account or address: no other row will fare better. 403 may be one prompt's.
+OUT_OF_SERVICE = frozenset({401, 402, 404})
+
+
+class CallError(Exception):
+    """A call that finally failed. ``lasting``: the next row would fail in the same way."""
+
+    def __init__(self, message: str, *, kind: str, lasting: bool = False) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.lasting = lasting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,14 +41,11 @@ class Price:
 
 @dataclass(kw_only=True)
 class RemoteUsage:
-    """The tokens and dollars that a policy's calls have used, failed and repeated ones included if the server said so.
+    """The tokens and dollars that a policy's calls have used, those without an answer included if the server said so.
 
     ``cost`` is in US dollars and None if no price was given or a reply did not say how many tokens it took.
     """
 
-    calls: int = 0
-    retries: int = 0
-    failures: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     unmetered: int = 0  # replies without a token count
@@ -57,10 +58,20 @@ class RemoteUsage:
             return None
         return self.price.cost(self.prompt_tokens, self.completion_tokens)
 
+    def of(self, tokens: tuple[int, int] | None) -> Usage:
+        """Count a reply; returns what it took."""
+        if tokens is None:
+            self.unmetered += 1
+            return Usage(prompt_tokens=0, completion_tokens=0, cost=None)
+        self.prompt_tokens += tokens[0]
+        self.completion_tokens += tokens[1]
+        cost = None if self.price is None else self.price.cost(*tokens)
+        return Usage(prompt_tokens=tokens[0], completion_tokens=tokens[1], cost=cost)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer, what all attempts at it cost, and whether ``max_tokens`` cut it. ``calls`` are those of tools, as they came."""
+    """An answer, what it cost, and whether ``max_tokens`` cut it. ``calls`` are those of tools, as they came."""
 
     text: str
     usage: Usage
@@ -68,42 +79,18 @@ class Reply:
     calls: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """One request: the conversation, the seed that goes with it, and the tools that may be called."""
-
-    messages: Sequence[Mapping[str, Any]]
-    seed: int | None
-    tools: Sequence[Mapping[str, Any]]
-
-
-@dataclass(kw_only=True)
-class _Meter:
-    """Tokens of all attempts at one answer."""
-
-    prompt: int = 0
-    completion: int = 0
-    unmetered: int = 0
-
-
 @dataclass(kw_only=True)
 class ChatClient:
-    """Asks ``model`` of one server, at most ``concurrency`` calls at a time; lives in one event loop.
-
-    A rate limit that one call meets holds back all others for the time that the server asked for.
-    """
+    """Asks ``model`` of one server, at most ``concurrency`` calls at a time; lives in one event loop."""
 
     client: AsyncOpenAI
     model: str
     concurrency: int
-    retries: int
-    timeout: float  # seconds for one whole answer
-    backoff: float  # seconds before the first retry; doubles with each
+    patience: float  # seconds for an answer, further attempts included
     options: Mapping[str, Any]  # sent with every request, in the form that ``takes`` knows
     takes: ChatOptions
     usage: RemoteUsage
     _slots: asyncio.Semaphore = field(init=False)
-    _quiet_until: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.concurrency)
@@ -111,89 +98,53 @@ class ChatClient:
     async def ask(
         self,
         messages: Sequence[Mapping[str, Any]],
-        key: tuple[int | str, ...],
         *,
         seed: int | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         outage: list[CallError] | None = None,
     ) -> Reply:
-        """One answer to a conversation, or :class:`CallError`. ``key`` seeds the jitter of the waits.
+        """One answer to a conversation, or :class:`CallError`.
 
         ``outage`` is shared by the rows of one turn: the first lasting failure lands there, and rows still waiting fail with it.
         """
         outage = [] if outage is None else outage
+        own = {"seed": seed, "tools": [dict(tool) for tool in tools] or None}
         async with self._slots:
-            try:
-                return await self._persist(_Asked(messages, seed, tools), key, outage)
-            except CallError as refused:
-                error = CallError(self._clean(str(refused)), kind=refused.kind, lasting=refused.lasting)
-                self.usage.failures += 1
-                if error.lasting and not outage:
-                    outage.append(error)
-                raise error from None
-
-    async def _persist(
-        self,
-        asked: _Asked,
-        key: tuple[int | str, ...],
-        outage: list[CallError],
-    ) -> Reply:
-        meter = _Meter()
-        for attempt in range(self.retries + 1):
-            await self._hold_back()
             if outage:
                 raise outage[0]
             try:
-                return await self._attempt(asked, meter)
-            except Unanswered as problem:
-                if attempt == self.retries:
-                    message = f"{problem}, after {attempt + 1} attempts"
-                    raise CallError(message, kind=problem.kind, lasting=problem.lasting) from None
-                self.usage.retries += 1
-                await self._wait(problem, attempt, key)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                return self._read(await self._answer([dict(message) for message in messages], own))
+            except CallError as refused:
+                error = CallError(self._clean(str(refused)), kind=refused.kind, lasting=refused.lasting)
+                if error.lasting:
+                    outage.append(error)
+                raise error from None
 
-    async def _hold_back(self) -> None:
-        while (left := self._quiet_until - time.monotonic()) > 0:
-            await asyncio.sleep(left)
-
-    async def _wait(self, problem: Unanswered, attempt: int, key: tuple[int | str, ...]) -> None:
-        if problem.wait is not None:
-            self._quiet_until = max(self._quiet_until, time.monotonic() + problem.wait)
-        jitter = child_rng(0, *key, "backoff", attempt).uniform(0.5, 1.0)
-        pause = min(self.backoff * 2**attempt, LONGEST_BACKOFF) * jitter
-        # After a limit is lifted, the jitter keeps all waiting rows from coming back in the same instant.
-        await asyncio.sleep(pause if problem.wait is None else problem.wait + pause / 4)
-
-    async def _attempt(self, asked: _Asked, meter: _Meter) -> Reply:
+    async def _answer(self, conversation: Any, own: Mapping[str, Any]) -> object:
+        """The reply as parsed by the client, or :class:`CallError`."""
         import openai
 
         from gradus.core.replies import UNREADABLE
 
-        self.usage.calls += 1
         try:
-            async with asyncio.timeout(self.timeout):
-                raw = await self._create(asked)
+            async with asyncio.timeout(self.patience):
+                return await self._create(conversation, own)
         except (TimeoutError, openai.APITimeoutError):
-            raise Unanswered(f"no answer within {self.timeout:g} s", kind="Timeout") from None
+            raise CallError("no answer came in time", kind="Timeout") from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             refused = type(cause).__name__ == "ConnectError"  # as against a connection lost during one row's answer
-            raise Unanswered(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
+            raise CallError(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
         except openai.APIStatusError as error:
-            raise status_problem(error) from None
+            raise refusal(error) from None
         except (*UNREADABLE, openai.APIResponseValidationError):
-            raise Unanswered("the reply is not JSON", kind="MalformedReply") from None
-        return self._read(raw, meter)
+            raise CallError("the reply is not JSON", kind="MalformedReply") from None
 
-    async def _create(self, asked: _Asked) -> object:
-        """The reply as parsed by the client."""
+    async def _create(self, conversation: Any, own: Mapping[str, Any]) -> object:
+        """Ask, and ask otherwise if the server does not support an option."""
         import openai
 
-        own = {"seed": asked.seed, "tools": [dict(tool) for tool in asked.tools] or None}
         wanted = {**self.options, **{name: value for name, value in own.items() if value is not None}}
-        # The client wants its own TypedDicts; what goes out is the conversation as it stands.
-        conversation: Any = [dict(message) for message in asked.messages]
         while True:
             body = self.takes.accepted(wanted)
             try:
@@ -204,21 +155,17 @@ class ChatClient:
                 if not self.takes.learn(body, error):
                     raise
 
-    def _read(self, raw: object, meter: _Meter) -> Reply:
+    def _read(self, raw: object) -> Reply:
         from gradus.core.replies import read_reply, tokens_used
 
-        self._count(tokens_used(raw), meter)
-        said = read_reply(raw)
+        usage, said = self.usage.of(tokens_used(raw)), read_reply(raw)
         if said is None:
-            raise Unanswered(f"expected a chat completion, got {brief(raw)}", kind="MalformedReply")
+            raise CallError(f"expected a chat completion, got {brief(raw)}", kind="MalformedReply")
         calls = tuple(map(self._plain_call, said.calls))
         if said.text is None and not calls:
             if said.reason == "length":
                 raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
-            raise Unanswered(f"the reply has no content (finish_reason {said.reason!r})", kind="MalformedReply")
-        price = self.usage.price
-        cost = None if price is None or meter.unmetered else price.cost(meter.prompt, meter.completion)
-        usage = Usage(prompt_tokens=meter.prompt, completion_tokens=meter.completion, cost=cost)
+            raise CallError(f"the reply has no content (finish_reason {said.reason!r})", kind="MalformedReply")
         return Reply(text=self._clean(said.text or ""), usage=usage, cut=said.reason == "length", calls=calls)
 
     def _plain_call(self, call: Any) -> Mapping[str, Any]:
@@ -237,12 +184,27 @@ class ChatClient:
         text = whole_characters(text)
         return text.replace(key, "[key]") if len(key) > 7 else text
 
-    def _count(self, tokens: tuple[int, int] | None, meter: _Meter) -> None:
-        if tokens is None:
-            meter.unmetered += 1
-            self.usage.unmetered += 1
-            return
-        meter.prompt += tokens[0]
-        meter.completion += tokens[1]
-        self.usage.prompt_tokens += tokens[0]
-        self.usage.completion_tokens += tokens[1]
+
+def refusal(error: APIStatusError) -> CallError:
+    """Returns what an HTTP error means for this row and for the others."""
+    status, said = error.status_code, _said(error)
+    if error.code == "insufficient_quota":
+        return CallError(f"the account's quota is used up (HTTP {status}: {said})", kind="Quota", lasting=True)
+    if error.code == "context_length_exceeded" or "context length" in said.lower():
+        return CallError(said, kind="ContextLengthError")
+    return CallError(
+        f"the server refused with HTTP {status}: {said}", kind=f"HTTP{status}", lasting=status in OUT_OF_SERVICE
+    )
+
+
+def _said(error: APIStatusError) -> str:
+    """The server's own words, without the client's wrapping."""
+    body = error.body
+    words = (body.get("message") or body.get("detail") or body.get("error")) if isinstance(body, dict) else None
+    return brief(words or error.response.text or error.message)
+
+
+def brief(value: object) -> str:
+    """The first 200 characters, on one line."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 200 else text[:199] + "…"

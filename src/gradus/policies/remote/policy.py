@@ -24,8 +24,7 @@ from gradus.core import (
 )
 from gradus.core.calls import read_message, write_calls
 from gradus.core.servers import ChatOptions
-from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
-from gradus.policies.remote.refusals import CallError
+from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
 
 T = TypeVar("T")
 Record = dict[str, Any]  # a message as the protocol has it
@@ -37,8 +36,7 @@ class RemotePolicy:
 
     ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key.
     ``concurrency``: calls in flight at once. ``retries``: further attempts at an answer after a rate limit, a server's error, a
-    lost connection, a timeout or a reply without a chat completion; waits start at ``backoff`` seconds and double, with jitter,
-    unless the server says how long. ``timeout``: seconds for one whole answer. ``price``: US dollars per million tokens; without
+    lost connection or a timeout, by the official client. ``timeout``: seconds for one attempt. ``price``: US dollars per million tokens; without
     it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. ``seeded`` sends a seed with each
     request, derived from the episode's key and the turn, so that members of a group differ and a repeated run asks the same.
     ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``).
@@ -56,7 +54,6 @@ class RemotePolicy:
         concurrency: int = 8,
         retries: int = 4,
         timeout: float = 120.0,
-        backoff: float = 0.5,
         price: Price | None = None,
         temperature: float | None = 1.0,
         max_tokens: int | None = 512,
@@ -69,7 +66,6 @@ class RemotePolicy:
         _require(concurrency >= 1, f"concurrency must be at least 1, got {concurrency}")
         _require(retries >= 0, f"retries must be at least 0, got {retries}")
         _require(timeout > 0, f"timeout must be a positive number of seconds, got {timeout}")
-        _require(backoff >= 0, f"backoff must be at least 0 seconds, got {backoff}")
         _require(max_tokens is None or max_tokens >= 1, f"max_tokens must be at least 1 or None, got {max_tokens}")
         self.model = model
         self.name = name or f"remote:{model}"
@@ -77,7 +73,7 @@ class RemotePolicy:
         self.usage = RemoteUsage(price=price)
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         self.concurrency = concurrency
-        self._limits = {"concurrency": concurrency, "retries": retries, "timeout": timeout, "backoff": backoff}
+        self._retries, self._timeout = retries, timeout
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self._takes = ChatOptions(model)
         self._seeded = seeded
@@ -112,16 +108,23 @@ class RemotePolicy:
         api = AsyncOpenAI(
             api_key=key,
             base_url=self.base_url,
-            max_retries=0,
-            timeout=float(self._limits["timeout"]),
+            max_retries=self._retries,
+            timeout=self._timeout,
             http_client=bounded_client(),
         )
-        told: dict[str, Any] = {"options": self._options, "takes": self._takes, "usage": self.usage, **self._limits}
-        return ChatClient(client=api, model=self.model, **told)
+        return ChatClient(
+            client=api,
+            model=self.model,
+            concurrency=self.concurrency,
+            patience=self._timeout * (self._retries + 1),
+            options=self._options,
+            takes=self._takes,
+            usage=self.usage,
+        )
 
     async def _probe(self, client: ChatClient) -> None:
         try:
-            await client.ask(PROBE, ("probe",))
+            await client.ask(PROBE)
         except CallError as error:
             if (
                 error.kind == "Length"
@@ -175,7 +178,7 @@ class RemoteSession:
         seed = child_seed(0, *key, "remote") % 2**31 if self._seeded else None  # 31 bits: what every server takes
         try:
             tools = self._episodes[row].tools
-            reply = await self._client.ask(messages, key, seed=seed, tools=tools, outage=outage)
+            reply = await self._client.ask(messages, seed=seed, tools=tools, outage=outage)
         except CallError as error:
             kind = error.kind if error.kind.endswith("Error") else f"{error.kind}Error"
             return Action(failure=Failure(stage="act", type=kind, message=f"{self._client.model}: {error}"))
