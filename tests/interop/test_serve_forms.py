@@ -84,17 +84,15 @@ def test_a_reply_that_comes_back_is_the_tokens_that_were_sampled(template: str, 
     assert conversation_ids(loaded, messages) == expected
 
 
-def test_text_in_a_channel_that_is_not_known_yet_is_held_back() -> None:
+def test_an_answer_in_channels_comes_as_a_whole() -> None:
     loaded = loaded_with(HARMONY)
-    _, pieces = said(loaded, loaded.renderer.encode_answer("<think>ab</think>cd"))
-    assert [piece for piece in pieces if piece] == ["<think>a", "b", "</think>", "c", "d"]
     text = (
         "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>"
         "<|start|>assistant<|channel|>analysis<|message|>c<|end|><|start|>assistant<|channel|>final<|message|>d"
     )
     reply, pieces = said(loaded, loaded.tokenizer.encode(text, add_special_tokens=False), "length")
     assert reply.text == "<think>a\nc</think>bd"
-    assert "".join(pieces).startswith("<think>a</think>b")
+    assert [piece for piece in pieces if piece] == [reply.text]
 
 
 def test_a_stop_string_does_not_stop_in_the_tag_that_the_prompt_wrote() -> None:

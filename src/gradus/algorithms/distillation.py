@@ -58,13 +58,6 @@ def find_divergence(name: DivergenceName, beta: float = 0.5) -> Divergence:
     return named[name]
 
 
-def blended(share: float) -> Divergence:
-    """(1 - share) ``forward`` + share ``reverse``, on the way from the one to the other."""
-    if share in (0.0, 1.0):
-        return reverse_kl if share else forward_kl
-    return lambda student, teacher: (1 - share) * forward_kl(student, teacher) + share * reverse_kl(student, teacher)
-
-
 def on_named_words(divergence: Divergence, student: Tensor, ids: Tensor, probabilities: Tensor) -> Tensor:
     """The divergence (A,) if of the teacher only K words are known: student (A, V) log-probs, ids and probabilities (A, K).
 

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradus.algorithms.distillation import blended, find_divergence, on_named_words
+from gradus.algorithms.distillation import find_divergence, on_named_words
 from gradus.core import EnvironmentSpec, Episode, StopReason, Task
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -111,8 +111,6 @@ class _DistillLessons:
     def batch(self, step: int) -> list[TrainingSample]:
         size = self._config.batch_size
         first, others = (step - 1) * size, size - self._own
-        if self._config.reverse_from is not None:
-            self._divergence = blended(self._config.reverse_share(step))
         samples = self._taught(step, others) if others else []
         if self._own:
             tasks, turns = self.tasks[first + others : first + size], turns_of(self._config, step)

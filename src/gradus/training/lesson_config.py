@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 from gradus.algorithms.distillation import DivergenceName
 from gradus.training.trainer_config import TrainerConfig, refuse_without_effect
 
-_TURNING = 0.1  # share of the steps over which forward becomes reverse
-
 
 class LessonConfig(TrainerConfig):
     """Settings that SFT and distillation share."""
@@ -91,12 +89,6 @@ class DistillConfig(LessonConfig):
         lt=1,
         description="Share of the teacher in `jsd`'s mixture: near 0 as forward, near 1 as reverse.",
     )
-    reverse_from: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="Share of the steps after which `forward` becomes `reverse`, over a tenth of them: first all, then the best.",
-    )
     temperature: float = Field(
         default=1.0, gt=0, description="Divides the logits of the student, and of a model that teaches."
     )
@@ -120,19 +112,11 @@ class DistillConfig(LessonConfig):
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this stage may use.")
     validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
 
-    def reverse_share(self, step: int) -> float:
-        """Says how much of the divergence is ``reverse`` at a step, 1 for the first, if ``reverse_from`` is set."""
-        return min(1.0, max(0.0, (step / self.max_steps - (self.reverse_from or 1.0)) / _TURNING))
-
     @model_validator(mode="after")
     def _refuse_what_has_no_effect(self) -> Self:
         given = self.model_fields_set
         if self.divergence != "jsd":
             refuse_without_effect(given & {"beta"}, f"with divergence = {self.divergence!r}; set divergence = 'jsd'")
-        if self.divergence != "forward":
-            refuse_without_effect(
-                given & {"reverse_from"}, f"with divergence = {self.divergence!r}; set divergence = 'forward'"
-            )
         if self.on_policy == 1:
             refuse_without_effect(given & {"explore"}, "while the student rolls out all episodes; lower on_policy")
         return self

@@ -79,16 +79,16 @@ class Reply:
     def _ended(self, last: Sampled) -> str:
         """The text as all tokens together spell it, up to a stop string; sets ``finish_reason`` if this is its end."""
         ids = self.token_ids[:-1] if last.finish == "stop" else self.token_ids
-        whole = self._decode(ids, last.finish is not None)
+        whole = self._decode(ids)
         begin = len(self.renderer.opened) if self.renderer else 0
         places = [place for stop in self.stops if (place := whole.find(stop, begin)) >= 0]
         self.finish_reason = "stop" if places else last.finish
         self.generation.cancelled |= bool(places)
         return whole[: min(places, default=len(whole))]
 
-    def _decode(self, ids: Sequence[int], ended: bool = False) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         if self.renderer is not None:
-            return self.renderer.decode(ids) if ended else self.renderer.decode_settled(ids)
+            return self.renderer.decode(ids)
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     @property

@@ -77,22 +77,6 @@ def text_from_channels(text: str) -> str:
     return f"<think>{thoughts}{'' if cut else '</think>'}{said}" if thoughts else said
 
 
-def settled_from_channels(text: str) -> str:
-    """Returns the beginning of what :func:`text_from_channels` gives that stays as it is while ``text`` grows.
-
-    >>> settled_from_channels("<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>fi")
-    '<think>2 + 2'
-    """
-    parts = list(_CHANNEL.finditer(text))
-    thoughts = [part for part in parts if part[1] == "analysis"]
-    if len(parts) == len(thoughts) + 1 and parts[-1][1] == "final":
-        return text_from_channels(text)
-    if len(thoughts) < len(parts):  # a call, or something behind the answer: further thoughts would go in front of it
-        return ""
-    said = "\n".join(part[3] for part in thoughts)
-    return f"<think>{said}" if said else ""
-
-
 def _said(part: re.Match[str]) -> str:
     """An answer, or a call of a tool with its frame, which names the tool."""
     return part[3] if part[1] == "final" else part[0]
@@ -123,24 +107,6 @@ class RunningText:
             self._told = self._decode(self._window)
         elif added:
             self._told = settled
-        return added
-
-
-class SettledText:
-    """As :class:`RunningText` for texts that only the whole answer shows: ``settled`` gives the beginning that no longer changes."""
-
-    def __init__(self, settled: Callable[[Sequence[int]], str]) -> None:
-        self._settled = settled
-        self._ids: list[int] = []
-        self._told = ""
-
-    def add(self, token: int) -> str:
-        """Returns what the text gains."""
-        self._ids.append(token)
-        now = self._settled(self._ids).rstrip(_HALF)
-        if len(now) <= len(self._told):
-            return ""
-        added, self._told = text_behind(self._told, now), now
         return added
 
 

@@ -22,12 +22,10 @@ from gradus.core.errors import OutOfTime
 from gradus.core.foreign import within
 from gradus.policies.local.answer_text import (
     RunningText,
-    SettledText,
     channels_from_text,
     close_thought,
     is_spoken,
     open_thought,
-    settled_from_channels,
     text_from_channels,
 )
 from gradus.policies.local.text_ids import TextIds
@@ -181,16 +179,10 @@ class ChatRenderer:
             return self.ids.plain(text_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
         return self.opened + self.ids.decode(self._spoken(action_ids))
 
-    def decode_settled(self, action_ids: Sequence[int]) -> str:
-        """The beginning of :meth:`decode` that stays as it is while further tokens are sampled; of text in a channel that is not
-        known yet nothing, and of the last character perhaps a half."""
-        if self._channels:
-            return self.ids.plain(settled_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
-        return self.decode(action_ids)
-
-    def running_text(self) -> RunningText | SettledText:
-        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
-        return SettledText(self.decode_settled) if self._channels else RunningText(self.ids.decode)
+    def running_text(self) -> RunningText:
+        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says; of an answer in
+        channels nothing, because only the whole of it shows which part is its text."""
+        return RunningText((lambda ids: "") if self._channels else self.ids.decode)
 
     def _spoken(self, action_ids: Sequence[int]) -> list[int]:
         ids = list(action_ids)

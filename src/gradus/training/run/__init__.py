@@ -1,1 +1,1 @@
-"""The run folder and what happens beside the loop: metrics, checkpoints, validation, alerts, trackers, the live screen."""
+"""The run folder and what happens beside the loop: metrics, checkpoints, validation, alerts, trackers, the screen."""

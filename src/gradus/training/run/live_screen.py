@@ -1,17 +1,14 @@
-"""The live screen of a training run; plain lines if nobody watches a terminal."""
+"""Shows a training run: lines of figures, and a bar on a terminal."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
@@ -32,18 +29,16 @@ FIGURES = {  # of GRPO: label -> metric
     "seconds": "seconds.total",
 }
 
-BARS = "▁▂▃▄▅▆▇█"
-HISTORY = 40
-EVERY = 5.0  # seconds between two plain lines
-WIDTH = 80  # columns of a plain line
+EVERY = 5.0  # seconds between two lines
+WIDTH = 80  # columns of a line
 
 
 class Screen:
-    """Shows one run.
+    """Shows one run: lines, and on a terminal a bar below them with what goes on.
 
-    ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``). Without a
-    terminal: the first step, the last, and a line of at most 80 columns every few seconds between them, with the figures that
-    fit; all steps and figures with ``--verbose``, and notes alone with ``--quiet``.
+    ``figures`` maps a label to the metric it shows; a metric inside another is named with a dot (``metrics.belief_mae``). The first step,
+    the last, and a line of at most 80 columns every few seconds between them, with the figures that fit; all steps and figures with
+    ``--verbose``, and notes alone with ``--quiet``.
     """
 
     def __init__(
@@ -56,49 +51,45 @@ class Screen:
         live: bool = True,
         console: Console | None = None,
     ) -> None:
-        self._title = title
-        self._steps = steps
+        self._steps, self._figures = steps, dict(figures)
         self._first = self._done = done
-        self._figures = dict(figures)
-        self._records: list[Mapping[str, Any]] = []
-        self._notes: list[str] = []
-        self._phase = ""
         self._started = time.perf_counter()
         self._console = console or Terminal()
-        self._live: Live | None = None
         self._silent = not live
         self._every, self._said = (0.0 if verbose() else EVERY), -math.inf
-        if live and self._console.is_terminal and not quiet():
-            self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._render)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn())
+        shown = live and self._console.is_terminal and not quiet()
+        self._bar = Progress(
+            *columns,
+            TextColumn("{task.fields[phase]}", markup=False),
+            console=self._console,
+            transient=True,
+            disable=not shown,
+        )
+        self._task = self._bar.add_task(title, total=steps, completed=done, phase="")
 
     def __enter__(self) -> Screen:
-        if self._live is not None:
-            self._live.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._bar.stop()
 
     def phase(self, text: str) -> None:
         """Shows the progress inside the current step."""
-        self._phase = text
+        self._bar.update(self._task, phase=text)
 
     def note(self, text: str) -> None:
         """Something worth keeping on the screen: an alert, a new best."""
-        self._notes = [*self._notes[-4:], text]
-        if self._live is None and not self._silent:
+        if not self._silent:
             self._console.print(text, highlight=False, soft_wrap=True)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step is done."""
         self._done = int(record["step"])
-        self._records.append(record)
-        self._phase = ""
-        if self._live is not None or self._silent or quiet():
-            return
+        self._bar.update(self._task, completed=self._done, phase="")
         now = time.perf_counter()
-        if self._done < self._steps and now - self._said < self._every:
+        if self._silent or quiet() or (self._done < self._steps and now - self._said < self._every):
             return
         self._said = now
         self._console.print(self._line(record), highlight=False, soft_wrap=True)
@@ -117,38 +108,6 @@ class Screen:
             return None
         return (time.perf_counter() - self._started) / taken * (self._steps - self._done)
 
-    def _render(self) -> RenderableType:
-        head = Table.grid(padding=(0, 1))
-        head.add_row(
-            Text(self._title, style="bold"),
-            ProgressBar(total=self._steps, completed=self._done, width=30),
-            Text(f"{self._done}/{self._steps}  left {clock_text(self._left())}  {self._phase}"),
-        )
-        table = Table(box=None, padding=(0, 2), show_header=False)
-        for label, key in self._figures.items():
-            values = [_get(record, key) for record in self._records]
-            if any(value is not None for value in values):
-                table.add_row(
-                    label, Text(_text(values[-1]), justify="right"), Text(spark(values[-HISTORY:]), style="cyan")
-                )
-        notes = [Text(note, style="yellow") for note in self._notes]
-        return Group(head, table, *notes)
-
-
-def spark(values: Sequence[float | None]) -> str:
-    """A line of blocks between the smallest and the largest value; a dot where there is none, or no finite one.
-
-    >>> spark([0.0, 1.0, None, 0.5])
-    '▁█·▅'
-    """
-    values = [value if value is not None and math.isfinite(value) else None for value in values]
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    low, high = min(known), max(known)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join("·" if value is None else BARS[round((value - low) * scale)] for value in values)
-
 
 def _get(record: Mapping[str, Any], key: str) -> float | None:
     value: Any = record
@@ -157,9 +116,7 @@ def _get(record: Mapping[str, Any], key: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _text(value: float | None) -> str:
-    if value is None:
-        return "-"
+def _text(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else format_number(value)
 
 
