@@ -25,7 +25,7 @@ from gradus.core import (
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
 
-TEMPERATURE = 0.7  # of what is sampled here and in the recipes
+TEMPERATURE = 0.7  # of what is sampled here; recipes may train and sample at a higher one
 
 
 @dataclass(frozen=True, kw_only=True)

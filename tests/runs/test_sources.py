@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from gradus.runs.stages.evaluation_processes import known_elsewhere
 from rich.console import Console
 
 import gradus
@@ -16,7 +17,6 @@ from gradus.core import ConfigError
 from gradus.runs.own_code import code_digest
 from gradus.runs.replay import replay_elsewhere
 from gradus.runs.stages.context import RunContext, section_of
-from gradus.runs.stages.evaluation_processes import known_elsewhere
 from gradus.runs.stages.runner import do_stages
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}

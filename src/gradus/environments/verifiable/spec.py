@@ -193,7 +193,7 @@ def one_turn_spec(
         true_reward_name="correct" if true_reward is None else "reward",
         max_turns=1,
         teacher=answering.teacher,
-        metrics=_metrics,
+        metrics=_marked_metrics if judge is judge_marked else _metrics,
         presentation=Presentation(view=_view, watched={"exact": "exact"}),
         language=Language(vocabulary=answering.vocabulary),
         audit=AuditHints(
@@ -221,11 +221,13 @@ def _metrics(episode: Episode) -> dict[str, float | None]:
     outcome = episode.outcome
     if outcome.get("correct") is None:
         return {}
-    return {
-        "format": outcome.get("format"),
-        "exact": outcome.get("exact"),
-        "answered": float(outcome.get("given") is not None),
-    }
+    return {"exact": outcome.get("exact"), "answered": float(outcome.get("given") is not None)}
+
+
+def _marked_metrics(episode: Episode) -> dict[str, float | None]:
+    """Returns the same figures, and the format where tags are asked for."""
+    figures = _metrics(episode)
+    return {"format": episode.outcome.get("format"), **figures} if figures else {}
 
 
 def _view(episode: Episode) -> EpisodeView:
