@@ -45,6 +45,10 @@ class GrpoConfig(TrainerConfig):
     tasks: int | None = Field(
         default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
     )
+    task_order: Literal["shuffled", "difficulty"] = Field(
+        default="shuffled",
+        description="How tasks are chosen: each once an epoch, or by difficulty: those whose groups are likely to differ in reward.",
+    )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this run may use.")
 
     algorithm: str = Field(
@@ -212,6 +216,10 @@ class GrpoConfig(TrainerConfig):
         if self.validation_every and not self.validation_tasks:
             raise ValueError(
                 "validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0"
+            )
+        if self.task_order == "difficulty" and self.tasks is None:
+            raise ValueError(
+                "task_order = 'difficulty' learns from tasks that come again, and these are endless; set tasks, as in tasks = 256"
             )
         if self.tasks is not None and self.tasks <= self.held_out:
             raise ValueError(

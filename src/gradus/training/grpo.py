@@ -177,7 +177,7 @@ class GrpoLoop:
     def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[StepRecord]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
         config, state = self.config, self.state
-        self.splits.store(self.folder, state.next_task)
+        self.splits.store(self.folder, state.next_task, self.rollouts.drawn)
         if state.step == 0:
             self.validate(screen)
         while state.step < config.max_steps and self.alerts.stopped is None:
@@ -342,7 +342,7 @@ class GrpoLoop:
             keep=self.config.keep_checkpoints,
             more=self.rollouts.save,
         )
-        self.splits.store(self.folder, self.state.next_task)
+        self.splits.store(self.folder, self.state.next_task, self.rollouts.drawn)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""

@@ -9,15 +9,16 @@ import ctypes
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy, StorageError, Task
 from gradus.core.files import read_json, write_text
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.training.config import GrpoConfig
+from gradus.training.data.difficulty import TaskDifficulty
 from gradus.training.data.tasks import training_tasks
 from gradus.training.distributed.processes import gather, share, world
 from gradus.training.engine.loss_step import TrainingError
@@ -80,6 +81,8 @@ class StepRollouts:
                 "async_level = 1 trains in one process; launch without accelerate, or set async_level = 0"
             )
         self._spec, self._policy, self._config, self._reserved = spec, policy, config, reserved
+        by_difficulty = config.task_order == "difficulty"
+        self._difficulty = TaskDifficulty(spec, config, reserved) if by_difficulty else None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout", initializer=self._begun)
         self._thread_id: int | None = None
         self._next: Future[StepRollout] | None = None
@@ -99,9 +102,16 @@ class StepRollouts:
         else:
             rollout, self._next = self._next.result(), None
             rollout = rollout.regraded(self._spec, grader) if scheduled else rollout
+        if self._difficulty is not None:  # before the next draw, which depends on it
+            self._difficulty.observe(step, [*rollout.groups, *rollout.dropped])
         if self._config.async_level and step < self._config.max_steps:
             self._next = self._thread.submit(self.roll_out, step + 1, rollout.next_task, grader)
         return rollout
+
+    @property
+    def drawn(self) -> Iterable[str]:
+        """Ids of the tasks that were drawn by difficulty and trained on."""
+        return () if self._difficulty is None else self._difficulty.seen
 
     def wait(self) -> None:
         """Wait for what was begun. What it raised is raised by :meth:`take`."""
@@ -131,7 +141,9 @@ class StepRollouts:
         self._thread_id = threading.get_ident()
 
     def save(self, folder: Path) -> None:
-        """Write what is ready to the folder of a checkpoint; nothing if there is nothing."""
+        """Write what is ready, and what is known of tasks, to the folder of a checkpoint; nothing if there is nothing."""
+        if self._difficulty is not None:
+            self._difficulty.save(folder)
         if self._next is None or self._next.exception() is not None:
             return
         rollout = self._next.result()
@@ -149,6 +161,8 @@ class StepRollouts:
 
     def load(self, folder: Path) -> None:
         """Have ready what :meth:`save` wrote, if it wrote anything. Raises StorageError if it cannot be read whole."""
+        if self._difficulty is not None:
+            self._difficulty.load(folder)
         if not (folder / SUMMARY).exists():
             return
         summary, stored = read_json(folder / SUMMARY), read_episodes(folder / EPISODES)
@@ -181,8 +195,7 @@ class StepRollouts:
         dropped: list[Group] = []
         seconds = {"policy": 0.0, "environment": 0.0, "reward": 0.0}
         for attempt in range(config.dynamic_sampling + 1):
-            missing = config.groups - len(groups)
-            tasks, next_task = training_tasks(self._spec, config, next_task, missing, self._reserved)
+            tasks, next_task = self._tasks(step, attempt, next_task, [*groups, *dropped])
             mine = share(len(tasks))
             result = roll_out(
                 self._spec,
@@ -209,6 +222,16 @@ class StepRollouts:
         return StepRollout(
             groups=groups, next_task=next_task, seconds=seconds, weights_step=self.weights_step, dropped=dropped
         )
+
+    def _tasks(
+        self, step: int, attempt: int, next_task: int, rolled_out: Sequence[Group]
+    ) -> tuple[Sequence[Task], int]:
+        """The tasks of a round, as many as groups are missing, and the first place in the run's order after them."""
+        missing = self._config.groups - sum(not has_zero_variance(group) for group in rolled_out)
+        if self._difficulty is None:
+            return training_tasks(self._spec, self._config, next_task, missing, self._reserved)
+        taken = {group.task.id for group in rolled_out}
+        return self._difficulty.draw(step, attempt, missing, taken), next_task
 
     def _put(self, rollout: StepRollout) -> None:
         self._next = Future()
