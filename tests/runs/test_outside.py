@@ -102,13 +102,9 @@ def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monke
 
 
 def test_missing_bitsandbytes_is_said_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("gradus.policies.local.loading", "gradus.training.engine.optimizers"):
-        monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
-    given = ["sft.optimizer=adamw8bit", "grpo.quantize=4bit", "grpo.lora.rank=2"]
-    with pytest.raises(ConfigError, match="could not be finished") as caught:
-        require_names(load_recipe("arithmetic", changes=given))
-    assert str(caught.value).count("pip install 'gradus-rl[quantized]'") == 2
-    require_names(load_recipe("arithmetic", changes=["sft.optimizer=adamw8bit", "teach.enabled=false"]))
+    monkeypatch.setattr("gradus.policies.local.loading.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[quantized\]'"):
+        require_names(load_recipe("arithmetic", changes=["grpo.quantize=4bit", "grpo.lora.rank=2"]))
 
 
 @pytest.mark.parametrize(

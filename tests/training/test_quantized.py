@@ -1,9 +1,7 @@
-"""Adapters on weights of four bits, and moments of eight, by bitsandbytes itself."""
+"""Adapters on weights of four bits, by bitsandbytes itself."""
 
 from __future__ import annotations
 
-import copy
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +20,9 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.stages.connections import weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
-from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
-from gradus.training.trainer_config import LoraConfig, OptimizerConfig
+from gradus.training.trainer_config import LoraConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # bitsandbytes' own
 # Not among the packages for development: transformers imports it wherever it is installed, for seconds.
@@ -46,7 +43,7 @@ def test_adapters_are_trained_on_four_bits_saved_served_and_merged(tmp_path: Pat
     lamps_model = make_nano(
         tmp_path / "nano", vocabulary(), NanoConfig(hidden_size=64, layers=2, heads=2, intermediate_size=128), seed=1
     )
-    config = settings(quantize="4bit", optimizer="adamw8bit")
+    config = settings(quantize="4bit")
     result = train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
     stored = read_settings(result.final)
     assert stored is not None
@@ -75,37 +72,6 @@ def test_adapters_are_trained_on_four_bits_saved_served_and_merged(tmp_path: Pat
         assert (load_model(exported.path).model(ids).logits - whole).abs().max() < 1e-4
 
 
-@pytest.mark.slow
-@needs_bitsandbytes
-def test_moments_of_eight_bits_move_as_those_of_adam_and_go_on_bit_for_bit() -> None:
-    torch.manual_seed(0)
-    wide = torch.nn.Linear(64, 128)
-    models = [copy.deepcopy(wide) for _ in range(3)]
-    kinds = ("adamw", "adamw8bit", "adamw8bit")
-    steps = [
-        make_optimizer(each, OptimizerConfig(optimizer=kind, lr=1e-2)) for each, kind in zip(models, kinds, strict=True)
-    ]
-    noise = torch.Generator().manual_seed(1)
-    for step in range(6):
-        inputs = torch.randn(16, 64, generator=noise)
-        for model, optimizer in zip(models[: 2 if step < 3 else 3], steps, strict=False):
-            optimizer.zero_grad()
-            model(inputs).square().mean().backward()
-            optimizer.step()
-        if step == 2:  # the third goes on where the second stands
-            models[2].load_state_dict(models[1].state_dict())
-            steps[2].load_state_dict(copy.deepcopy(steps[1].state_dict()))
-    assert any(
-        value.dtype == torch.uint8
-        for state in steps[1].state.values()
-        for value in state.values()
-        if hasattr(value, "dtype")
-    )
-    moved = [model.weight.detach() - wide.weight.detach() for model in models]
-    assert torch.equal(moved[1], moved[2])
-    assert torch.nn.functional.cosine_similarity(moved[0].flatten(), moved[1].flatten(), dim=0) > 0.95
-
-
 @pytest.mark.parametrize(
     ("trainable", "lora", "says"),
     [
@@ -129,12 +95,9 @@ def test_a_model_that_was_published_quantized_is_trained_by_adapters_or_not_at_a
         prepare_model(loaded, settings(lora=lora))
 
 
-def test_without_bitsandbytes_both_say_what_to_install(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("gradus.policies.local.loading", "gradus.training.engine.optimizers"):
-        monkeypatch.setattr(sys.modules[module], "find_spec", lambda name: None)
+def test_without_bitsandbytes_it_says_what_to_install(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradus.policies.local.loading.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"gradus-rl\[quantized\]"):
         load_model(lamps_model, quantize="4bit")
-    with pytest.raises(ConfigError, match=r"gradus-rl\[quantized\]"):
-        make_optimizer(torch.nn.Linear(2, 2), OptimizerConfig(optimizer="adamw8bit"))
     with pytest.raises(ValueError, match="set lora, or leave quantize out"):
         settings(quantize="4bit", lora=None)

@@ -65,7 +65,6 @@ def test_the_entropy_bonus_falls_by_its_schedule() -> None:
     ("settings", "said"),
     [
         ({"muon_lr": 0.02}, "muon_lr has no effect with optimizer = 'adamw'"),
-        ({"optimizer": "adamw8bit", "muon_momentum": 0.5}, "muon_momentum has no effect with optimizer = 'adamw8bit'"),
         ({"schedule": "constant", "min_lr_ratio": 0.1}, "min_lr_ratio has no effect with schedule = 'constant'"),
     ],
 )

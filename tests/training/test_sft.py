@@ -136,15 +136,6 @@ def test_the_text_alone_gives_the_same_sequences(loaded: LoadedModel, taught: li
         assert one.positions.tolist() == other.positions.tolist()
 
 
-def test_reasoning_is_kept_or_stripped(loaded: LoadedModel, taught: list[Episode]) -> None:
-    said = [replace(turn, action=f"<reasoning>the lamp</reasoning> {turn.action}") for turn in taught[0].turns]
-    episode = replace(taught[0], turns=tuple(said))
-    kept, stripped = (text_sequences(loaded, [episode], reasoning=keep)[0] for keep in (True, False))
-    assert stripped.ids.tolist() == text_sequences(loaded, [taught[0]])[0].ids.tolist()
-    assert kept.actions > stripped.actions
-    assert "reasoning" in loaded.renderer.decode(kept.ids[kept.positions].tolist())
-
-
 def test_an_invalid_answer_is_history_and_no_lesson(loaded: LoadedModel, taught: list[Episode]) -> None:
     turns = (replace(taught[0].turns[0], valid=False), *taught[0].turns[1:])
     sequence = text_sequences(loaded, [replace(taught[0], turns=turns)])[0]

@@ -24,7 +24,6 @@ class LessonConfig(TrainerConfig):
     validation_every: int | None = Field(
         default=None, ge=0, description="Steps between validations; once an epoch by default, 0 for never."
     )
-    log_every: int = Field(default=1, ge=1, description="Steps between two records of the metrics.")
     history_noise: float = Field(
         default=0.0,
         ge=0,
@@ -66,7 +65,6 @@ class SftConfig(LessonConfig):
         lt=1,
         description="Share of the episodes that is held out, if no validation episodes are given.",
     )
-    reasoning: bool = Field(default=True, description="Train `<reasoning>` too, or leave it out.")
 
 
 class DistillConfig(LessonConfig):

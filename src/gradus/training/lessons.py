@@ -182,26 +182,21 @@ class LessonTrainer:
         return microbatches(sequences, budget=self.budget.tokens, share=share) if sequences else []
 
     def train(self, interrupt: Interrupt) -> Iterator[SftRecord]:
-        """Take the remaining steps; yields one metrics record a logged step. Raises KeyboardInterrupt behind a checkpoint."""
+        """Take the remaining steps; yields one metrics record a step. Raises KeyboardInterrupt behind a checkpoint."""
         while self.run.step < self.steps:
             record = self._step(self.run.step + 1)
             figures = cast(Mapping[str, Any], record)
             self.run.step += 1
             wanted = ("loss", "validation_loss", "validation_accuracy")
             self.run.last |= {key: value for key, value in figures.items() if key in wanted}
-            logged = (
-                self.run.step % self.config.log_every == 0 or self.run.step == self.steps or "validation_loss" in record
-            )
-            if logged:
-                self.folder.append(record)
+            self.folder.append(record)
             due = self.run.step % self.config.checkpoint_every == 0 or self.run.step == self.steps
             asked = any_of(interrupt.asked)
             if due or asked:
                 self.checkpoint()
             if asked:
                 raise KeyboardInterrupt
-            if logged:
-                yield record
+            yield record
 
     def _step(self, step: int) -> SftRecord:
         started = time.perf_counter()

@@ -47,12 +47,12 @@ def train_sft(
         check_can_resume(model)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
-    sequences = text_sequences(loaded, training, reasoning=config.reasoning)
+    sequences = text_sequences(loaded, training)
     if config.observations and not any(len(one.read) for one in sequences if one.read is not None):
         raise ConfigError(
             "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
         )
-    checks = text_sequences(loaded, validation, reasoning=config.reasoning) if validation else []
+    checks = text_sequences(loaded, validation) if validation else []
     run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
     try:
         splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}

@@ -18,9 +18,9 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    optimizer: Literal["adamw", "adamw8bit", "muon"] = Field(
+    optimizer: Literal["adamw", "muon"] = Field(
         default="adamw",
-        description="`adamw8bit` keeps its moments in eight bits (by bitsandbytes). `muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
+        description="`muon` orthogonalizes the momentum of the matrices inside the blocks and leaves the rest to AdamW: a small model trained from nothing learns in about half the steps.",
     )
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
     muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")

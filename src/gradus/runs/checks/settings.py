@@ -19,7 +19,6 @@ from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
 from gradus.runs.stages.state import CHECKPOINTS
-from gradus.training.engine.optimizers import check_optimizer
 from gradus.training.run.trackers import check_trackers
 
 _FEW_MEMBERS, _FEW_EPISODES, _COLD = 4, 30, 0.7
@@ -62,7 +61,6 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
         yield lambda name=name: spec.tasks(name)
     yield lambda: _enough_tasks(subject)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
-        yield lambda config=config: check_optimizer(config.optimizer)
         yield lambda config=config: check_quantize(config.quantize)
     yield lambda: _grammar(subject)
     yield lambda: check_trackers(recipe.trackers)

@@ -71,9 +71,7 @@ def fit_to_memory(
         {"token_budget": budget} for budget in (8192, 4096, 2048, 1024, 512, 256) if budget < config.token_budget
     ]
     attempts += [{"batch_size": rows} for rows in (64, 32, 16, 8, 4, 2, 1) if rows < rows_at_once(config)]
-    attempts += [{"optimizer": "adamw8bit"}] if config.optimizer == "adamw" and config.lora is None else []
-    adapters = {"lora": _ADAPTERS, "lr": 1e-5, "optimizer": config.optimizer}
-    attempts += [adapters] if config.lora is None else []
+    attempts += [{"lora": _ADAPTERS, "lr": 1e-5}] if config.lora is None else []
     attempts += [{"dtype": "bfloat16"}, {"quantize": "4bit"}] if hardware.kind != "cpu" else []
     changed: dict[str, Any] = {}
     fitted, plan = config, make_plan(shape, config, lengths, hardware)

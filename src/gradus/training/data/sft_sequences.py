@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from gradus.core import ConfigError, ContextLengthError, Episode, StopReason, Turn
-from gradus.core.calls import without_thoughts
+from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
 from gradus.policies.local.conversation import opening_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.data.sequences import TrainingSample
-
-_REASONING = re.compile(r"<reasoning>.*?</reasoning>\s*", re.DOTALL | re.IGNORECASE)
-
-
-def strip_reasoning(action: str) -> str:
-    """Leave out ``<reasoning>...</reasoning>`` and ``<think>...</think>``.
-
-    >>> strip_reasoning("<reasoning>looks tired</reasoning> 4 5 6 sleep")
-    '4 5 6 sleep'
-    """
-    return _REASONING.sub("", without_thoughts(action)).strip()
 
 
 def text_only(episode: Episode) -> Episode:
@@ -34,39 +21,33 @@ def text_only(episode: Episode) -> Episode:
     return replace(episode, turns=tuple(turns), outcome={}, final=None, reward=None, metrics={})
 
 
-def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode], *, reasoning: bool = True) -> list[TrainingSample]:
+def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode]) -> list[TrainingSample]:
     """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
 
-    The answer's own tokens and a stop token are trained, nothing else. ``reasoning`` False strips the reasoning of every
-    answer, in the history too. An invalid turn is read as history but not trained: a student should not learn to be wrong.
+    The answer's own tokens and a stop token are trained, nothing else. An invalid turn is read as history but not trained: a student should not learn to be wrong.
     Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
     """
     sequences: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
-            sequences.extend(_cut(loaded, episode, number, reasoning))
+            sequences.extend(_cut(loaded, episode, number))
     if not sequences:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
     for sequence in sequences:
         if loaded.context is not None and len(sequence) > loaded.context:
             raise ContextLengthError(
                 f"episode {sequence.episode} has {len(sequence)} tokens, but the model's context holds {loaded.context}; "
-                "choose a model with a longer context, strip reasoning, or teach shorter episodes"
+                "choose a model with a longer context, or teach shorter episodes"
             )
     return sequences
 
 
-def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) -> list[TrainingSample]:
+def _cut(loaded: LoadedModel, episode: Episode, number: int) -> list[TrainingSample]:
     speaker = loaded.renderer.for_tools(episode.tools)
     parts: list[TrainingSample] = []
     ids: list[int] = []
     read: list[int] = []
     places: list[_Place] = []
-
-    def encoded(text: str, turn: Turn) -> list[int]:
-        ids = [call.id for call in turn.calls]
-        return list(speaker.encode_answer(text if reasoning else strip_reasoning(text), ids))
-
     for index, turn in enumerate(episode.turns):
         if turn.asked is not None:  # a foreign agent may offer other tools in each call
             speaker = loaded.renderer.for_tools(turn.asked.tools)
@@ -78,7 +59,7 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int, reasoning: bool) ->
             shown = speaker.following(turn.shown)
             read.extend(range(len(ids), len(ids) + len(shown)))
             ids.extend(shown)
-        answer = encoded(turn.action, turn)
+        answer = list(speaker.encode_answer(turn.action, [call.id for call in turn.calls]))
         if turn.valid:
             # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
             learned = answer[:-1] if turn.cut else answer

@@ -282,9 +282,7 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     try:
         optimizer.step()
     except torch.OutOfMemoryError as error:  # a smaller pass would not help
-        raise TrainingError(
-            f"no memory is left for the optimizer's moments ({first_line(error)}); set lora, or optimizer = 'adamw8bit'"
-        ) from None
+        raise TrainingError(f"no memory is left for the optimizer's moments ({first_line(error)}); set lora") from None
 
 
 def _finite(norm: float) -> float:

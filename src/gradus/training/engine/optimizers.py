@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError
 from gradus.policies.local.cpu.support import lacks_bfloat16
-from gradus.training.distributed.processes import full_tensor, gather_full_tensor, launched_with, shard_like
+from gradus.training.distributed.processes import full_tensor, gather_full_tensor, shard_like
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
@@ -46,37 +45,16 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
     Weights in bfloat16 or float16 get float32 masters. Raises ConfigError for what it cannot do.
     """
     named = trainable(model)
-    if config.optimizer == "adamw8bit" and launched_with("FSDP"):
-        raise ConfigError("adamw8bit keeps moments that cannot be sharded; set optimizer = adamw")
 
     def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        if config.optimizer == "muon":
-            return _Muon(parameters, config)
-        return (
-            _adamw8bit(parameters, config) if config.optimizer == "adamw8bit" else _storable(_adamw(parameters, config))
-        )
+        return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
 
     rounded = any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in named.values())
     return MasterWeights(named, make) if rounded else make(named)
 
 
-def check_optimizer(name: str) -> None:
-    """Raises ConfigError if the package of an optimizer is missing; imports none."""
-    if name == "adamw8bit" and find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            "optimizer = 'adamw8bit' needs bitsandbytes; pip install 'gradus-rl[quantized]', or set optimizer = adamw"
-        )
-
-
 def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-
-
-def _adamw8bit(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.Optimizer:
-    check_optimizer("adamw8bit")
-    from bitsandbytes.optim import AdamW8bit  # pyright: ignore[reportMissingImports] - an extra
-
-    return AdamW8bit(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps)
 
 
 def _decayed(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> list[dict[str, Any]]:
