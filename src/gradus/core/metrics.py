@@ -60,6 +60,8 @@ class StepRecord(TypedDict):
     tokens_per_second: float | None
     matmul_peak_share: float | None
     weights_age: NotRequired[int]
+    updates: NotRequired[int]
+    credit_agreement: NotRequired[float | None]
     observation_loss: NotRequired[float | None]
     mismatch_fraction: NotRequired[float | None]
     mismatch_ratio_mean: NotRequired[float | None]

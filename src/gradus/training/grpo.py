@@ -33,7 +33,7 @@ from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
-from gradus.training.run.step_metrics import mean_component, step_record
+from gradus.training.run.step_metrics import credit_agreement, mean_component, step_record
 from gradus.training.run.validation import chosen_reward, validate
 from gradus.training.step_rollouts import StepRollouts
 from gradus.training.teachers import with_teacher
@@ -90,7 +90,7 @@ def train_grpo(
         loop = GrpoLoop(loaded, spec, resolved, run_folder, grader, options)
         if resume:
             loop.restore()
-        elif isinstance(model, LoadedModel) and config.reference is None and config.lora is None:
+        elif config.reference is None and config.lora is None:
             check_begins_as_stored(loaded, loop.reference)
         loop.sync_weights(loop.state.step)
         started = time.perf_counter()
@@ -244,6 +244,8 @@ class GrpoLoop:
             weights_age=step - 1 - rollout.weights_step,
             dropped=len(rollout.dropped),
         )
+        if self.teacher is None:
+            record["credit_agreement"] = credit_agreement(credited, samples)
         record = self.observe(step, record)
         if config.overlong_buffer is not None:  # beside the rewards, which it is not part of
             record["components"] = {**record["components"], OVERLONG: mean_component(credited, OVERLONG)}

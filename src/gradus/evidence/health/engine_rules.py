@@ -12,6 +12,9 @@ _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
+_SAME_RATIO = 1e-5
+_AGREEMENT = 0.3  # cosine
+_OLD, _OLD_LEAST = 5.0, 1e-3  # times the difference of the first step; nats per token
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
 _NEWER_WEIGHTS = (
     "Bring newer weights to the sampler (grpo.async_level = 0), take fewer passes over each batch, "
@@ -53,12 +56,42 @@ def no_gradient(history: History) -> Finding | None:
     shares = [record.get("zero_variance_groups") for record in records]
     if len(records) < _SILENT or any(share is None or share >= 1.0 for share in shares):
         return None
-    if any(record.get("grad_norm") or "grad_norm" not in record for record in records):
+    for name, what in (("grad_norm", "gradient norm"), ("lr", "learning rate")):
+        if not any(record.get(name) or name not in record for record in records):
+            evidence = (
+                f"the {what} was 0 at each of the last {_SILENT} steps, though members of groups got different rewards"
+            )
+            return Finding(severity="stop", evidence=evidence)
+    return None
+
+
+def still_ratio(history: History) -> Finding | None:
+    """A step took several updates, and yet no token's probability is other than before the first of them."""
+    records = history.records[-_SILENT:]
+    several = [(record.get("updates") or 0) > 1 and record.get("grad_norm") for record in records]
+    ratios = history.known("ratio_max", _SILENT)
+    if len(ratios) < _SILENT or not all(several) or float(np.abs(ratios - 1.0).max()) > _SAME_RATIO:
         return None
-    evidence = (
-        f"the gradient norm was 0 at each of the last {_SILENT} steps, though members of groups got different rewards"
-    )
+    evidence = f"the largest ratio was 1 at each of the last {_SILENT} steps, each of which took several updates"
     return Finding(severity="stop", evidence=evidence)
+
+
+def credit_reversed(history: History) -> Finding | None:
+    """Advantages do not follow the rewards of their groups."""
+    agreement = history.mean("credit_agreement", _SILENT)
+    if agreement is None or agreement > _AGREEMENT:
+        return None
+    evidence = f"advantages and rewards (less their group's mean) have a cosine of {agreement:.2f} over the last {_SILENT} steps"
+    return Finding(severity="stop", evidence=evidence)
+
+
+def old_weights(history: History) -> Finding | None:
+    """Before the first step sampler and trainer have the same weights. If their log-probs differ much more since, the sampler's are older."""
+    first, now = history.head("logp_diff_mean", 1), history.mean("logp_diff_mean", _SILENT)
+    if now is None or history.mean("weights_age", _SILENT) != 0 or now < _OLD_LEAST or now < _OLD * first[0]:
+        return None
+    evidence = f"log-probs of sampler and trainer differ by {now:.1e} nats per token over the last {_SILENT} steps, and by {first[0]:.1e} in the first"
+    return Finding(severity="warn", evidence=evidence)
 
 
 def gradient_spike(history: History) -> Finding | None:

@@ -113,8 +113,28 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="no gradient",
         summary="groups differ in reward, and no token has an advantage",
-        remedy="If the algorithm is your own, print what its advantage returns: it must differ within a group. Else look at clip and loss.",
+        remedy="If the learning rate is 0, look at lr and its schedule. If the algorithm is your own, print what its advantage returns: it must differ "
+        "within a group. Else look at clip and loss.",
         check=engine_rules.no_gradient,
+    ),
+    Rule(
+        name="still ratio",
+        summary="several updates of a step, and the ratio of the loss stays 1",
+        remedy="The ratio's denominator is computed anew at each update, so that nothing is clipped, or the updates do not reach the model: compute "
+        "old log-probs once, before the first update.",
+        check=engine_rules.still_ratio,
+    ),
+    Rule(
+        name="credit against rewards",
+        summary="advantages do not follow the rewards",
+        remedy="The order of rows, the groups, or a sign is wrong between rewards and advantages: print both side by side for one group.",
+        check=engine_rules.credit_reversed,
+    ),
+    Rule(
+        name="old weights",
+        summary="the sampler agreed with the trainer at first and no longer does",
+        remedy="The sampler does not get new weights, or gets them late: look at what pushes them, and whether its adapters are loaded anew.",
+        check=engine_rules.old_weights,
     ),
     Rule(
         name="no gain",
@@ -134,7 +154,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="zero-variance groups",
         summary="groups whose members all get the same reward teach nothing",
-        remedy="Use a larger group or a higher temperature, tasks of the right difficulty, or dynamic sampling.",
+        remedy="Read a group with `gradus show RUN --last`. If its members say the same, raise the temperature, or look at the sampler's seed. If they "
+        "differ, look at the reward, or use larger groups, tasks of the right difficulty, or dynamic sampling.",
         check=share_rules.zero_variance_groups,
     ),
     Rule(

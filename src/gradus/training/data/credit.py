@@ -49,6 +49,7 @@ def credit_groups(
     Episodes without a reward (failed, or ungradable) are left out: missing is not zero. Groups are told apart by their place
     in ``groups``. ``weights``: the grader's, for algorithms that look at components.
     """
+    _check_tasks(groups)
     numbered = [(number, each) for number, group in enumerate(groups) for each in group.episodes if _is_graded(each)]
     if not numbered:
         return []
@@ -59,6 +60,7 @@ def credit_groups(
         for index, (number, episode) in enumerate(numbered)
         for sample in episode_samples(episode, index=index, group=number)
     ]
+    _check_tokens(samples, episodes)
     if rule.entropy_spans is not None:
         shares = rule.entropy_spans
         _check_span_names(shares, episodes)
@@ -82,6 +84,34 @@ def credit_groups(
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
         for sample in samples
     ]
+
+
+def _check_tasks(groups: Sequence[Group]) -> None:
+    """Raise ConfigError if a group has members of several tasks: their rewards cannot be compared."""
+    for group in groups:
+        tasks = dict.fromkeys((each.task.id, each.task.seed) for each in group.episodes)
+        if len(tasks) > 1:
+            raise ConfigError(
+                f"a group has episodes of {len(tasks)} tasks (seeds {', '.join(str(seed) for _, seed in list(tasks)[:3])}); "
+                "put the episodes of one task into a group"
+            )
+
+
+def _check_tokens(samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> None:
+    """Hold the samples to what was sampled: each token of each answer once, stop tokens included, and nothing else."""
+    trained: list[list[TrainingSample]] = [[] for _ in episodes]
+    for sample in samples:
+        trained[sample.episode].append(sample)
+    for own, episode in zip(trained, episodes, strict=True):
+        sampled = [each for turn in episode.turns if turn.tokens for each in turn.tokens.action_ids]
+        turns, offsets = (torch.cat([getattr(each, name) for each in own]) for name in ("turns", "offsets"))
+        ids = torch.cat([each.ids[each.positions] for each in own])
+        order = (turns * (1 + len(sampled)) + offsets).argsort()
+        if ids[order].tolist() != sampled:
+            raise ConfigError(
+                f"an episode has {len(sampled)} sampled tokens, and its mask covers {len(ids)} tokens that are not exactly these; train "
+                "each sampled token once, stop tokens included, and nothing that was read"
+            )
 
 
 def graded_episodes(groups: Sequence[Group]) -> list[Episode]:

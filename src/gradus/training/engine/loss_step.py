@@ -25,7 +25,7 @@ from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.one_at_a_time import quiet_transformers, torch_seeded
 from gradus.training.data.microbatches import MicroBatch
-from gradus.training.distributed.processes import sum_gradients, world
+from gradus.training.distributed.processes import gather, sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import disable_dropout
 from gradus.training.engine.fsdp import idle_passes, is_sharded
@@ -250,6 +250,7 @@ def run_update(
     refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
+    _check_holds(optimizer, loaded.model)
     optimizer.zero_grad(set_to_none=True)
     masters = optimizer if isinstance(optimizer, MasterWeights) else None
     scale = masters.loss_scale if masters is not None else loss_scale(loaded.model)
@@ -272,10 +273,29 @@ def run_update(
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("scale", 1.0)
     norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
+    _check_same(norm)
     if skip_above is None or norm <= skip_above:
         _step(optimizer)
     optimizer.zero_grad(set_to_none=True)
     return norm, time.perf_counter() - started
+
+
+def _check_holds(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if any(id(master_of(parameter)) not in held for parameter in trainable(model).values()):
+        raise TrainingError(
+            "the optimizer holds other parameters than the model's, so the model would not move; make the optimizer after the model is "
+            "loaded, moved, sharded and has its adapters"
+        )
+
+
+def _check_same(norm: float) -> None:
+    norms = gather([norm])
+    if max(norms) - min(norms) > 1e-3 * max(norms):
+        raise TrainingError(
+            f"the gradients of the processes differ after they were added up (norms {min(norms):.4g} to {max(norms):.4g}), so the "
+            "gradient of a process is lost; the weights were left as they are"
+        )
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:

@@ -45,7 +45,7 @@ def load_reference(loaded: LoadedModel, config: GrpoConfig) -> Reference | None:
 
 
 def check_begins_as_stored(loaded: LoadedModel, reference: Reference | None) -> None:
-    """Raise ConfigError if a model in memory is not the stored one that its KL is measured to."""
+    """Raise ConfigError if the model does not begin as the reference that its KL is measured to."""
     if reference is None or launched_with("FSDP"):  # which holds a part of each weight
         return
     with reference() as stored:
@@ -53,8 +53,8 @@ def check_begins_as_stored(loaded: LoadedModel, reference: Reference | None) -> 
         same = all(torch.equal(value, weights[name]) for name, value in loaded.model.state_dict().items())
     if not same:
         raise ConfigError(
-            f"KL is measured to the model as it is stored in {loaded.path}, but this one has been trained since; save it and train "
-            "from that folder, or name grpo.reference"
+            f"KL is measured to the model as it is stored in {loaded.path}, but the reference that was loaded has other weights than the model: "
+            "if it has been trained since, save it and train from that folder, or name grpo.reference"
         )
 
 

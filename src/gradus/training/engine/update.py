@@ -22,7 +22,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import gather, share
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
-from gradus.training.engine.loss_step import precision, run_update
+from gradus.training.engine.loss_step import TrainingError, precision, run_update
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
@@ -114,7 +114,11 @@ def policy_update(
             stepping += seconds
             updates.append(part)
     return UpdateResult(
-        figures={**pass_figures([update.sums for update in last]), **logp_diff_figures(old.measured, old.limits)},
+        figures={
+            "updates": len(updates),
+            **pass_figures([update.sums for update in last]),
+            **logp_diff_figures(old.measured, old.limits),
+        },
         logp_diff=old.measured,
         grad_norm=norm,
         skipped_updates=skipped,
@@ -262,11 +266,16 @@ class _Update:
     def add_up(self, *, first: bool) -> None:
         """Add up the sums of all processes, in one message."""
         sums = self.sums
-        mine = (sums.loss, sums.kl, sums.entropy, sums.read)
+        mine = (sums.loss, sums.kl, sums.entropy, sums.read, sum(len(each) for each in sums.differences))
         numbers, metrics, differences = zip(
             *gather([(mine, sums.metrics, sums.differences if first else [])]), strict=True
         )
-        sums.loss, sums.kl, sums.entropy, sums.read = (sum(column) for column in zip(*numbers, strict=True))
+        sums.loss, sums.kl, sums.entropy, sums.read, tokens = (sum(column) for column in zip(*numbers, strict=True))
+        if tokens != (wanted := sum(one.actions for one in self.trained.values())):
+            raise TrainingError(
+                f"the processes trained {tokens:.0f} of the {wanted} tokens of an update, so the gradient of a process is lost. No weight "
+                "was changed. Look for a process that skips its share of the sequences"
+            )
         sums.metrics = [one for part in metrics for one in part]
         if first:
             self.old.measure([one for part in differences for one in part])

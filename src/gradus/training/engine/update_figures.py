@@ -167,8 +167,9 @@ def check_logp_diff(measured: LogpDiff | None, limits: LogpDiff) -> None:
         raise TrainingError(
             f"sampler and trainer disagree: log-probs of the same tokens differ by up to {measured.max:.2g} nats before the "
             f"first update (mean {measured.mean:.2g}, 99th percentile {measured.p99:.2g}); expected at most {allowed}. No "
-            "weight was changed. Check that temperature, top_k, top_p and the grammar are the same on both sides; compare with "
-            "dtype = float32, where they agree best; set correction = 'truncate' if another process samples; or set "
+            "weight was changed. In a run's first step look for what is not the same on both sides: temperature, top_k, top_p, the "
+            "grammar, the tokenizer, or a token that was read. In a later step the sampler has older weights, or the episodes are of "
+            "an earlier step. Compare with dtype = float32, where they agree best; set correction = 'truncate' if another process samples; or set "
             "max_logp_diff to go on all the same"
         )
 

@@ -14,6 +14,8 @@ from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
+from gradus.training.data.credit import graded_episodes
+from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.passes import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
 
@@ -87,6 +89,26 @@ def step_record(
         "weights_age": weights_age,
     }
     return cast(StepRecord, record)
+
+
+def credit_agreement(groups: Sequence[Group], samples: Sequence[TrainingSample]) -> float | None:
+    """The cosine of two vectors over the graded episodes: the means of their tokens' advantages, and their rewards less the mean of the group.
+
+    1 if an advantage is the reward less its group's mean, 0 if it has nothing to do with it, -1 if the sign is wrong. None if
+    one of the two is 0 everywhere.
+    """
+    rewards = [each.reward.value for each in graded_episodes(groups) if each.reward]
+    names, sums, counts = (np.zeros(len(rewards)) for _ in range(3))
+    for sample in samples:
+        assert sample.advantages is not None
+        names[sample.episode] = sample.key[0]
+        sums[sample.episode] += float(sample.advantages.sum())
+        counts[sample.episode] += sample.actions
+    given, values = sums / np.maximum(counts, 1), np.array(rewards, dtype=float)
+    for name in np.unique(names):
+        values[names == name] -= values[names == name].mean()
+    size = float(np.linalg.norm(given) * np.linalg.norm(values))
+    return float(given @ values) / size if size > 1e-12 else None
 
 
 def _ungraded(completed: Sequence[Episode], episodes: int) -> dict[str, Any]:
