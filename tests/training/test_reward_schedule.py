@@ -65,6 +65,19 @@ def records(folder: Path) -> list[dict]:
     return [{key: line.get(key) for key in keys} for line in lines]
 
 
+def train(model: Path, folder: Path, stages: list[StageConfig] | None = STAGES, *, every: int = 1, **options) -> None:
+    """Train with these stages, without a schedule if there are none; ``killed`` behind a step if that is given."""
+    resume, killed = options.pop("resume", False), options.pop("killed", None)
+    config = CONFIG.model_copy(update={"checkpoint_every": every})
+    told = GrpoOptions(
+        grader=GRADER,
+        schedule=None if stages is None else schedule(stages),
+        live=False,
+        on_step=None if killed is None else killed_after(killed),
+    )
+    train_grpo(model, SPEC, config, folder, resume=resume, options=told)
+
+
 class Killed(Exception):
     pass
 
@@ -84,7 +97,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train_grpo(nano, SPEC, CONFIG, folder, options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False))
+    train(nano, folder)
     return folder
 
 
@@ -105,26 +118,16 @@ def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
 def test_a_resumed_schedule_is_the_unbroken_one(
     every: int, killed: int, nano: Path, whole: Path, tmp_path: Path
 ) -> None:
-    config = CONFIG.model_copy(update={"checkpoint_every": every})
     with pytest.raises(Killed):
-        train_grpo(
-            nano,
-            SPEC,
-            config,
-            tmp_path,
-            options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(killed)),
-        )
-    train_grpo(
-        nano, SPEC, config, tmp_path, resume=True, options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False)
-    )
+        train(nano, tmp_path, every=every, killed=killed)
+    train(nano, tmp_path, every=every, resume=True)
     assert records(tmp_path) == records(whole)
     one, other = weights(whole), weights(tmp_path)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
-    carried = [STAGES[0], StageConfig(name="sums")]
-    train_grpo(nano, SPEC, CONFIG, tmp_path, options=GrpoOptions(grader=GRADER, schedule=schedule(carried), live=False))
+    train(nano, tmp_path, [STAGES[0], StageConfig(name="sums")])
     one, other = weights(whole), weights(tmp_path)
     assert records(tmp_path)[:3] == records(whole)[:3]
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -132,21 +135,8 @@ def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path
 
 def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train_grpo(
-            nano,
-            SPEC,
-            CONFIG,
-            tmp_path,
-            options=GrpoOptions(grader=GRADER, schedule=schedule(), live=False, on_step=killed_after(1)),
-        )
+        train(nano, tmp_path, killed=1)
     with pytest.raises(ConfigError, match="had one schedule of rewards, now there is none"):
-        train_grpo(nano, SPEC, CONFIG, tmp_path, resume=True, options=GrpoOptions(grader=GRADER, live=False))
+        train(nano, tmp_path, None, resume=True)
     with pytest.raises(ConfigError, match=r"stage was .* is now"):
-        train_grpo(
-            nano,
-            SPEC,
-            CONFIG,
-            tmp_path,
-            resume=True,
-            options=GrpoOptions(grader=GRADER, schedule=schedule(STAGES[1:]), live=False),
-        )
+        train(nano, tmp_path, STAGES[1:], resume=True)

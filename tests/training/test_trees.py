@@ -42,6 +42,17 @@ def in_batches(model, sequences, **options) -> dict[int, Tensor]:
     return by_sequence
 
 
+def equals_rows_alone(model, sequences, **options) -> None:
+    """Checks log-probs and gradients against each row alone."""
+    by_sequence = in_batches(model, sequences, **options)
+    wanted = [alone(model, sequence) for sequence in sequences]
+    got = [by_sequence[index] for index in range(len(sequences))]
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    exact = gradient(model, wanted)
+    assert (gradient(model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
 def gradient(model, values) -> Tensor:
     model.zero_grad()
     weights = torch.linspace(-1, 1, sum(len(one) for one in values))
@@ -68,13 +79,7 @@ def test_branches_without_a_mask_equal_rows_alone(budget: int) -> None:
     """Shared key heads, prefixes of unequal lengths, single members and rows without a prefix."""
     model = random_qwen2(2, initializer_range=0.2)
     sequences = [*random_sequences(budget), *random_sequences(1, groups=1, members=5, prefix=40, suffix=9)]
-    by_sequence = in_batches(model, sequences, budget=budget)
-    wanted = [alone(model, sequence) for sequence in sequences]
-    got = [by_sequence[index] for index in range(len(sequences))]
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    exact = gradient(model, wanted)
-    assert (gradient(model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+    equals_rows_alone(model, sequences, budget=budget)
 
 
 @pytest.mark.parametrize("lean", [True, False])
@@ -86,14 +91,10 @@ def test_a_row_in_a_batch_equals_the_row_alone(
     assert has_lean_decoder(loaded.model)
     if not lean:
         request.getfixturevalue("plain_decoder")
-    sequences = random_sequences(budget)
-    by_sequence = in_batches(loaded.model, sequences, budget=budget, share=share)
-    wanted = [alone(loaded.model, sequence) for sequence in sequences]
-    got = [by_sequence[index] for index in range(len(sequences))]
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    exact = gradient(loaded.model, wanted)
-    assert (gradient(loaded.model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
+    equals_rows_alone(loaded.model, random_sequences(budget), budget=budget, share=share)
+    if budget == 10_000:  # long suffixes too
+        long = random_sequences(4, groups=1, members=2, prefix=10, suffix=300)
+        equals_rows_alone(loaded.model, long, budget=budget, share=share)
 
 
 @given(
@@ -182,22 +183,6 @@ def test_only_sampled_positions_reach_the_head(
     assert 0 < sum(rows) <= sum(sequence.actions for sequence in sequences)
 
 
-def test_the_lean_decoder_drops_what_nothing_reads(loaded: LoadedModel) -> None:
-    """Behind the last layer's attention only positions that predict a sampled token go on; before it all do."""
-    rows: dict[int, int] = {}
-    layers = causal_model(loaded.model).base_model.layers
-    handles = [
-        layer.mlp.register_forward_hook(lambda module, inputs, output, at=at: rows.update({at: output.shape[-2]}))
-        for at, layer in enumerate(layers)
-    ]
-    (batch,) = microbatches(random_sequences(3, groups=1), budget=10_000)
-    with tree_attention(loaded.model), torch.no_grad():
-        score_tokens(loaded.model, batch, PLAIN)
-    for handle in handles:
-        handle.remove()
-    assert rows == {0: batch.input_ids.shape[1], 1: len(batch.labels.source.unique())}
-
-
 @pytest.mark.parametrize("biased", [True, False])
 def test_the_lean_decoder_knows_qwen2(biased: bool) -> None:
     """Biases of the projections, grouped key heads, another epsilon: still transformers' numbers and gradients."""
@@ -214,16 +199,8 @@ def test_the_lean_decoder_knows_qwen2(biased: bool) -> None:
         for name, parameter in model.named_parameters():
             if "norm" in name or "bias" in name:
                 torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
-    sequences = random_sequences(9)
     assert has_lean_decoder(model)
-    got = in_batches(model, sequences, budget=150)
-    wanted = [alone(model, sequence) for sequence in sequences]
-    for index, one in enumerate(wanted):
-        torch.testing.assert_close(got[index], one, atol=1e-5, rtol=0)
-    exact = gradient(model, wanted)
-    assert (
-        gradient(model, [got[index] for index in range(len(sequences))]) - exact
-    ).abs().max() < 1e-5 * exact.abs().max()
+    equals_rows_alone(model, random_sequences(9), budget=150)
 
 
 def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:
@@ -235,17 +212,6 @@ def test_dropout_is_off_in_train_mode_too(loaded: LoadedModel) -> None:
         still = score_tokens(loaded.model.eval(), batch, PLAIN).logprobs
         moving = score_tokens(loaded.model.train(), batch, PLAIN).logprobs
     assert torch.equal(still, moving)
-
-
-def test_long_suffixes_are_computed_in_stretches_without_a_trace(loaded: LoadedModel) -> None:
-    sequences = random_sequences(4, groups=1, members=2, prefix=10, suffix=300)
-    by_sequence = in_batches(loaded.model, sequences, budget=10_000)
-    wanted = [alone(loaded.model, sequence) for sequence in sequences]
-    got = [by_sequence[index] for index in range(2)]
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
-    exact = gradient(loaded.model, wanted)
-    assert (gradient(loaded.model, got) - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
 def test_checkpointed_layers_give_the_same_gradient(loaded: LoadedModel) -> None:
@@ -308,30 +274,18 @@ def test_padding_has_no_place_that_no_sequence_has(kind: str) -> None:
         torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-4, rtol=0)
 
 
-def test_a_model_with_windows_takes_plain_rows() -> None:
-    """Where a layer does not see its whole past a tree would be wrong; such a model gets rows, and the same numbers."""
-    model = random_qwen2(use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    assert not supports_tree(model)
-    sequences = random_sequences(6)
-    got = in_batches(model, sequences, budget=150, share=supports_tree(model))
-    for index, sequence in enumerate(sequences):
-        torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("kind", ["Mistral", "Phi3", "Starcoder2"])
-def test_a_window_without_layer_types_is_kept(kind: str) -> None:
-    """These configs give one window for every layer and no list of layer types; a tree would look past the window."""
+@pytest.mark.parametrize("kind", ["Qwen2", "Mistral", "Phi3", "Starcoder2"])
+def test_a_model_with_windows_takes_plain_rows(kind: str) -> None:
+    """A tree would look past the window. Qwen2 lists the kind of each layer; the others give one window for every layer."""
+    named = {"use_sliding_window": True, "max_window_layers": 1} if kind == "Qwen2" else {}
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=64, sliding_window=8, pad_token_id=0, eos_token_id=1, initializer_range=0.2,
+        intermediate_size=64, sliding_window=8, pad_token_id=0, eos_token_id=1, initializer_range=0.2, **named,
     )  # fmt: skip
     torch.manual_seed(3)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
     assert not supports_tree(model)
-    sequences = random_sequences(6)
-    got = in_batches(model, sequences, budget=150, share=supports_tree(model))
-    for index, sequence in enumerate(sequences):
-        torch.testing.assert_close(got[index], alone(model, sequence), atol=1e-5, rtol=0)
+    equals_rows_alone(model, random_sequences(6), budget=150, share=supports_tree(model))
 
 
 def test_a_bfloat16_backward_pass_leaves_the_forward_pass_alone(loaded: LoadedModel) -> None:

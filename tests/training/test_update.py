@@ -109,10 +109,11 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
 
 
 @pytest.mark.parametrize("old_logprobs", ["sampler", "trainer"])
+@pytest.mark.parametrize("minibatches", [1, 4])
 def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
-    loaded: LoadedModel, old_logprobs: str
+    loaded: LoadedModel, old_logprobs: str, minibatches: int
 ) -> None:
-    settings = config(minibatches=4, old_logprobs=old_logprobs)
+    settings = config(minibatches=minibatches, old_logprobs=old_logprobs)
     credited = played(loaded, settings)
     wrong = [replace(one, logprobs=one.logprobs - 1.5) if one.key[0] == 2 else one for one in credited]
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
@@ -182,17 +183,6 @@ def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: 
     assert (both - without).abs().max() > 0.01 * expected.abs().max()
 
 
-def test_a_logp_diff_stops_before_any_weight_moves(loaded: LoadedModel) -> None:
-    settings = config()
-    credited = played(loaded, settings)
-    last = credited[-1]
-    credited[-1] = replace(last, logprobs=last.logprobs - 0.01, advantages=torch.ones(last.actions))
-    before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
-    with pytest.raises(TrainingError, match=r"differ by up to 0\.01"):
-        policy_update(loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3)
-    assert all(torch.equal(old, new) for old, new in zip(before, loaded.model.parameters(), strict=True))
-
-
 def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) -> None:
     settings = config(minibatches=2, epochs=2)
     credited = played(loaded, settings)
@@ -234,31 +224,6 @@ def test_a_model_that_was_trained_in_memory_has_no_stored_reference(loaded: Load
     train_grpo(loaded, lamps(), settings, tmp_path / "first", options=GrpoOptions(live=False))
     with pytest.raises(ConfigError, match="has been trained since"):
         train_grpo(loaded, lamps(), settings, tmp_path / "second", options=GrpoOptions(live=False))
-
-
-def test_kl_to_the_reference_pulls_back(loaded: LoadedModel, lamps_model: Path) -> None:
-    reference = load_model(lamps_model, device="cpu").model
-    free = config()
-    credited = played(loaded, free)
-    start = policy_update(
-        loaded,
-        make_optimizer(loaded.model, free),
-        credited,
-        config(kl_coef=0.1),
-        3e-3,
-        options=UpdateOptions(reference=partial(nullcontext, reference)),
-    )
-    assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
-    again = played(loaded, free)
-    far = policy_update(
-        loaded,
-        make_optimizer(loaded.model, free),
-        again,
-        config(kl_coef=0.1),
-        3e-3,
-        options=UpdateOptions(reference=partial(nullcontext, reference)),
-    )
-    assert far.figures["kl"] > 1e-4
 
 
 def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: LoadedModel, lamps_model: Path) -> None:
