@@ -47,6 +47,14 @@ def settings(**changes: Any) -> GrpoConfig:
     return GrpoConfig(**{**base, **changes})
 
 
+def train(
+    model: Path, folder: Path, config: GrpoConfig | None = None, spec: Any = None, *, resume: bool = False, **more: Any
+) -> None:
+    """Train in lamps by the settings above unless others are given."""
+    options = GrpoOptions(live=False, **more)
+    train_grpo(model, spec or lamps(), config or settings(), folder, resume=resume, options=options)
+
+
 def steps(folder: Path) -> list[dict[str, Any]]:
     return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
 
@@ -58,7 +66,7 @@ def answers(folder: Path, step: int) -> str:
 @pytest.fixture(scope="module")
 def ahead(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ahead") / "run"
-    train_grpo(lamps_model, lamps(), settings(), folder, options=GrpoOptions(live=False))
+    train(lamps_model, folder)
     return folder
 
 
@@ -71,13 +79,7 @@ def test_groups_are_of_the_weights_one_step_before(ahead: Path, lamps_model: Pat
         assert record["seconds"]["waited"] >= 0
         assert record["seconds"]["overlapped"] >= 0
     assert records[0]["seconds"]["overlapped"] == 0.0
-    train_grpo(
-        lamps_model,
-        lamps(),
-        settings(async_level=0, correction=None),
-        tmp_path / "run",
-        options=GrpoOptions(live=False),
-    )
+    train(lamps_model, tmp_path / "run", settings(async_level=0, correction=None))
     plain = steps(tmp_path / "run")
     assert [record["weights_age"] for record in plain] == [0] * 5
     assert answers(ahead, 1) == answers(tmp_path / "run", 1)  # the same weights and keys
@@ -96,7 +98,7 @@ def test_older_samples_are_weighted_by_the_sampler_that_drew_them(
     assert all(record["mismatch_kl"] > 1e-5 for record in late)
     assert all(record["ratio_max"] == pytest.approx(1.0, abs=1e-5) for record in late)  # to the weights of the update
     clipped = settings(correction=None, old_logprobs="sampler", max_steps=2)
-    train_grpo(lamps_model, lamps(), clipped, tmp_path / "clipped", options=GrpoOptions(live=False))
+    train(lamps_model, tmp_path / "clipped", clipped)
     other = steps(tmp_path / "clipped")
     assert answers(tmp_path / "clipped", 2) == answers(ahead, 2)
     assert other[1]["ratio_max"] > 1.01  # the ratio itself is to the sampler
@@ -112,11 +114,11 @@ def test_older_samples_are_weighted_by_the_sampler_that_drew_them(
 def test_a_correction_of_the_models_own_samples_is_refused(lamps_model: Path, tmp_path: Path) -> None:
     """It took the guard off: a sampler that was wrong by 0.4 nats would have been trained on."""
     with pytest.raises(ConfigError, match="has no effect with sampler = 'local' and async_level = 0"):
-        train_grpo(lamps_model, lamps(), settings(async_level=0), tmp_path / "run", options=GrpoOptions(live=False))
+        train(lamps_model, tmp_path / "run", settings(async_level=0))
     assert not (tmp_path / "run").exists()
     policy = LocalPolicy(load_model(lamps_model, device="cpu"), settings().sampling, grammar=lamps().language.grammar)
     elsewhere = settings(async_level=0, max_steps=1)
-    train_grpo(lamps_model, lamps(), elsewhere, tmp_path / "elsewhere", options=GrpoOptions(live=False, sampler=policy))
+    train(lamps_model, tmp_path / "elsewhere", elsewhere, sampler=policy)
     assert steps(tmp_path / "elsewhere")[0]["mismatch_ratio_max"] == pytest.approx(1.0, abs=1e-4)
 
 
@@ -126,8 +128,8 @@ def test_a_resumed_run_trains_on_what_was_rolled_out_ahead(ahead: Path, lamps_mo
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=press, live=False))
-    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
+        train(lamps_model, tmp_path / "run", on_step=press)
+    train(lamps_model, tmp_path / "run", resume=True)
     compare_runs(ahead, tmp_path / "run")
 
 
@@ -139,8 +141,8 @@ def test_a_run_resumed_from_an_older_checkpoint_is_the_same(ahead: Path, lamps_m
             raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=fail, live=False))
-    train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
+        train(lamps_model, tmp_path / "run", on_step=fail)
+    train(lamps_model, tmp_path / "run", resume=True)
     compare_runs(ahead, tmp_path / "run")
 
 
@@ -151,13 +153,13 @@ def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", options=GrpoOptions(on_step=press, live=False))
+        train(lamps_model, tmp_path / "run", on_step=press)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     lines = (checkpoint / "ahead.jsonl").read_text().splitlines(keepends=True)
     (checkpoint / "ahead.jsonl").write_text("".join(lines[:-1]))
     write_checksums(checkpoint)
     with pytest.raises(StorageError, match="15 episodes are there"):
-        train_grpo(lamps_model, lamps(), settings(), tmp_path / "run", resume=True, options=GrpoOptions(live=False))
+        train(lamps_model, tmp_path / "run", resume=True)
 
 
 def test_a_rollout_that_nobody_takes_any_more_ends_and_closes_its_environments() -> None:
@@ -193,7 +195,7 @@ def test_a_schedule_grades_the_groups_by_their_own_step(lamps_model: Path, tmp_p
     for level in (0, 1):
         schedule = RewardSchedule(grader.weights, stages=stages)
         config = settings(async_level=level, correction="truncate" if level else None, lr=1e-12, max_steps=4)
-        train_grpo(lamps_model, spec, config, tmp_path / str(level), options=GrpoOptions(schedule=schedule, live=False))
+        train(lamps_model, tmp_path / str(level), config, spec=spec, schedule=schedule)
     left, right = steps(tmp_path / "0"), steps(tmp_path / "1")
     assert [one["reward_mean"] for one in left] == pytest.approx([one["reward_mean"] for one in right])
     assert left[1]["weights"] != left[2]["weights"]

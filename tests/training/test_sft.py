@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from gradus.training.data.augmentation import answer_pools, short_turns, with_hi
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_only, text_sequences
 from gradus.training.lesson_config import SftConfig
+from gradus.training.lessons import LessonResult
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import task_id
@@ -30,10 +33,20 @@ from gradus.training.sft import train_sft
 SPEC = lamps()
 
 
-@pytest.fixture(scope="module")
-def taught() -> list[Episode]:
+@cache
+def lessons() -> Sequence[Episode]:
+    """Sixty episodes of the teacher."""
     tasks = [SPEC.train_task(index) for index in range(60)]
-    return list(roll_out(SPEC, SPEC.policy("gold"), tasks).episodes)
+    return roll_out(SPEC, SPEC.policy("gold"), tasks).episodes
+
+
+@pytest.fixture
+def taught() -> list[Episode]:
+    return list(lessons())
+
+
+def train(model: Path, folder: Path, config: SftConfig, *, resume: bool = False, **watch: Any) -> LessonResult:
+    return train_sft(model, lessons(), config, folder, resume=resume, options=RunOptions(live=False, **watch))
 
 
 def settings(**changes: Any) -> SftConfig:
@@ -96,12 +109,7 @@ def test_a_student_learns_what_the_world_answers(lamps_model: Path, taught: list
         at = sequence.read
         return -float(logits.log_softmax(-1)[at - 1, sequence.ids[at]].mean())
 
-    plain, both = (
-        train_sft(
-            lamps_model, taught, settings(observations=weight), tmp_path / str(weight), options=RunOptions(live=False)
-        )
-        for weight in (0.0, 0.5)
-    )
+    plain, both = (train(lamps_model, tmp_path / str(weight), settings(observations=weight)) for weight in (0.0, 0.5))
     assert surprise(both.final) < 0.5 * surprise(plain.final)
     assert both.loss is not None
     assert plain.loss is not None
@@ -160,39 +168,25 @@ def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, ta
         text_sequences(loaded, [replace(taught[0], stop=StopReason.FAILED)])
 
 
-def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, tmp_path: Path) -> None:
     """It decides which episodes a step holds; GRPO's batch_size, of the same name, is what a sampler computes at once."""
-    train_sft(lamps_model, taught, settings(max_steps=2), tmp_path, options=RunOptions(live=False))
+    train(lamps_model, tmp_path, settings(max_steps=2))
     with pytest.raises(ConfigError, match="batch_size was"):
-        train_sft(
-            lamps_model,
-            taught,
-            settings(max_steps=2, batch_size=5),
-            tmp_path,
-            resume=True,
-            options=RunOptions(live=False),
-        )
-    train_sft(
-        lamps_model,
-        taught,
-        settings(max_steps=2, token_budget=99),
-        tmp_path,
-        resume=True,
-        options=RunOptions(live=False),
-    )
+        train(lamps_model, tmp_path, settings(max_steps=2, batch_size=5), resume=True)
+    train(lamps_model, tmp_path, settings(max_steps=2, token_budget=99), resume=True)
 
 
 @pytest.mark.parametrize("after", [3, 8])
-def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_path: Path, after: int) -> None:
+def test_resume_is_bit_for_bit(lamps_model: Path, tmp_path: Path, after: int) -> None:
     def press(record: Any) -> None:
         if record["step"] == after:
             signal.raise_signal(signal.SIGINT)
 
     short = settings(max_steps=10)
-    whole = train_sft(lamps_model, taught, short, tmp_path / "whole", options=RunOptions(live=False))
+    whole = train(lamps_model, tmp_path / "whole", short)
     with pytest.raises(KeyboardInterrupt):
-        train_sft(lamps_model, taught, short, tmp_path / "cut", options=RunOptions(on_step=press, live=False))
-    resumed = train_sft(lamps_model, taught, short, tmp_path / "cut", resume=True, options=RunOptions(live=False))
+        train(lamps_model, tmp_path / "cut", short, on_step=press)
+    resumed = train(lamps_model, tmp_path / "cut", short, resume=True)
     for name in ("best", "final"):
         left = load_file(tmp_path / "whole" / name / "model.safetensors")
         right = load_file(tmp_path / "cut" / name / "model.safetensors")
@@ -201,13 +195,7 @@ def test_resume_is_bit_for_bit(lamps_model: Path, taught: list[Episode], tmp_pat
 
 
 def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
-    result = train_sft(
-        lamps_model,
-        taught,
-        settings(max_steps=4, lora={"rank": 4, "alpha": 8}),
-        tmp_path / "run",
-        options=RunOptions(live=False),
-    )
+    result = train(lamps_model, tmp_path / "run", settings(max_steps=4, lora={"rank": 4, "alpha": 8}))
     assert (result.best / "adapter_model.safetensors").exists()
     assert not (result.best / "model.safetensors").exists()
     tuned = load_model(lamps_model, device="cpu", adapter=result.best)
