@@ -103,13 +103,6 @@ def test_a_plain_model_is_copied_exactly(base: Path, tmp_path: Path) -> None:
     assert torch.equal(logits(one), logits(other))
 
 
-def test_adapters_may_stay_apart(adapter: Path, tmp_path: Path) -> None:
-    result = export_model(adapter, tmp_path / "out", merge=False)
-    assert not result.merged
-    assert (tmp_path / "out" / "adapter_config.json").exists()
-    assert not list((tmp_path / "out").glob("model*.safetensors"))
-
-
 def test_the_cards_example_asks_as_the_model_was_trained(base: Path, tmp_path: Path) -> None:
     """Its system prompt and template options were left out, so that whoever copied it asked another model."""
     model = tmp_path / "model"
@@ -148,10 +141,12 @@ def test_what_was_pushed_is_no_damaged_folder_but_damaged_adapters_are(
         load_model(tmp_path / "apart")
 
 
-def test_adapters_of_a_folder_on_this_machine_are_not_pushed(adapter: Path, tmp_path: Path) -> None:
+def test_adapters_may_stay_apart_and_are_pushed_without_the_folder_of_their_base(adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gradus export"):
         plan_push(adapter, "a/b")
-    export_model(adapter, tmp_path / "out", merge=False)
+    assert not export_model(adapter, tmp_path / "out", merge=False).merged
+    assert (tmp_path / "out" / "adapter_config.json").exists()
+    assert not list((tmp_path / "out").glob("model*.safetensors"))
     card = (tmp_path / "out" / "README.md").read_text()
     assert "base_model" not in yaml.safe_load(card.split("---")[1])
 

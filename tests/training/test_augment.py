@@ -47,12 +47,6 @@ def test_noise_at_a_place_is_what_was_said_at_that_place():
     assert {place: ids.tolist() for place, ids in pools.items()} == {0: [0, 1, 2, 3, 4], 1: [20, 21, 22], 2: [99]}
 
 
-def test_first_turns_keep_the_first_turns():
-    short = short_turns(sequence(), 2)
-    assert short.turns.tolist() == [0, 0, 0, 1, 1, 1]
-    assert short.actions == 6
-
-
 def test_first_turns_are_those_of_the_sequence_which_may_begin_in_the_middle_of_an_episode():
     whole = sequence(3)
     legal = tuple((token,) for token in whole.ids[whole.positions].tolist())

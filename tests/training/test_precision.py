@@ -107,7 +107,7 @@ def test_a_model_under_autocast_samples_under_it_in_validation_too(
     monkeypatch.setattr("gradus.training.run.validation.LocalPolicy", Noted)
     config = lamps_config(autocast=True, max_steps=1, validation_every=1, validation_tasks=2)
     train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
-    assert seen == [True] * 4  # before and after, sampled and greedy
+    assert seen == [True] * 5  # rollouts; validation before and after, sampled and greedy
 
 
 def test_trainer_and_sampler_logprobs_are_one_in_float32(echo_model: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from gradus.core import ConfigError, EnvironmentSpec, Grader, Group
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.policy import LocalPolicy
 from gradus.rewards import tell_steps_taken
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
@@ -34,7 +33,7 @@ from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import credit_agreement, mean_component, step_record
-from gradus.training.run.validation import chosen_reward, validate
+from gradus.training.run.validation import chosen_reward, sampling_policy, validate
 from gradus.training.step_rollouts import StepRollouts
 from gradus.training.teachers import with_teacher
 
@@ -135,14 +134,7 @@ class GrpoLoop:
             raise ConfigError("distill_coef needs a teacher: give one in the options, or set distill_coef = 0")
         self.teacher = options.teacher(loaded) if options.teacher is not None and config.distill_coef else None
         self.optimizer, self.budget = make_optimizer(loaded.model, config), PassBudget(config)
-        policy = sampler or LocalPolicy(
-            self.inference_model,
-            config.sampling,
-            name="grpo",
-            batch_size=config.batch_size,
-            kv_cache_tokens=config.kv_cache_tokens,
-            grammar=spec.language.grammar,
-        )
+        policy = sampler or sampling_policy(self.inference_model, spec, config)
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
         self.alerts = AlertHandler(options.monitor, config.on_alert, restore_best=self.restore_best)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gradus.core import EnvironmentSpec, Grader, Group
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.policy import LocalPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import TrainingSample
@@ -18,6 +17,7 @@ from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.run.checkpoints import save_model
 from gradus.training.run.resolved import resolve
+from gradus.training.run.validation import sampling_policy
 
 
 class Learner:
@@ -42,14 +42,7 @@ class Learner:
         self.config, self._rule = resolved.config, resolved.credit_rule
         model = prepare_model(model, self.config)
         self.model = model.with_settings(sampling=config.sampling, environment=spec.name)
-        self.policy = LocalPolicy(
-            self.model,
-            config.sampling,
-            name="grpo",
-            batch_size=config.batch_size,
-            kv_cache_tokens=config.kv_cache_tokens,
-            grammar=spec.language.grammar,
-        )
+        self.policy = sampling_policy(self.model, spec, config)
         self.optimizer = make_optimizer(self.model.model, self.config)
         self.steps = 0
         self._reference, self._budget = load_reference(self.model, self.config), PassBudget(self.config)

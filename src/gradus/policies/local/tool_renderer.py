@@ -89,7 +89,7 @@ class ToolRenderer:
 
     def read(self, text: str) -> Message:
         """An answer with its calls, in the template's own form."""
-        message = self._parsed(text) if self.form == "template" else read_message(text, self.form, self.tools)
+        message = read_message(text, self.form, self.tools)
         calls = [replace(call, id=call.id if _is_id(call.id) else "") for call in map(checked_call, message.calls)]
         if len(calls) > 1 and not self.several:
             error = f"this model's chat template takes one call an answer, got {len(calls)}"
@@ -116,7 +116,7 @@ class ToolRenderer:
 
     def _taught(self, text: str) -> Message:
         """A text that may have its calls in any form. Lines of JSON may spell out the marks of another form."""
-        message = read_message(text, self.form if self.form != "template" else None, self.tools)
+        message = read_message(text, self.form, self.tools)
         message = message if message.calls else read_message(text, None, self.tools)
         if any(call.fault == "malformed" for call in message.calls):
             lines = read_message(text, "json")
@@ -198,31 +198,18 @@ class ToolRenderer:
             )
             raise ConfigError(f"the chat template {why}; {_WAY_OUT}")
         self.chat.add_frame(whole[len(prompt) :])
-        return self._form(whole[len(prompt) :].partition(_RESULT)[0], prompt)
+        return self._form(whole[len(prompt) :].partition(_RESULT)[0])
 
-    def _form(self, rest: str, prompt: str) -> tuple[str, str]:
+    def _form(self, rest: str) -> tuple[str, str]:
         """The first special token at which the text before it reads as the call that was written."""
-        template = getattr(self.chat.tokenizer, "response_template", None) is not None
         for token in self.chat.ids.special_tokens(rest, rest.find(_VALUE)):
             answer = rest[: token.start()]
-            for form in (*FORMS, *(["template"] if template else [])):
-                read = self._parsed(answer) if form == "template" else read_message(answer, form, self.tools)
+            for form in FORMS:
+                read = read_message(answer, form, self.tools)
                 calls = [(call.name, call.arguments, call.fault) for call in read.calls]
                 if calls == [(_NAME, {_KEY: _VALUE}, None)] and not read.content.strip():
                     return form, token[0]
         raise ConfigError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
-
-    def _parsed(self, text: str) -> Message:
-        """An answer as transformers reads it by the tokenizer's own ``response_template``; a call's span is the whole answer."""
-        prefix = self._render([Message(role="user", content=_USER)])
-        try:
-            parsed = self.chat.tokenizer.parse_response(text, prefix=prefix, tools=[dict(tool) for tool in self.tools])
-            functions = [each["function"] for each in parsed.get("tool_calls") or ()]
-            calls = [ToolCall(name=f["name"], arguments=f.get("arguments") or {}, end=len(text)) for f in functions]
-        except (ValueError, TypeError, KeyError) as error:
-            calls = [ToolCall(name="", end=len(text), fault="malformed", error=f"the call cannot be read: {error}")]
-            return Message(role="assistant", content=text, calls=tuple(calls))
-        return Message(role="assistant", content=parsed.get("content") or "" if calls else text, calls=tuple(calls))
 
     def _takes_several(self) -> bool:
         """Says whether the template writes two calls of one answer so that both are read back."""

@@ -147,9 +147,8 @@ def _take_adapters(model: Any, config: LoraConfig | None) -> None:
             f"the model has adapters of rank {adapter.r} and alpha {adapter.lora_alpha:g}, but {asked}; set lora to those, "
             "or merge them first with gradus export"
         )
-    adapted, others = _adapted_layers(model)
-    asked = adapted | others if config.targets == "all-linear" else set(map(_leaf, config.targets))
-    if asked != adapted:
+    adapted = {_leaf(name) for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
+    if config.targets != "all-linear" and (asked := set(map(_leaf, config.targets))) != adapted:
         raise ConfigError(
             f"the model has adapters on {', '.join(sorted(adapted))}, but lora.targets asks for {', '.join(sorted(asked))}; set "
             "lora.targets to those, or merge them first with gradus export"
@@ -157,22 +156,6 @@ def _take_adapters(model: Any, config: LoraConfig | None) -> None:
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.requires_grad_(True)
-
-
-def _adapted_layers(model: Any) -> tuple[set[str], set[str]]:
-    """Names of the layers with adapters, and of linear layers without, the head left out."""
-    from transformers.pytorch_utils import Conv1D
-
-    layers = dict(model.get_base_model().named_modules())
-    adapted = {name for name, layer in layers.items() if hasattr(layer, "lora_A")}
-    inside = tuple(f"{name}." for name in adapted)
-    head = model.get_output_embeddings()
-    others = {
-        name
-        for name, layer in layers.items()
-        if isinstance(layer, nn.Linear | Conv1D) and layer is not head and not name.startswith(inside)
-    } - adapted
-    return {_leaf(name) for name in adapted}, {_leaf(name) for name in others}
 
 
 def _leaf(name: str) -> str:

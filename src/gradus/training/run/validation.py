@@ -14,6 +14,20 @@ from gradus.training.distributed.processes import gather, share
 from gradus.training.run.step_metrics import episode_metrics
 
 
+def sampling_policy(
+    loaded: LoadedModel, spec: EnvironmentSpec, config: GrpoConfig, *, name: str = "grpo", greedy: bool = False
+) -> LocalPolicy:
+    """Returns the policy that samples by the settings of a run."""
+    return LocalPolicy(
+        loaded,
+        config.sampling.as_greedy() if greedy else config.sampling,
+        name=name,
+        batch_size=config.batch_size,
+        kv_cache_tokens=config.kv_cache_tokens,
+        grammar=spec.language.grammar,
+    )
+
+
 def validate(
     loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int
 ) -> list[ValidationRecord]:
@@ -23,15 +37,8 @@ def validate(
     """
     records: list[ValidationRecord] = []
     mine = share(len(tasks))
-    for decoding, sampling in (("sampled", config.sampling), ("greedy", config.sampling.as_greedy())):
-        policy = LocalPolicy(
-            loaded,
-            sampling,
-            name=decoding,
-            batch_size=config.batch_size,
-            kv_cache_tokens=config.kv_cache_tokens,
-            grammar=spec.language.grammar,
-        )
+    for decoding in ("sampled", "greedy"):
+        policy = sampling_policy(loaded, spec, config, name=decoding, greedy=decoding == "greedy")
         result = roll_out(
             spec,
             policy,
@@ -50,7 +57,7 @@ def validate(
             {
                 "kind": "validation",
                 "step": step,
-                "decoding": "greedy" if decoding == "greedy" else "sampled",
+                "decoding": decoding,
                 "condition": tasks[0].condition,
                 "reward_mean": figures["reward_mean"],
                 "true_reward_mean": figures["true_reward_mean"],
