@@ -1,4 +1,4 @@
-"""Faults that users of trainers met, put one at a time into a small healthy GRPO run: which are refused, stopped or named, and which missed.
+"""Faults of RL trainers, put one at a time into a small healthy GRPO run: which are refused, stopped or named, and which are missed.
 
 Each run has six steps of a nano model on one core. A fault counts as found if an error or a rule of the doctor comes within five steps and
 its text or remedy has the words that lead to the cause. Healthy runs follow, of several sizes, seeds and settings; each alarm there is false.

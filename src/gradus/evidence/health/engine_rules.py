@@ -13,7 +13,7 @@ _SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
 _SAME_RATIO = 1e-5
-_AGREEMENT = 0.3  # cosine
+_AGREEMENT = 0.3  # correlation
 _OLD, _OLD_LEAST = 5.0, 1e-3  # times the difference of the first step; nats per token
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
 _NEWER_WEIGHTS = (
@@ -81,7 +81,7 @@ def credit_reversed(history: History) -> Finding | None:
     agreement = history.mean("credit_agreement", _SILENT)
     if agreement is None or agreement > _AGREEMENT:
         return None
-    evidence = f"advantages and rewards (less their group's mean) have a cosine of {agreement:.2f} over the last {_SILENT} steps"
+    evidence = f"advantages and rewards have a correlation of {agreement:.2f} within groups over the last {_SILENT} steps"
     return Finding(severity="stop", evidence=evidence)
 
 

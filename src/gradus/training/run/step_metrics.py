@@ -92,10 +92,10 @@ def step_record(
 
 
 def credit_agreement(groups: Sequence[Group], samples: Sequence[TrainingSample]) -> float | None:
-    """The cosine of two vectors over the graded episodes: the means of their tokens' advantages, and their rewards less the mean of the group.
+    """The correlation within groups of rewards and advantages, each episode's the mean over its tokens.
 
-    1 if an advantage is the reward less its group's mean, 0 if it has nothing to do with it, -1 if the sign is wrong. None if
-    one of the two is 0 everywhere.
+    1 if advantages follow the rewards, 0 if they have nothing to do with them, -1 if the sign is wrong. None if one of the two
+    is the same all over each group.
     """
     rewards = [each.reward.value for each in graded_episodes(groups) if each.reward]
     names, sums, counts = (np.zeros(len(rewards)) for _ in range(3))
@@ -104,11 +104,11 @@ def credit_agreement(groups: Sequence[Group], samples: Sequence[TrainingSample])
         names[sample.episode] = sample.key[0]
         sums[sample.episode] += float(sample.advantages.sum())
         counts[sample.episode] += sample.actions
-    given, values = sums / np.maximum(counts, 1), np.array(rewards, dtype=float)
+    given = np.stack([sums / np.maximum(counts, 1), np.array(rewards, dtype=float)])
     for name in np.unique(names):
-        values[names == name] -= values[names == name].mean()
-    size = float(np.linalg.norm(given) * np.linalg.norm(values))
-    return float(given @ values) / size if size > 1e-12 else None
+        given[:, names == name] -= given[:, names == name].mean(axis=1, keepdims=True)
+    size = float(np.linalg.norm(given[0]) * np.linalg.norm(given[1]))
+    return float(given[0] @ given[1]) / size if size > 1e-12 else None
 
 
 def _ungraded(completed: Sequence[Episode], episodes: int) -> dict[str, Any]:
