@@ -31,7 +31,11 @@ from gradus.core import (
 )
 from gradus.environments.tools import by_call, tool_environment
 
-collect_ignore = ["stock_client.py", "two_processes.py"]  # scripts that other interpreters and launchers run
+collect_ignore = [
+    "stock_client.py",
+    "two_processes.py",
+    "verifiers_rollout.py",
+]  # scripts that other interpreters and launchers run
 STEPS = 6
 
 

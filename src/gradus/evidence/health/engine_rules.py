@@ -81,7 +81,9 @@ def credit_reversed(history: History) -> Finding | None:
     agreement = history.mean("credit_agreement", _SILENT)
     if agreement is None or agreement > _AGREEMENT:
         return None
-    evidence = f"advantages and rewards have a correlation of {agreement:.2f} within groups over the last {_SILENT} steps"
+    evidence = (
+        f"advantages and rewards have a correlation of {agreement:.2f} within groups over the last {_SILENT} steps"
+    )
     return Finding(severity="stop", evidence=evidence)
 
 
