@@ -142,7 +142,7 @@ def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | N
 
 
 def settled_by(tasks: Sequence[int | None]) -> str:
-    """How many tasks would settle all of it, as a part of a sentence; empty if nobody knows."""
+    """Returns how many tasks would settle all of it, as a part of a sentence; empty if nobody knows."""
     known = [each for each in tasks if each is not None]
     return f"; about {max(known):,} tasks (--episodes) would settle it" if known else ""
 

@@ -77,7 +77,7 @@ class AuditResult:
 
     @property
     def more_episodes(self) -> int | None:
-        """How many episodes to try if what is open is a matter of how many there were; None if it is not."""
+        """Returns how many episodes to try if what is open is a matter of how many there were; None if it is not."""
         unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
         counted = all(
             each.name in _BY_EPISODES and each.measured for each in unsure

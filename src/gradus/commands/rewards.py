@@ -74,7 +74,7 @@ class TriedRewards(Shown):
         return self.rows()
 
     def problems(self) -> list[str]:
-        """Which functions failed on how many completions, and the first error."""
+        """Says which functions failed on how many completions, and the first error."""
         tried = self.tryout
         failed = [
             f"failed: {name} on {count} of {len(tried.scored)} completions" for name, count in tried.errors.items()

@@ -27,11 +27,6 @@ def binomial_place(chance: float, n: Array) -> Array:
     return np.asarray(_functions.bdtrik(chance, n, 0.5), dtype=np.float64)
 
 
-def normal_cdf(x: Array) -> Array:
-    """P(Z <= x), element by element."""
-    return np.asarray(_functions.ndtr(x), dtype=np.float64)
-
-
 def normal_quantile(p: Array | float) -> Array:
     """The z with P(Z <= z) = p, element by element; infinite at 0 and 1."""
     return np.asarray(_functions.ndtri(p), dtype=np.float64)

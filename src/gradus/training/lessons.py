@@ -128,7 +128,7 @@ class Augmented:
 
 
 def turns_of(config: LessonConfig, *key: int) -> int | None:
-    """How many turns of its episodes a step learns; None for all."""
+    """Returns how many turns of its episodes a step learns; None for all."""
     coin = child_rng(config.seed, "sft", "short", *key).random()
     return config.short_turns if coin < config.short_turns_share else None
 

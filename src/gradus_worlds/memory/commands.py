@@ -116,7 +116,7 @@ def show(folder: Path = typer.Argument(..., help="The memory's folder."), json_f
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """What became of a text. ``problem``: why the agent stopped before its end; the same call goes on there."""
+    """The result of reading a text. ``problem``: why the agent stopped before its end; the same call goes on there."""
 
     memory: Path
     read: int

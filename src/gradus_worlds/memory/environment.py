@@ -164,7 +164,7 @@ class MemoryEnvironment:
         return Observation(text="\n".join(lines), data=data, restart=True, **told)
 
     def _account(self, results: list[CallResult], before: dict[int, Entry], shown: list[Entry]) -> dict[str, Any]:
-        """What the graders need of a turn: counts of calls, facts and entries."""
+        """Returns what the graders need of a turn: counts of calls, facts and entries."""
         chunk = self._playing.chunks[self._index]
         valid, written = grounded(results, chunk.text, shown)
         right = facts_right(chunk.facts, before, self._memory.entries, results)

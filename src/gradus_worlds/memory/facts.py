@@ -1,4 +1,4 @@
-"""What became of a chunk's facts in the memory: the ground of the reward for storing, and of its judgement of entries."""
+"""Judges a chunk's facts in the memory, for the reward of storing and for entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradus_worlds.memory.worlds.records import Fact, Slot
 def facts_right(
     facts: Sequence[Fact], before: Mapping[int, Entry], after: Mapping[int, Entry], results: Sequence[CallResult]
 ) -> int:
-    """How many of a chunk's facts the calls stored, updated or deleted rightly.
+    """Returns how many of a chunk's facts the calls stored, updated or deleted rightly.
 
     A stored or updated value is right if an entry written now gives it, alone, as what holds, and no other entry gives the
     slot another value. A deletion is right if an entry gave the slot a value before and none does after.

@@ -116,7 +116,7 @@ def _v2_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
 
 
 def _gains(standing: Sequence[float | None], final: float) -> list[float]:
-    """What each turn added to r1, given what it stood at after each; they add up to ``final``."""
+    """Returns what each turn added to r1, given what it stood at after each; they add up to ``final``."""
     known = [0.0 if value is None else value for value in standing]
     return [after - before for before, after in zip([0.0, *known[:-1]], [*known[:-1], final], strict=True)]
 

@@ -77,7 +77,7 @@ class OwnText(MemoryEnvironment):
 
     @property
     def read(self) -> int:
-        """How many chunks were read, those of earlier times among them."""
+        """Returns how many chunks were read, those of earlier times among them."""
         return self._all - len(self.unread)
 
     def carry_out(self, action: str) -> list[CallResult]:

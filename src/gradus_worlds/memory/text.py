@@ -117,7 +117,7 @@ def exact_match(prediction: str, gold: str) -> bool:
 
 
 def substring_match(prediction: str, gold: str) -> bool:
-    """Whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
+    """Says whether the normalized gold answer stands inside the prediction, on word bounds (arXiv 2509.25911 has it so)."""
     return contains(normalize(prediction).split(), normalize(gold).split())
 
 
@@ -137,5 +137,5 @@ def token_f1(prediction: str, gold: str) -> float:
 
 
 def contains(words: Sequence[str], phrase: Sequence[str]) -> bool:
-    """Whether ``phrase`` stands in ``words`` as an unbroken stretch; an empty phrase never does."""
+    """Says whether ``phrase`` stands in ``words`` as an unbroken stretch; an empty phrase never does."""
     return bool(phrase) and f" {' '.join(phrase)} " in f" {' '.join(words)} "

@@ -1,4 +1,4 @@
-"""How an episode is drawn: the memory as it grows, chunk by chunk, and every question with why it was right or wrong.
+"""Draws an episode: the memory as it grows, chunk by chunk, and every question with why it was right or wrong.
 
 Each chunk shows what it changed and not the whole memory, which stands at the end: a memory that is repeated at every chunk makes a
 long episode's picture grow with the square of its length.
@@ -63,7 +63,7 @@ def _row(episode: Episode, place: int) -> tuple[str, ...]:
 
 
 def _change(call: Mapping[str, Any]) -> str:
-    """What a call did."""
+    """Returns what a call did."""
     verb, number, content = str(call["name"] or "unreadable"), call["entry_id"], call["content"]
     if not call["ok"]:
         return f"{verb.removeprefix('memory_')} refused: {call['message']}"

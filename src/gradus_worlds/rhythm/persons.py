@@ -1,4 +1,4 @@
-"""Who a week may be spent with: 14 hidden parameters, the three persons of the original, and what can be believed of them."""
+"""The persons of a week: 14 hidden parameters, the three persons of the original, and beliefs about them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arrays(profiles: Sequence[Profile]) -> tuple[Array, Array]:
 
 
 def belief_targets(weights: Array, modifiers: Array) -> Array:
-    """What should be believed, (..., 3), of weights (..., 5) and modifiers (..., 9)."""
+    """Returns what should be believed, (..., 3), of weights (..., 5) and modifiers (..., 9)."""
     return np.clip(0.5 + modifiers @ TARGET_MODIFIERS + (weights - 0.2) @ TARGET_WEIGHTS, 0.0, 1.0)
 
 

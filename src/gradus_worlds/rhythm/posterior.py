@@ -1,4 +1,4 @@
-"""What can be believed of a person after some steps: a particle posterior over the 14 parameters, for many episodes at once.
+"""Computes a particle posterior over a person's 14 parameters after some steps, for many episodes at once.
 
 Each cell of the world's ``SIGNATURE`` belongs to one modifier, so the posterior over the nine modifiers factorises: every
 modifier has particles of its own, at fixed places with changing weights. The five reward weights share one cloud on the
@@ -197,7 +197,7 @@ def _slopes(e: Evidence) -> Array:
 
 
 def _neutral_effects(e: Evidence) -> Array:
-    """What a neutral person's meters would have done without noise and before clipping, (R, 5)."""
+    """Returns what a neutral person's meters would have done without noise and before clipping, (R, 5)."""
     effects = BASE[e.slots, e.actions] + EVENT_EFFECTS[e.events]
     gain = BASE[e.slots, e.actions, PROGRESS]
     effects[:, PROGRESS] += gain * (vitality_factor(e.before[:, 0]) - 1.0)

@@ -63,7 +63,7 @@ class RhythmWorld:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What anybody may know: no person, no noise, no future."""
+        """Returns what anybody may know: no person, no noise, no future."""
         return {
             "episode_id": self._episode_id,
             "step_count": self._step,
@@ -131,7 +131,7 @@ class RhythmWorld:
         return self._observe(record)
 
     def truth(self) -> dict[str, Any]:
-        """What is told at the end: the person and what a belief should have been."""
+        """Returns what is told at the end: the person and what a belief should have been."""
         person = self.profile
         return {
             "person": person.name,

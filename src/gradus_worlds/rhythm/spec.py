@@ -86,7 +86,7 @@ def _train_task(index: int) -> Task:
 
 
 def _true_reward(episode: Episode) -> float | None:
-    """What the person felt: the sum of step rewards."""
+    """Returns what the person felt: the sum of step rewards."""
     return episode.env_return
 
 

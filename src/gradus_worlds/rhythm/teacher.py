@@ -56,7 +56,7 @@ _WORTH: Array = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE 
 
 
 def information_bonus(variance: Array, step: int) -> Array:
-    """What each action is expected to teach, in reward, (R, 10), from the modifiers' variance (R, 9)."""
+    """Returns what each action is expected to teach, in reward, (R, 10), from the modifiers' variance (R, 9)."""
     signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
@@ -90,7 +90,7 @@ class BayesSession:
         self._seen: dict[int, int] = {}  # the last step that a row has learned from
 
     def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
-        """How good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
+        """Says how good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
         stated: list[AnswerDistribution] = [()] * len(requests)
         for step, places in by_step(requests).items():
             rows = [requests[place].row for place in places]

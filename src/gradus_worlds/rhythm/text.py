@@ -82,7 +82,7 @@ def observation_text(data: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an answer meant. ``error`` says what was wrong, and then nothing else is set."""
+    """The meaning of an answer. ``error`` says what was wrong, and then nothing else is set."""
 
     action: str | None = None
     digits: tuple[int, ...] | None = None

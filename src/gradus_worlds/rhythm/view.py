@@ -1,4 +1,4 @@
-"""How a week is measured and drawn: metrics, curves by day, and the picture of an episode."""
+"""Measures and draws a week: metrics, curves by day, and the picture of an episode."""
 
 from __future__ import annotations
 

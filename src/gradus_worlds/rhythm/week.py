@@ -1,4 +1,4 @@
-"""What graders, metrics and views read of a stored episode: the week as arrays."""
+"""Reads a stored episode as arrays, for graders, metrics and views."""
 
 from __future__ import annotations
 

@@ -40,13 +40,13 @@ def effect_tables(modifiers: Array) -> Array:
 
 
 def event_effects(events: Integers, modifiers: Array) -> Array:
-    """What events (...) do to persons of modifiers (..., 9): (..., 5)."""
+    """Returns what events (...) do to persons of modifiers (..., 9): (..., 5)."""
     felt = 1.0 - RESILIENCE * modifiers[..., _RESILIENCE]
     return EVENT_EFFECTS[events] * felt[..., None]
 
 
 def vitality_factor(vitality: Array) -> Array:
-    """How much of work's progress a person gets: 1 from vitality 0.5 on, 0.4 when exhausted."""
+    """Says how much of work's progress a person gets: 1 from vitality 0.5 on, 0.4 when exhausted."""
     return np.minimum(0.4 + 1.2 * vitality, 1.0)
 
 
@@ -63,7 +63,7 @@ def settle(meters: Array) -> Array:
 
 
 def count_crashes(meters: Array) -> Integers:
-    """How many of the five meters are below the crash line, (...)."""
+    """Returns how many of the five meters are below the crash line, (...)."""
     return np.count_nonzero(meters < CRASH_BELOW, axis=-1)
 
 

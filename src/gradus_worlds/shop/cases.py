@@ -36,7 +36,7 @@ NEW_RULES: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What is due for a reason, for a recent order and for an old one."""
+    """The remedy that is due for a reason, for a recent order and for an old one."""
 
     reason: str
     recent: str
@@ -72,7 +72,7 @@ class Case:
 
     @property
     def due(self) -> str:
-        """What the rule book says this customer is to get."""
+        """Returns what the rule book says this customer is to get."""
         return next(rule for rule in self.rules if rule.reason == self.reason).due(self.order.days)
 
 

@@ -102,7 +102,7 @@ class Desk:
         return self._mark("refuse")
 
     def outcome(self) -> Mapping[str, Any]:
-        """What was due, and the orders and refunds as they are and as they should be."""
+        """Returns what was due, and the orders and refunds as they are and as they should be."""
         state = self._state()
         return {
             "reason": self.case.reason,
@@ -141,7 +141,7 @@ class Desk:
         return self._at_hand
 
     def _state(self) -> _State:
-        """What was changed: orders with another status than at first, and refunds."""
+        """Returns what was changed: orders with another status than at first, and refunds."""
         first = {order.id: order.status for order in self.case.orders}
         statuses = self._rows("select id, status from orders order by id")
         refunds = self._rows("select id, amount from refunds order by number")
@@ -157,7 +157,7 @@ class Desk:
 
 
 def settled(case: Case) -> _State:
-    """What the database should say has changed when the case is closed."""
+    """Returns what the database should say has changed when the case is closed."""
     order, due = case.order, case.due
     if due in _MARKS:
         return ((order.id, _MARKS[due]),), ()

@@ -52,12 +52,12 @@ _WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05}
 
 
 def _is_due(remedy: Sequence[object], outcome: Mapping[str, object]) -> bool:
-    """Whether what was done to an order is what the rule book wants."""
+    """Says whether what was done to an order is what the rule book wants."""
     return list(remedy) == [outcome["order"], outcome["due"]]
 
 
 def _smiles(episode: Episode) -> float:
-    """What the customer says: happy with what they asked for, happier with all their money, unhappy with nothing."""
+    """Returns what the customer says: happy with what they asked for, happier with all their money, unhappy with nothing."""
     given = {remedy for order, remedy in episode.outcome["remedies"] if order == episode.outcome["order"]}
     if "full" in given:
         return 1.0

@@ -33,7 +33,7 @@ def remedy_call(remedy: str) -> str:
 
 
 def said(seen: Observation) -> str:
-    """What stands in the last message."""
+    """Returns what stands in the last message."""
     return seen.messages[-1].content if seen.messages else seen.text
 
 
@@ -56,7 +56,7 @@ def _find(memory: dict[str, Any]) -> str:
 
 
 def _next(memory: dict[str, Any]) -> str:
-    """What the teacher does with what it knows."""
+    """Returns what the teacher does with what it knows."""
     if "order" not in memory:
         return _find(memory)
     if "reason" not in memory:

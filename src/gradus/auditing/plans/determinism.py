@@ -155,7 +155,7 @@ def _compared(task: Task, first: Sequence[Any], again: Sequence[Any], how: str) 
 
 
 def _difference(a: Observation, b: Observation) -> str:
-    """Which field differs, with both values."""
+    """Says which field differs, with both values."""
     for name in ("text", "reward", "terminated", "truncated", "data"):
         left, right = getattr(a, name), getattr(b, name)
         if left != right:

@@ -36,7 +36,7 @@ class Feature:
         return f"lowest of {where}" if self.keys else where
 
     def bin(self, data: Mapping[str, Any]) -> int:
-        """Which bin an observation falls into; 0 if the feature is missing."""
+        """Says which bin an observation falls into; 0 if the feature is missing."""
         value = _at(data, self.path)
         if self.keys:
             numbers = [_at(value, (key,)) for key in self.keys]

@@ -84,7 +84,7 @@ class Judged:
         )
 
     def halves(self) -> tuple[float, float] | None:
-        """How the environment's own reward differs from the reference in the first and in the second half."""
+        """Says how the environment's own reward differs from the reference in the first and in the second half."""
         ours, theirs = (
             [_half(episodes, second) for second in (False, True)] for episodes in (self.episodes, self.against.episodes)
         )

@@ -57,7 +57,7 @@ def _part(against: Reference, few: int) -> Reference:
 
 
 def plan_size(plan: Plan) -> int:
-    """How much there is to say: changes from cell to cell, and words that are not the reflex's own."""
+    """Says how much there is to say: changes from cell to cell, and words that are not the reflex's own."""
     kept = [len(words) for words in plan.space.places]
     said = sum(int((plan.table[p] != kept[p]).sum()) for p in range(len(kept)))
     changes = int((plan.table[:, 1:] != plan.table[:, :-1]).sum())

@@ -254,7 +254,7 @@ def silent_judge(ground: Ground) -> Result:
 
 
 def judge(ground: Ground, *, answers: int) -> Result:
-    """How far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost.
+    """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost.
 
     ``answers``: how many it was asked.
     """

@@ -108,7 +108,7 @@ def rate(
 
 
 def _held(answer: str, gold: str) -> float:
-    """How much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much."""
+    """Says how much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much."""
     said, right = (re.findall(r"\w+", text.lower()) for text in (answer, gold))
     if not right or len(said) > _LONG * len(right):
         return 0.0
@@ -136,7 +136,7 @@ def quoted(text: str, most: int) -> str:
 
 
 def settled_within(figures: Sequence[Interval], against: float, *, tasks: int) -> str:
-    """How many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
+    """Returns how many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
     needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
     return settled_by([None if number is None else ceil(number * tasks / n) for number, n in needed])
 

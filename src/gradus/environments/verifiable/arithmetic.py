@@ -137,7 +137,7 @@ def one_short(rng: Random, chance: float) -> Callable[[int, str], int]:
 
 
 def _split_of(left: int, operation: str, right: int) -> str:
-    """Where this pair of operands belongs."""
+    """Says where this pair of operands belongs."""
     return _RESERVED.get(child_seed(0, "held-out", operation, *_pair(left, operation, right)) % _SHARES, "train")
 
 

@@ -55,7 +55,7 @@ class VerifiableEnvironment:
 
     @property
     def system_prompt(self) -> str:
-        """How to answer: the row's own system prompt, or the data set's."""
+        """Says how to answer: the row's own system prompt, or the data set's."""
         own = self._item.system if self._item else None
         return self._source.system_prompt if own is None else own
 

@@ -107,7 +107,7 @@ def describe(argument: str) -> tuple[Server, int | None]:
 
 
 def _allowed(server: Server) -> int | None:
-    """How many sessions the server allows, where it does not even allow two (a stock one, unless told otherwise); else None."""
+    """Returns how many sessions the server allows, where it does not even allow two (a stock one, unless told otherwise); else None."""
     first, second = OpenEnvClient(server), OpenEnvClient(server)
     try:
         for client in (first, second):

@@ -30,7 +30,7 @@ _MAX_MESSAGE = 100 * 2**20  # bytes, OpenEnv's own default for clients
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """Where a server is and what it said of itself. ``field`` None: an answer is read as a JSON object of action fields."""
+    """The address of a server and what it said of itself. ``field`` None: an answer is read as a JSON object of action fields."""
 
     socket: str
     name: str

@@ -75,7 +75,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
-    """How uvicorn should serve it: no per-message compression, which costs more than it saves here, and quiet access logs.
+    """Says how uvicorn should serve it: no per-message compression, which costs more than it saves here, and quiet access logs.
 
     Pings find clients that vanished without a word; their sessions are freed within 40 seconds.
     """

@@ -1,4 +1,4 @@
-"""What an OpenEnv package says of an environment: its fields, and how large rewards get."""
+"""Describes an environment for an OpenEnv package: its fields, and the range of its rewards."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class ChatRequest(RequestBody):
 
     @property
     def most_calls(self) -> int | None:
-        """How many calls an answer may hold; None for any number."""
+        """Returns how many calls an answer may hold; None for any number."""
         return 1 if self.parallel_tool_calls is False else None
 
     @property

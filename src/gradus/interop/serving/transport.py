@@ -1,4 +1,4 @@
-"""How the server reads a request and sends its replies, with errors in OpenAI's form."""
+"""Reads a request and sends the replies, with errors in OpenAI's form."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
 
 
 def _tried(name: str) -> tuple[int, bool]:
-    """How many players the game has, and whether random moves in it are legal. Raises ConfigError if it cannot be played."""
+    """Returns how many players the game has, and whether random moves in it are legal. Raises ConfigError if it cannot be played."""
     try:
         trial = _worker().call("trial", name=name)
     except WorkerError as error:

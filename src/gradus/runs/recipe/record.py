@@ -232,7 +232,7 @@ class Recipe(_Section):
 
     @property
     def chosen(self) -> str:
-        """Which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
+        """Says which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
         return self._origin.chosen
 
     def fixed(self, *, all_of_file: bool) -> frozenset[str]:

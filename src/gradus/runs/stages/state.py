@@ -1,4 +1,4 @@
-"""Which stages of a run are done, with which settings, and what they cost."""
+"""Records the stages of a run that are done, their settings and their cost."""
 
 from __future__ import annotations
 

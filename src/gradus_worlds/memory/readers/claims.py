@@ -1,4 +1,4 @@
-"""What an entry says of a slot: one strict rule, which the strict reader and the grader of stored facts share."""
+"""Reads what an entry says of a slot, by one strict rule that the strict reader and the grader of stored facts share."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Claim:
 
 
 def names_slot(content: str, slot: Slot) -> bool:
-    """Whether a text names the slot's entity and its attribute."""
+    """Says whether a text names the slot's entity and its attribute."""
     words = plain_words(content)
     return contains(words, plain_words(slot.entity)) and any(cue in words for cue in slot.cues)
 
 
 def claim_of(content: str, slot: Slot) -> Claim | None:
-    """What ``content`` says of ``slot``; None if it does not name entity and attribute.
+    """Returns what ``content`` says of ``slot``; None if it does not name entity and attribute.
 
     A value counts as former behind a word such as *formerly* in its clause, and not at all behind a *not*.
     """

@@ -98,7 +98,7 @@ def read_strict(memory: Memory, question: Question) -> Reading:
 
 
 def read_generous(memory: Memory, question: Question) -> Reading:
-    """Whether the gold answer stands anywhere in the top 20 entries (or the core); "unknown" is granted where it is right."""
+    """Says whether the gold answer stands anywhere in the top 20 entries (or the core); "unknown" is granted where it is right."""
     notes = _search_kindly(memory, question)
     if question.silence_answers:
         return judge(question, UNKNOWN if question.unknown else NOTHING, "a kind reader does not invent", notes)
@@ -223,7 +223,7 @@ def _says(note: Note, answer: str) -> bool:
 
 
 def _read_free_text(memory: Memory, question: Question) -> Reading:
-    """Whether the gold answer stands in an entry that shares a content word with the question. Of a question without an answer, whether
+    """Says whether the gold answer stands in an entry that shares a content word with the question. Of a question without an answer, whether
     there is no such entry. Nobody knows the values of free text, so this is an upper bound for what these entries say."""
     notes = _within_budget(search_notes(memory, question.text), STRICT_ENTRIES, STRICT_WORDS)
     near = [note for note in notes if shares_word(note, question.text)]
@@ -236,5 +236,5 @@ def _read_free_text(memory: Memory, question: Question) -> Reading:
 
 
 def shares_word(note: Note, question: str) -> bool:
-    """Whether a note has a content word of the question. The core may have none."""
+    """Says whether a note has a content word of the question. The core may have none."""
     return bool(content_words(note.text) & content_words(question))

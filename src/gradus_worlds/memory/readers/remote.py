@@ -65,7 +65,7 @@ def _create(client: Any, takes: ChatOptions, **asked: Any) -> Any:
 
 
 def _text(model: str, reply: Any) -> str:
-    """What the first choice says; servers that answer 200 with something else are not rare."""
+    """Returns what the first choice says; servers that answer 200 with something else are not rare."""
     choices = getattr(reply, "choices", None)
     text = getattr(getattr(choices[0], "message", None), "content", None) if choices else None
     if not isinstance(text, str):

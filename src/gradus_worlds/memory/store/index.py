@@ -20,7 +20,7 @@ def inverse_document_frequency(documents: int, holding: int) -> float:
 
 
 class Index:
-    """How often each entry holds which token, kept as entries come and go."""
+    """The counts of tokens in each entry, kept as entries come and go."""
 
     def __init__(self) -> None:
         self._bank_of: dict[int, str] = {}

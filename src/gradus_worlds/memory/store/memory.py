@@ -51,7 +51,7 @@ class Memory:
 
     @property
     def changes(self) -> int:
-        """How many operations there were."""
+        """Returns how many operations there were."""
         return len(self._operations)
 
     @property

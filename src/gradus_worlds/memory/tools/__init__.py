@@ -1,1 +1,1 @@
-"""What a policy writes: finding its tool calls, carrying them out, and how they are spelled."""
+"""Finds, carries out and spells the tool calls that a policy writes."""

@@ -80,7 +80,7 @@ def _read_call(text: str, start: int) -> WrittenCall:
 
 
 def _diagnosis(piece: str) -> tuple[str, str]:
-    """What is wrong with a piece by itself, so that what stands behind it does not blur it."""
+    """Returns what is wrong with a piece by itself, so that what stands behind it does not blur it."""
     said = ""
     try:
         _DECODER.raw_decode(piece)

@@ -14,7 +14,7 @@ from gradus_worlds.memory.tools.parsing import WrittenCall, parse_calls
 
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
-    """What became of one call. ``code`` is ``ok`` or the kind of refusal; ``start`` and ``end`` are its characters."""
+    """The result of one call. ``code`` is ``ok`` or the kind of refusal; ``start`` and ``end`` are its characters."""
 
     name: str
     ok: bool
@@ -32,7 +32,7 @@ class CallResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """What runs a call. ``needed``: the arguments that it must have. ``known``: others that it may have."""
+    """The function that runs a call. ``needed``: the arguments that it must have. ``known``: others that it may have."""
 
     run: Callable[[Memory, Mapping[str, Any], int | None], Entry | str | None]
     needed: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How calls are written: compact, and in fragments that a nano tokenizer can have as one word each.
+"""Writes calls: compact, and in fragments that a nano tokenizer can have as one word each.
 
 What is written is plain JSON. Between the fixed fragments and the free text stands a space, which the memory evens out.
 """
@@ -61,7 +61,7 @@ def write_delete(bank: str, old: str) -> str:
 
 
 def entry_name(content: str) -> str:
-    """What names an entry in a call: who and what, its first two words.
+    """Returns what names an entry in a call: who and what, its first two words.
 
     >>> entry_name("Tavo city Reku , formerly Mila")
     'Tavo city'
@@ -92,7 +92,7 @@ def system_prompt(schema: Schema) -> str:
 
 
 def refusals(messages: Iterable[str]) -> list[str]:
-    """What is told of refused calls: each message once, the first few and how many more. An answer may hold a hundred broken calls,
+    """Returns what is told of refused calls: each message once, the first few and how many more. An answer may hold a hundred broken calls,
     and a model would read nothing but them in its next turn."""
     different = list(dict.fromkeys(messages))
     more = len(different) - _MOST_REFUSALS

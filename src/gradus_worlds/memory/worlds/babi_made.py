@@ -17,7 +17,7 @@ _ASKED = re.compile(r"(Where is the|Where is|What is) \w+( carrying)?\?")
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who and what the stories of a task are about. ``sayings``: kind of a sentence -> every way in which one was said, as often as it was."""
+    """The people, places and things of a task's stories. ``sayings``: kind of a sentence -> every way in which one was said, as often as it was."""
 
     people: tuple[str, ...]
     places: tuple[str, ...]
@@ -40,7 +40,7 @@ def cast_of(stories: Sequence[Sequence[Line]]) -> Cast:
 
 
 def can_be_made(shape: Sequence[Line], cast: Cast) -> bool:
-    """Whether everything that happens is understood, and all questions are of now: where somebody or something is, or what somebody carries."""
+    """Says whether everything that happens is understood, and all questions are of now: where somebody or something is, or what somebody carries."""
     asked = [re.split(r"[\t|]", text)[0].strip() for _, text in shape if "?" in text]
     told = [text for _, text in shape if "?" not in text]
     return len(cast.places) > 1 and all(map(_ASKED.fullmatch, asked)) and all(map(read_sentence, told))
@@ -61,7 +61,7 @@ def made_story(shape: Sequence[Line], cast: Cast, rng: random.Random) -> list[Li
 
 @dataclass(kw_only=True)
 class _State:
-    """Where everybody and everything is, each with the numbers of the lines that say so."""
+    """The places of people and things, each with the numbers of the lines that say so."""
 
     cast: Cast
     rng: random.Random

@@ -68,7 +68,7 @@ def question(text: str, answer: str, told: str, *, kind: str, after: int, eviden
 
 
 def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
-    """What each chunk asks of a memory: the last place of everyone who moved, the holder of what was taken, the place of what
+    """Returns what each chunk asks of a memory: the last place of everyone who moved, the holder of what was taken, the place of what
     was dropped if it is known."""
     told = "\n".join(line for chunk in chunks for line in chunk)
     places: dict[str, str] = {}

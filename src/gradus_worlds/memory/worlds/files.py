@@ -83,7 +83,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
 
 
 def _dialogue(world: World) -> str:
-    """What a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
+    """Returns what a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
     return "\n".join(chunk.text for chunk in world.chunks)
 
 

@@ -1,4 +1,4 @@
-"""How things are said in the synthetic world: templates, and reading them back.
+"""Says things in the synthetic world by templates, and reads them back.
 
 ``{n}`` is a person, ``{v}`` a value, ``{a}`` the attribute's noun; every template of a kind with consequences is distinct, so that
 :func:`read_line` can tell what a line says. It is the grammar of the teacher.
@@ -203,7 +203,7 @@ def _pattern(template: str, noun: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=65536)
 def read_line(line: str) -> Said | None:
-    """What a line ``Speaker: text`` says; None for small talk.
+    """Returns what a line ``Speaker: text`` says; None for small talk.
 
     >>> said = read_line("Tavo: my city is now Reku.")
     >>> (said.kind, said.entity, said.attribute.noun, said.value)

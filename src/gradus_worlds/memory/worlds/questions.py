@@ -55,7 +55,7 @@ def _hop(timeline: Timeline, key: Key, then: Hop | None = None) -> Hop:
 
 
 def _value_question(timeline: Timeline, key: Key, kind: str) -> Question:
-    """What holds now; nothing does if it was never said or taken back."""
+    """Returns what holds now; nothing does if it was never said or taken back."""
     told: Told | None = timeline.current.get(key)
     said = told or timeline.retracted.get(key)
     return Question(

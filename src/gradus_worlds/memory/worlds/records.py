@@ -1,4 +1,4 @@
-"""What a world is: a stream of dialogue in chunks, and the questions that its memory must answer."""
+"""The records of a world: a stream of dialogue in chunks, and the questions that its memory must answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTHING = "nothing"  # the answer if a list is asked for and is empty
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """What a fact or a question is about, in the words by which an entry can name it.
+    """The subject of a fact or a question, in the words by which an entry can name it.
 
     ``entity``: a name. ``cues``: any of these words (lower case) names the attribute. ``values``: all values of that attribute
     that are spoken of in the world, true or false, anybody's.
@@ -41,7 +41,7 @@ class Hop:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """What a chunk asks of a memory. ``kind`` is insert, update or delete; gold, never observed.
+    """A fact that a chunk gives a memory to keep. ``kind`` is insert, update or delete; gold, never observed.
 
     ``answer`` stands alone in worlds without slots: a text that a good entry would hold.
     """
@@ -55,7 +55,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Where an answer was said: the chunk's index and the words themselves."""
+    """The place where an answer was said: the chunk's index and the words themselves."""
 
     chunk: int
     text: str
@@ -93,7 +93,7 @@ class Question:
 
     @property
     def silence_answers(self) -> bool:
-        """Whether an empty memory gets it right: the answer is unknown, or the list that is asked for is empty."""
+        """Says whether an empty memory gets it right: the answer is unknown, or the list that is asked for is empty."""
         return self.unknown or (self.wanted == "list" and self.answers == (NOTHING,))
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where worlds come from.
+    """The origin of worlds.
 
     ``world(seed, **options)`` makes one; ``train(i)`` is the i-th training world as (seed, options). ``responses``: policies of
     its own, name -> function from an observation's data to calls; ``teacher`` among them warm-starts a model. ``recipe``: the file in

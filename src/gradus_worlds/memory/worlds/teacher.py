@@ -14,7 +14,7 @@ from gradus_worlds.memory.worlds.phrases import Said, read_line
 
 
 def note_of(entity: str, cue: str, value: str, former: str | None = None) -> str:
-    """How the teacher writes an entry.
+    """Says how the teacher writes an entry.
 
     >>> note_of("Tavo", "city", "Reku", "Mila")
     'Tavo city Reku , formerly Mila'
@@ -23,7 +23,7 @@ def note_of(entity: str, cue: str, value: str, former: str | None = None) -> str
 
 
 def read_chunk(text: str) -> list[Said]:
-    """What the lines of a chunk say; rumours, jokes, repeats and small talk say nothing.
+    """Returns what the lines of a chunk say; rumours, jokes, repeats and small talk say nothing.
 
     >>> [said.value for said in read_chunk("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
     ['Reku']

@@ -46,7 +46,7 @@ class Told:
 
 
 class Timeline:
-    """What holds now, and ``before`` what held just before it, if that was a change and not a mistake set right.
+    """The values that hold now, and in ``before`` those just before them, if that was a change and not a mistake set right.
 
     ``rewritten`` slots have had another value. ``retracted``: what was taken back, and has not been told again.
     """

@@ -161,7 +161,7 @@ def legal(name, seed, players, actions, key, draw):
 
 
 def trial(name):
-    """How many players the game has (0 for more than two), and whether a random move of ours was legal in a few games.
+    """Returns how many players the game has (0 for more than two), and whether a random move of ours was legal in a few games.
 
     Raises what a game raises, also if the opponent finds no move.
     """
