@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,11 +33,13 @@ class Regraded(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """The means before and after, and of each component; None if no episode has the figure."""
+        from gradus.stats import mean_of
+
         components = {
-            name: _mean(each.reward.components.get(name) for each in self.episodes if each.reward)
+            name: mean_of(each.reward.components.get(name) for each in self.episodes if each.reward)
             for name in self.spec.grader(self.grader).weights
         }
-        means = [_mean(each.reward.value for each in told if each.reward) for told in (self.before, self.episodes)]
+        means = [mean_of(each.reward.value for each in told if each.reward) for told in (self.before, self.episodes)]
         count = {"episodes": len(self.episodes), "failed": self.failed}
         return {"grader": self.grader, **count, "before": means[0], "reward": means[1], "components": components}
 
@@ -70,11 +71,6 @@ class Regraded(Shown):
 
         write_episodes(Path(path), self.episodes, environment=self.spec.name, note=f"regraded with {self.grader}")
         return Path(path)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) / len(known) if known else None
 
 
 def _after_regrade(

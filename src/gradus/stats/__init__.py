@@ -6,7 +6,7 @@ Undefined is None, never 0: an interval needs two values (or two clusters), a co
 from gradus.stats.binary import sign_test, tango_interval
 from gradus.stats.crossed import crossed_difference, crossed_interval
 from gradus.stats.formatting import format_interval, format_money, format_number, format_p, format_signed
-from gradus.stats.intervals import Interval, Proportion, mean_interval, wilson
+from gradus.stats.intervals import Interval, Proportion, mean_interval, mean_of, wilson
 from gradus.stats.multiple import holm
 from gradus.stats.paired import Paired, paired_difference
 from gradus.stats.passes import pass_at_k
@@ -27,6 +27,7 @@ __all__ = [
     "format_signed",
     "holm",
     "mean_interval",
+    "mean_of",
     "paired_difference",
     "paired_power",
     "pass_at_k",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 import numpy as np
 
@@ -98,3 +99,9 @@ def score_interval(share: float, n: float, z: float) -> Proportion:
     return Proportion(
         share=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=round(n)
     )
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Returns the mean of the values that are defined; None if all are missing."""
+    known = [float(value) for value in values if value is not None]
+    return fsum(known) / len(known) if known else None

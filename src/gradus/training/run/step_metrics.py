@@ -14,6 +14,7 @@ from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import StepRecord
 from gradus.policies.local.loading import LoadedModel
+from gradus.stats import mean_of
 from gradus.training.data.credit import graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.passes import matmul_peak, training_flops
@@ -141,12 +142,6 @@ def mean_component(groups: Iterable[Group], name: str) -> float | None:
 def _reward_std(values: Sequence[float]) -> float:
     """The standard deviation, exactly 0 of equal rewards."""
     return 0.0 if _all_equal(values) else float(np.std(values))
-
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    """Mean of what is defined; None if nothing is."""
-    known = [float(value) for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
 
 
 def answer_information(pairs: Sequence[tuple[object, str]]) -> float | None:
