@@ -1,7 +1,7 @@
 """Check the docs and build the site.
 
-Every relative link must lead somewhere, every example must name a command, and options of it, that exist, the generated reference must
-be up to date, and mkdocs must build without a warning. ``--check`` leaves the site out.
+Every relative link must lead somewhere, every block of code must have a language, every example must name a command, and options
+of it, that exist, the generated reference must be up to date, and mkdocs must build without a warning. ``--check`` leaves the site out.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> int:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         result = [f"no {target}" for target, _ in LINK.findall(text) if not (page.parent / target).exists()]
+        result.extend(f"no language on the block in line {line}" for line in _bare(text))
         joined = text.replace("\\\n", " ")  # a command that goes on in the next line
         past = page.parent.name == "log" or page.name == "CHANGELOG.md"  # which name commands that are gone
         for example in () if past else (*LINE.findall(joined), *INLINE.findall(joined)):
@@ -51,6 +52,12 @@ def main() -> int:
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         check=False,
     ).returncode
+
+
+def _bare(text: str) -> Iterator[int]:
+    """Yields the lines in which a block of code without a language begins."""
+    fences = [(line, rest) for line, rest in enumerate(text.splitlines(), 1) if rest.lstrip().startswith("```")]
+    yield from (line for line, rest in fences[::2] if not rest.lstrip().strip("`"))
 
 
 def _wrong(root: Any, example: str) -> Iterator[str]:

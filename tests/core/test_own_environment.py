@@ -70,8 +70,12 @@ def test_a_class_is_enough(tmp_path):
 
 def _commands():
     """What the page tells to do with its first class, without the comments."""
-    block = PAGE.read_text(encoding="utf-8").partition("```\ngradus audit")[2].partition("```")[0]
-    return [line.partition("#")[0].split() for line in f"audit{block}".replace("gradus ", "").splitlines()]
+    (block,) = [
+        each
+        for each in re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+        if "doors.py" in each
+    ]
+    return [line.split()[1:] for line in block.splitlines() if not line.startswith("#")]
 
 
 @pytest.mark.parametrize(
