@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What ``pip install`` of the built wheel puts into an empty folder."""
     folder = tmp_path_factory.mktemp("package")
-    for part in ("src", "docs"):
-        shutil.copytree(ROOT / part, folder / "tree" / part, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    shutil.copytree(ROOT / "src", folder / "tree" / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / file, folder / "tree")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -38,11 +37,8 @@ def test_the_wheel_has_what_the_checkout_has(installed: Path) -> None:
     wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src").glob("gradus*/**/*") if path.is_file()}
     missing = {path for path in wanted - there if not {"__pycache__", "gradus_rl.egg-info"} & set(path.parts)}
     assert not missing
-    docs = {path.name for path in (installed / "share" / "gradus" / "docs").glob("*.md")}
-    assert docs == {path.name for path in (ROOT / "docs").glob("*.md")}
 
 
 def test_the_installed_command_runs_without_the_checkout(installed: Path) -> None:
     assert "gradus " in _run(installed, "--version")
     assert "rhythm" in _run(installed, "envs")
-    assert "zero-variance" in _run(installed, "docs", "concepts")

@@ -17,8 +17,6 @@ from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import StoredEpisodes, show
 from gradus.commands.models import chat, export, push, serve
-from gradus.commands.pages import docs
-from gradus.commands.regrading import Regraded, regrade
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.servers import package_env, serve_env
 from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
@@ -29,7 +27,6 @@ __all__ = [
     "Checklist",
     "Comparison",
     "Diagnosis",
-    "Regraded",
     "Run",
     "Scores",
     "StoredEpisodes",
@@ -38,7 +35,6 @@ __all__ = [
     "check",
     "compare",
     "distill",
-    "docs",
     "doctor",
     "envs",
     "evaluate",
@@ -51,7 +47,6 @@ __all__ = [
     "package_env",
     "play",
     "push",
-    "regrade",
     "report",
     "roll_out",
     "run",

@@ -21,7 +21,7 @@ from gradus.commands.guests import attach_guests
 from gradus.commands.signature import attach
 from gradus.core import ConfigError, GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING
-from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STAND_IN, STRICT_VARIABLE, TYPED_VARIABLE, VERBOSE, printable
+from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STRICT_VARIABLE, TYPED_VARIABLE, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
@@ -33,10 +33,10 @@ _BAD_INPUT = 3
 _INTERRUPTED = 130
 _CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
 _PANELS = {
-    "Start here": ("run", "init", "envs", "play", "docs"),
+    "Start here": ("run", "init", "envs", "play"),
     "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
     "Around them": (
-        *("show", "regrade", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
+        *("show", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
         *("rewards list", "rewards try"),
     ),
 }
@@ -118,7 +118,7 @@ def main() -> None:
     if sys.stdin is None:  # closed by who started the command: nothing can be read from it, as at its end
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the command runs
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
-        sys.stdout.reconfigure(errors=STAND_IN)
+        sys.stdout.reconfigure(errors="replace")
     try:
         _refuse_odd_bytes(sys.argv[1:])
         app(_ordered(sys.argv[1:]))

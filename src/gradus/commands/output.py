@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
@@ -81,9 +80,8 @@ def print_json(value: Any, json_file: str | None) -> bool:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as JSON for standard output; characters that the output cannot write are escapes."""
-    encoding = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
-    return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf-8")
+    """``value`` as JSON for standard output; characters that only UTF-8 can write are escapes elsewhere."""
+    return json.dumps(value, indent=indent, ensure_ascii=getattr(sys.stdout, "encoding", "utf-8").lower() != "utf-8")
 
 
 def note(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -14,7 +14,6 @@ from gradus.commands.environments import load_environment
 from gradus.commands.given import (
     as_list,
     checked_sampling,
-    known_options,
     path_text,
     require_rewards_used,
     whole_number,
@@ -68,22 +67,6 @@ def init(
     return write_first_recipe(name, Path(out), model=chosen, overwrite=overwrite)
 
 
-class TeacherOptions(Sampling, total=False):
-    """Options of a teacher, and of one behind an API."""
-
-    concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Calls of remote:MODEL in flight at once; 8 without it.")
-    ]
-    reasoning_effort: Annotated[str | None, typer.Option(help="Sent to remote:MODEL as it is, as in low.")]
-    price: Annotated[
-        Sequence[float] | None,
-        typer.Option(
-            metavar="IN,OUT", help="US dollars of remote:MODEL per million prompt and completion tokens, as in 0.25,2."
-        ),
-        Line(kind=str | None, item=str),
-    ]
-
-
 def _after_teach(summary: TeachSummary, *, environment: str, out: Path) -> int | None:
     typer.echo(summary.sentence(out))
     if summary.failed == summary.episodes:
@@ -105,7 +88,7 @@ def teach(
     rewards: Rewards = (),
     workers: Annotated[int, typer.Option(help="Processes, for the environment's own policies.")] = 1,
     seed: Seed = 0,
-    **options: Unpack[TeacherOptions],
+    **sampling: Unpack[Sampling],
 ) -> TeachSummary:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed.
 
@@ -118,18 +101,12 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    known_options(options, TeacherOptions, "gradus.commands.teach", also=("episodes", "workers"))
+    options = checked_sampling(sampling, "gradus.commands.teach", also=("episodes", "workers"))
     whole_number("episodes", episodes, least=1)
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, None if policy is None else path_text("policy", policy))
-    remote: Mapping[str, Any] = {key: each for key, each in options.items() if key not in Sampling.__annotations__}
-    sampling = {key: each for key, each in options.items() if key not in remote}
-    if remote:  # recipes bring torch with them, which a scripted teacher does not need
-        from gradus.runs.recipe.load import remote_settings
-
-        remote = remote_settings(remote)
-    teacher = make_policy(spec, name, remote=remote, **checked_sampling(sampling))
+    teacher = make_policy(spec, name, **options)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(

@@ -5,7 +5,6 @@ The options are variables of the environment, so that processes that this one st
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import sys
@@ -14,11 +13,8 @@ from gradus.core.errors import StorageError
 
 OUTPUT_VARIABLE, STRICT_VARIABLE, TYPED_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT", "GRADUS_TYPED"
 QUIET, VERBOSE = "quiet", "verbose"
-STAND_IN = "gradus-stand-in"  # an error handler: replaces characters that the encoding of an output does not have
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
-_BARS = dict(zip("▁▂▃▄▅▆▇█", "_.-:=+*#", strict=True))  # of small curves, low to high
-_ALIKE = {**dict.fromkeys("−–—─━", "-"), "\u00a0": " ", "·": ".", "→": ">", "’": "'", "“": '"', "”": '"', **_BARS}
 
 
 def quiet() -> bool:
@@ -60,14 +56,3 @@ def beginning(text: str, most: int) -> str:
 def _picture(found: re.Match[str]) -> str:
     code = ord(found[0])
     return chr(_PICTURES + code) if code < 0x20 else "␡" if code == 0x7F else "\ufffd"
-
-
-def _stand_in(error: UnicodeError) -> tuple[str, int]:
-    """Replace a minus sign by a hyphen, and so on; a character without a likeness in ASCII by a question mark."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    missing = error.object[error.start : error.end]
-    return "".join(_ALIKE.get(each, "?") for each in missing), error.end
-
-
-codecs.register_error(STAND_IN, _stand_in)

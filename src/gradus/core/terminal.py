@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from gradus.core.printing import STAND_IN, printable
+from gradus.core.printing import printable
 
 
 class Terminal(Console):
@@ -37,7 +37,4 @@ class Terminal(Console):
             yield segment if segment.control is not None else segment._replace(text=self._text(segment.text))
 
     def _text(self, text: str) -> str:
-        text = printable(text)
-        if text.isascii() or self.encoding.startswith("utf"):
-            return text
-        return text.encode(self.encoding, STAND_IN).decode(self.encoding)
+        return printable(text).encode(self.encoding, "replace").decode(self.encoding)

@@ -177,11 +177,6 @@ def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
     return SamplingConfig.model_validate(layer.get("grpo", {}).get("sampling", {}))
 
 
-def remote_settings(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of a teacher behind an API, checked as a recipe's ``teach.remote`` is."""
-    return _validated({"environment": "", "teach": {"remote": table}}, "teach.remote").teach.remote.model_dump()
-
-
 def _validated(table: Mapping[str, Any], source: str) -> Recipe:
     try:
         # JSON has lists alone, which pydantic takes for tuples; a date or a path is refused or taken by its text.
