@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import runpy
 import statistics
 import subprocess
 import sys
@@ -33,8 +32,6 @@ from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
-from gradus.training.distributed.local_processes import beside, together
-from gradus.training.distributed.processes import world
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import GrpoLoop, GrpoOptions
 from gradus.training.run.folder import RunFolder
@@ -53,7 +50,7 @@ class OurSteps:
         loaded = prepare_model(load_model(model, device="cpu"), config)
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
-        written = RunFolder(folder, writing=world().main)
+        written = RunFolder(folder, writing=True)
         self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader(), GrpoOptions())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
 
@@ -100,7 +97,7 @@ class Elsewhere:
 
 def ours_alone(ours: OurSteps, steps: int, options: argparse.Namespace) -> None:
     """All that a process of ours does: a step for each line that it reads, or all of them and then its peak memory."""
-    if options.beside or not options.serve:
+    if not options.serve:
         for _ in range(steps):
             ours()
         print_peak()
@@ -114,7 +111,7 @@ def ours_alone(ours: OurSteps, steps: int, options: argparse.Namespace) -> None:
 
 def is_ours(options: argparse.Namespace) -> bool:
     """Whether this process takes our steps alone."""
-    return bool(options.serve or options.beside or options.only == "ours")
+    return bool(options.serve or options.only == "ours")
 
 
 class Alternate(TrainerCallback):
@@ -263,33 +260,18 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--bf16", action="store_true", help="both sides under autocast in bfloat16, which is TRL's default"
     )
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=1,
-        help="of ours, which share the threads; TRL has one (accelerate launch starts more)",
-    )
-    parser.add_argument("--beside", type=json.loads, help="(what this script starts its other processes with)")
     parser.add_argument("--serve", action="store_true", help="(what it starts the process of our steps with)")
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds of one thread, for a busy machine")
     parser.add_argument("--no-memory", action="store_true", help="leave the memory measurement out")
     return parser
 
 
-def again(given: dict[str, Any]) -> None:
-    """Run the same script as another of its processes."""
-    sys.argv = [*given["told"], "--beside", json.dumps(given)]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-
-
 @contextmanager
 def workplace(options: argparse.Namespace) -> Iterator[str]:
-    """A folder that goes away; threads, clock and processes are set here, once, for both sides."""
+    """A folder that goes away; threads and clock are set here, once, for both sides."""
     global clock
     torch.set_num_threads(1 if options.cpu_time else THREADS)
     if options.cpu_time:
         clock = time.process_time
-    size = options.processes if is_ours(options) else 1
-    joined = beside(options.beside) if options.beside else together(size, "_against_trl:again", sys.argv)
-    with joined, tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gradus-bench-") as folder:
         yield folder

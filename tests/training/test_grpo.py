@@ -226,7 +226,7 @@ def test_a_run_goes_on_with_other_resources(
     with pytest.raises(RuntimeError, match="stopped"):
         train(lamps_model, tmp_path / "run", on_step=stop)
     others = settings(
-        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3, processes=1
+        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3
     )
     train(lamps_model, tmp_path / "run", others, resume=True)
     assert (

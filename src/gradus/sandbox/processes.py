@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -82,14 +81,13 @@ def start_child(
     threads: int | None = None,
     hash_seed: int | None = None,
     log: Path | None = None,
-    scratch: Path | None = None,
 ) -> subprocess.Popen[str]:
     """Start a process that calls ``target`` (``module:function``) with ``told``, a JSON value.
 
     What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
-    matrix products. ``hash_seed``: of its PYTHONHASHSEED. ``scratch``: a folder that it removes if this process is killed.
+    matrix products. ``hash_seed``: of its PYTHONHASHSEED.
     """
-    message = {"target": target, "told": told, "scratch": scratch and str(scratch), "path": sys.path}
+    message = {"target": target, "told": told, "path": sys.path}
     line = json.dumps(message) + "\n"
     limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     hashes = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
@@ -113,7 +111,7 @@ def main() -> None:
     """Do what :func:`start_child` told this process."""
     message: dict[str, Any] = json.loads(sys.stdin.readline())
     sys.path[:] = message["path"]
-    Thread(target=_end_with_parent, args=(message["scratch"],), daemon=True).start()
+    Thread(target=_end_with_parent, daemon=True).start()
     collect_rarely()
     module, _, name = message["target"].partition(":")
     try:
@@ -123,8 +121,6 @@ def main() -> None:
         sys.exit(3)
 
 
-def _end_with_parent(scratch: str | None) -> None:
+def _end_with_parent() -> None:
     os.read(0, 1)  # nothing more is written there: it returns when the parent is gone
-    if scratch:
-        shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)

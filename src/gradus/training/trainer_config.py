@@ -82,7 +82,7 @@ class TrainerConfig(OptimizerConfig):
     """
 
     resources: ClassVar[frozenset[str]] = frozenset(
-        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "processes", "keep_checkpoints"]
+        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "keep_checkpoints"]
     )
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
@@ -115,11 +115,6 @@ class TrainerConfig(OptimizerConfig):
         description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
-    processes: int | None = Field(
-        default=None,
-        ge=1,
-        description="Processes that train beside each other on a CPU, each with a whole model; they share `threads`. By default one.",
-    )
     lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")
     quantize: Literal["4bit"] | None = Field(
         default=None,

@@ -6,8 +6,6 @@ the sums against the peaks of real processes.
 
 from __future__ import annotations
 
-import math
-
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
@@ -38,8 +36,7 @@ def memory_forecast(
         "activations": _activations(shape, config, lengths, hardware),
         "logits": _logits(shape, config, lengths, hardware),
     }
-    processes = _processes(config, hardware)
-    number, rows = weight_bytes(config, hardware), math.ceil(rows_at_once(config) / processes)
+    number, rows = weight_bytes(config, hardware), rows_at_once(config)
     if config.sampler != "local":  # a server samples for training; this process for validation alone
         rows = min(config.batch_size or MAX_CONCURRENT, config.held_out, MAX_CONCURRENT)
     sampling = {
@@ -53,16 +50,7 @@ def memory_forecast(
         held["sampling copy"] = held["weights"]
         moments = {"sampling beside training": {**sampling, **training}}
     worst = max(moments, key=lambda name: sum(moments[name].values()))
-    here = {**held, **moments[worst]}
-    if processes > 1:
-        here["other processes"] = (processes - 1) * sum(here.values())
-    return here, worst
-
-
-def _processes(config: GrpoConfig, hardware: Hardware) -> int:
-    """Returns the number of processes that train beside each other, each with all that one holds."""
-    several = hardware.kind == "cpu" and config.sampler == "local" and not config.async_level
-    return config.processes or 1 if several else 1
+    return {**held, **moments[worst]}, worst
 
 
 def weight_bytes(config: GrpoConfig, hardware: Hardware) -> int:

@@ -13,6 +13,8 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from gradus import environments
+from gradus.algorithms import is_registered_here
 from gradus.core import ConfigError, GradusError
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
@@ -30,6 +32,14 @@ _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins tha
 def seeds_at_once() -> int:
     """Returns the number of seeds that are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
     return 1 if torch.cuda.is_available() else usable_cores()
+
+
+def known_elsewhere(recipe: Recipe) -> bool:
+    """True if another process finds the environment, the rewards and the algorithm by their names."""
+    head = recipe.environment.partition(":")[0]
+    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
+    given = any(each.function.startswith("python:") for each in recipe.rewards)
+    return not (local or given or is_registered_here(recipe.grpo.algorithm))
 
 
 def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:

@@ -29,10 +29,9 @@ from gradus.runs.stages.evaluation import (
     read_rollouts,
 )
 from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder
-from gradus.runs.stages.seed_processes import seeds_at_once, train_beside, train_here
+from gradus.runs.stages.seed_processes import known_elsewhere, seeds_at_once, train_beside, train_here
 from gradus.runs.stages.stages import STAGES
 from gradus.runs.stages.state import CHECKPOINTS
-from gradus.runs.stages.training_processes import known_elsewhere
 from gradus.sandbox.locks import FolderLock
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import LessonConfig
@@ -98,9 +97,9 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
     judged = recipe.seed if recipe.eval.seed is None else recipe.eval.seed
 
     def own(config: LessonConfig | GrpoConfig) -> dict[str, Any]:
-        """One process of one thread; and a seed that the recipe gives this stage moves on with the run's."""
+        """One thread; and a seed that the recipe gives this stage moves on with the run's."""
         moved = {"seed": config.seed + seed - recipe.seed} if "seed" in config.model_fields_set else {}
-        return {"threads": 1, "processes": None, **moved}
+        return {"threads": 1, **moved}
 
     return recipe.model_copy(
         update={

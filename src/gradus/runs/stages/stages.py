@@ -29,7 +29,6 @@ from gradus.runs.stages.evaluation import (
 )
 from gradus.runs.stages.report_episodes import write_report_episodes
 from gradus.runs.stages.teaching import spent, teach
-from gradus.runs.stages.training_processes import training_processes
 from gradus.runs.stages.training_stages import (
     begun,
     distill_stage,
@@ -109,9 +108,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
     data, folder = [run.folder / "teach" / "episodes.jsonl.gz"], run.folder / "sft"
-    resume = begun(folder)
-    with training_processes(run.recipe, "sft", model=run.base, folder=folder, data=data, resume=resume):
-        result = sft_stage(run.recipe, run.base, read_lessons(run.spec, data), folder, resume=resume)
+    result = sft_stage(run.recipe, run.base, read_lessons(run.spec, data), folder, resume=begun(folder))
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -128,9 +125,7 @@ def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
     start = run.checkpoint(_before("grpo", run.recipe))
-    resume = begun(folder)
-    with training_processes(run.recipe, "grpo", model=start, folder=folder, resume=resume):
-        result = grpo_stage(run.recipe, start, folder, run.grader, resume=resume)
+    result = grpo_stage(run.recipe, start, folder, run.grader, resume=begun(folder))
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 

@@ -13,7 +13,6 @@ from gradus.policies.local.folders import find_model
 from gradus.runs.policies import base_model
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
-from gradus.runs.stages.training_processes import training_processes
 from gradus.runs.stages.training_stages import (
     begun,
     distill_stage,
@@ -35,10 +34,7 @@ def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: boo
     if fresh:
         make_nano_model(recipe, folder / "model")
     try:
-        with (
-            _same_sources(folder, made_from),
-            training_processes(recipe, "sft", model=base, folder=folder, data=data, resume=resume),
-        ):
+        with _same_sources(folder, made_from):
             return sft_stage(recipe, base, episodes, folder, resume=resume).best
     finally:
         if fresh and not begun(folder):  # it failed before it began: the next try may want another model
@@ -68,10 +64,7 @@ def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
         **reward_sources(recipe.rewards, grader),
         **algorithm_sources(recipe.grpo.algorithm),
     }
-    with (
-        _same_sources(folder, made_from),
-        training_processes(recipe, "grpo", model=model, folder=folder, resume=resume),
-    ):
+    with _same_sources(folder, made_from):
         return grpo_stage(recipe, model, folder, grader, resume=resume).best
 
 

@@ -1,4 +1,4 @@
-"""Several processes as one trainer, started by ``accelerate launch`` or by the trainer itself (:mod:`local_processes`).
+"""Several processes as one trainer, started by ``accelerate launch``.
 
 Every process rolls out its share of a step's groups; the groups are then gathered, so that credit, figures and decisions are
 the same everywhere. It trains on its share of the sequences with the denominators of the whole step. If every process holds the
@@ -12,14 +12,13 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from threading import get_native_id
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +28,9 @@ from gradus.core import ConfigError
 T = TypeVar("T")
 
 _LONGEST_WAIT = 10.0  # seconds
-SLOWEST = timedelta(hours=6)  # that the others wait for a process: torch's ten minutes are less than some rollouts take
+_SLOWEST = timedelta(
+    hours=6
+)  # that the others wait for a process: torch's ten minutes are less than some rollouts take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,6 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device | None = None
-    shared_threads: int | None = None  # of all processes together, if a trainer started them itself
 
     @property
     def main(self) -> bool:
@@ -52,42 +52,12 @@ def world() -> World:
 
     Raises ConfigError under a launcher's configuration that this trainer does not follow.
     """
-    return _entered[-1].place if _entered else _launched()
-
-
-class Meeting(Protocol):
-    """The address at which processes that a trainer started join each other."""
-
-    @property
-    def place(self) -> World:
-        """This process's."""
-        ...
-
-    def join(self) -> None:
-        """Join the others; done at the first call."""
-        ...
-
-
-_entered: list[Meeting] = []
-
-
-@contextmanager
-def entered(meeting: Meeting) -> Iterator[None]:
-    """Inside, this process is one of those that meet. They join when one has something to say, so that all can prepare before."""
-    _entered.append(meeting)
-    try:
-        yield
-    finally:
-        _entered.remove(meeting)
+    return _launched()
 
 
 def _several() -> bool:
-    """Says whether there are other processes to talk to; they are joined then."""
-    if world().size == 1:
-        return False
-    for meeting in _entered:
-        meeting.join()
-    return True
+    """Says whether there are other processes to talk to."""
+    return world().size > 1
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +69,7 @@ def _launched() -> World:
 
     _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
-    state = PartialState(cpu=use_cpu, timeout=SLOWEST)
+    state = PartialState(cpu=use_cpu, timeout=_SLOWEST)
     if state.distributed_type == DistributedType.NO:
         return World()
     atexit.register(_leave, state)

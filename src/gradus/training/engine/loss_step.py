@@ -209,10 +209,7 @@ def autocast(loaded: LoadedModel, config: TrainerConfig) -> torch.autocast:
 
 
 def _set_threads(config: TrainerConfig) -> None:
-    here = world()
-    if here.shared_threads is not None:
-        torch.set_num_threads(max(1, (config.threads or here.shared_threads) // here.size))
-    elif config.threads is not None:
+    if config.threads is not None:
         torch.set_num_threads(config.threads)
 
 
