@@ -12,11 +12,9 @@ from gradus.core.calls import read_message, write_calls
 
 ARGUMENTS = {"item": 'a "b" {c}', "count": 3, "deep": {"list": [1, None, True]}}
 WRITTEN = json.dumps({"name": "add", "arguments": ARGUMENTS})
-GEMMA = 'call:add{item:<|"|>a "b" {c}<|"|>,count:3,deep:{list:[1,null,true]}}'
 FORMATS = {
     "json": ["{}", "Let me see.\n{}", "[{}, {}]", "{}\n{}", "```json\n{}\n```", "So:\n```\n[{}, {}]\n```\n", "`{}`"],
     "hermes": ["<tool_call>\n{}\n</tool_call>", "Well:\n<tool_call>{}</tool_call>\n<tool_call>\n{}\n</tool_call>"],
-    "mistral": ["[TOOL_CALLS] [{}, {}]", "[TOOL_CALLS][{}]"],
 }
 
 
@@ -36,18 +34,12 @@ def test_calls_are_read_where_they_stand(form, template):
     [
         ("json", json.dumps({"name": "add", "parameters": ARGUMENTS})),
         ("json", "<|python_tag|>" + WRITTEN),
-        ("mistral", "[TOOL_CALLS]add[ARGS]" + json.dumps(ARGUMENTS)),
-        ("mistral", "[TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]" + json.dumps(ARGUMENTS)),
-        ("gemma", f"<|tool_call>{GEMMA}<tool_call|>"),
-        ("gemma", f"<start_function_call>{GEMMA}<end_function_call>".replace('<|"|>', "<escape>")),
-        ("harmony", f" to=functions.add<|channel|>commentary json<|message|>{json.dumps(ARGUMENTS)}<|call|>"),
-        ("harmony", f"<|channel|>commentary to=functions.add <|constrain|>json<|message|>{json.dumps(ARGUMENTS)}"),
     ],
 )
 def test_families(form, text):
     for message in (read_message(text), read_message(text, form)):
         assert [(call.name, call.arguments, call.fault) for call in message.calls] == [("add", ARGUMENTS, None)]
-        assert message.calls[0].start == len(text) - len(text.lstrip()) or form == "harmony"
+        assert message.calls[0].start == len(text) - len(text.lstrip())
 
 
 @pytest.mark.parametrize(
@@ -100,13 +92,7 @@ def test_a_value_of_the_xml_form_has_one_of_the_types_that_the_schema_allows(sch
         ('{"name": "add", "arguments": {"a": 1e999}}', "not finite"),
         ('{"name": "add", "arguments": {"a": "\\ud800"}}', "half of a character"),
         ('{"\\ud800": "add", "arguments": {}}', "got ?, arguments"),
-        ('<|tool_call>call:add{a:"\x015"}<tool_call|>', "control character"),
         ("<tool_call><function=add><parameter=a>1</function></tool_call>", "expected </function>"),
-        ("[TOOL_CALLS]add", "expected a list of calls"),
-        ("<|tool_call>add{}<tool_call|>", "expected call:NAME"),
-        ("<|tool_call>call:add{a:1", "not JSON"),
-        ("<|tool_call>call:add{a:1}", "expected <tool_call|>"),
-        ('to=functions.add<|channel|>commentary json<|message|>{"a":', "not JSON"),
         ('{"name": "add", "arguments": {"a": NaN}}', "no JSON"),
         ("{" * 40 + '"arguments"', "not JSON"),
     ],
@@ -142,11 +128,8 @@ def test_an_answer_is_no_call(text):
         "<think>" + " " * 300_000 + "</think>7",
         "\n" * 300_000,
         "<|python_tag|>" + "\n" * 300_000,
-        "to=functions.add" + " " * 300_000,
-        "to=functions.add <|channel|>commentary" + " " * 300_000,
-        "<|channel|>commentary to=functions." + "a" * 300_000,
     ],
-    ids=["spaces", "thought", "lines", "tag", "harmony", "commentary", "name"],
+    ids=["spaces", "thought", "lines", "tag"],
 )
 def test_a_long_answer_is_read_once(text):
     assert read_message(text).calls == ()  # an expression that goes back takes many minutes
@@ -169,6 +152,6 @@ def test_what_is_written_is_read(calls):
 )
 @settings(max_examples=60)
 def test_nothing_that_a_model_writes_raises(noise, form):
-    for head in ("", "<tool_call>", "[TOOL_CALLS]", "<|tool_call>call:a{", '{"name": '):
+    for head in ("", "<tool_call>", "<tool_call><function=a>", '{"name": '):
         for call in read_message(head + noise, form).calls:
             assert 0 <= call.start < call.end <= len(head + noise)

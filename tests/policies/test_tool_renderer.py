@@ -16,99 +16,25 @@ from gradus.core.calls import write_calls
 from gradus.policies.local.renderers import ChatRenderer, _dated
 from gradus.policies.local.tool_renderer import ToolRenderer
 
-# The forms that Mistral's templates have had, one after another, in words of our own. Each checks that user and assistant take turns, and
-# that ids have nine letters where it writes them.
-MISTRAL_LOOP = (
-    "{{- '<s>' -}}{%- if messages[0].role == 'system' -%}{%- set said = messages[1:] -%}"
-    "{{- '[SYSTEM_PROMPT]' + messages[0].content + '[/SYSTEM_PROMPT]' -}}{%- else -%}{%- set said = messages -%}{%- endif -%}FIRST"
-    "{%- set users = said | selectattr('role', 'equalto', 'user') | list -%}{%- set seen = namespace(n=0) -%}"
-    "{%- for m in said if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) -%}"
-    "{%- if (m.role == 'user') != (seen.n % 2 == 0) -%}{{- raise_exception('roles must alternate') -}}{%- endif -%}"
-    "{%- set seen.n = seen.n + 1 -%}{%- endfor -%}"
-    "{%- for m in said -%}"
-    "{%- if m.role == 'user' and m.content is string -%}LAST{{- '[INST]' + m.content + '[/INST]' -}}"
-    "{%- elif m.role == 'assistant' -%}"
-    "{%- if not m.content and not m.tool_calls -%}{{- raise_exception('nothing is said') -}}{%- endif -%}"
-    "{%- if m.content -%}{{- m.content -}}{%- endif -%}"
-    "{%- if m.tool_calls -%}CALLS{%- endif -%}{{- '</s>' -}}"
-    "{%- elif m.role == 'tool' -%}RESULT"
-    "{%- else -%}{{- raise_exception('no role ' + m.role) -}}{%- endif -%}{%- endfor -%}"
+# A template that writes calls in a form that is not read, and checks the ids of calls.
+MARKED = (
+    "{{- '<s>' -}}{%- if tools -%}{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' -}}{%- endif -%}"
+    "{%- for m in messages -%}{%- if m.role == 'user' -%}{{- '[INST]' + m.content + '[/INST]' -}}"
+    "{%- elif m.role == 'tool' -%}{{- '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' -}}"
+    "{%- elif m.role == 'system' -%}{{- '[SYSTEM_PROMPT]' + m.content + '[/SYSTEM_PROMPT]' -}}"
+    "{%- else -%}{%- if m.content -%}{{- m.content -}}{%- endif -%}{%- for c in m.tool_calls or [] -%}"
+    "{{- '[TOOL_CALLS]' + c.function.name + '[ARGS]' + (c.function.arguments | tojson) -}}{%- endfor -%}{{- '</s>' -}}"
+    "{%- endif -%}{%- endfor -%}"
 )
-SCHEMAS = "{{- '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' -}}"
-NINE = "{%- if id | length != 9 -%}{{- raise_exception('ids have nine letters') -}}{%- endif -%}"
-ARGUMENTS = (
-    "{%- set a = c.function.arguments -%}{%- set a = (a or '{}') if a is string else (a | tojson | safe) -%}"
-    "{%- set id = c.id -%}"
-)
-
-
-def mistral(*, calls: str, result: str, schemas_first: bool = False) -> str:
-    """A template by what differs: how calls and results are written, and where the schemas stand."""
-    early = "{%- if tools -%}" + SCHEMAS + "{%- endif -%}" if schemas_first else ""
-    late = "" if schemas_first else "{%- if tools and m == users[-1] -%}" + SCHEMAS + "{%- endif -%}"
-    parts = {"FIRST": early, "LAST": late, "CALLS": calls, "RESULT": result}
-    template = MISTRAL_LOOP
-    for name, part in parts.items():
-        template = template.replace(name, part, 1)
-    return template
-
-
-MISTRALS = {
-    "mistral": mistral(  # Nemo, Ministral of 2024: a list of JSON
-        calls="{{- '[TOOL_CALLS][' -}}{%- for c in m.tool_calls -%}{%- set id = c.id -%}"
-        + NINE
-        + "{{- (c.function | tojson)[:-1] + ', \"id\": \"' + id + '\"}' + (', ' if not loop.last else ']') -}}{%- endfor -%}",
-        result="{%- set id = m.tool_call_id -%}"
-        + NINE
-        + "{{- '[TOOL_RESULTS]{\"content\": ' + m.content | string + ', \"call_id\": \"' + id + '\"}[/TOOL_RESULTS]' -}}",
-    ),
-    "mistral_ids": mistral(  # Small 3.2, Magistral: a mark for each call, with its id
-        calls="{%- for c in m.tool_calls -%}"
-        + ARGUMENTS
-        + NINE
-        + "{{- '[TOOL_CALLS]' + c.function.name + '[CALL_ID]' + id + '[ARGS]' + a -}}{%- endfor -%}",
-        result="{{- '[TOOL_RESULTS]' + m.tool_call_id + '[TOOL_CONTENT]' + m.content + '[/TOOL_RESULTS]' -}}",
-    ),
-    "mistral_args": mistral(  # Ministral 3, Devstral 2: no ids, schemas in front
-        calls="{%- for c in m.tool_calls -%}"
-        + ARGUMENTS
-        + "{{- '[TOOL_CALLS]' + c.function.name + '[ARGS]' + a -}}{%- endfor -%}",
-        result="{{- '[TOOL_RESULTS]' + m.content + '[/TOOL_RESULTS]' -}}",
-        schemas_first=True,
-    ),
-}
 FRAME = (
     *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
-    *(
-        "[ARGS]",
-        "[CALL_ID]",
-        "[TOOL_CONTENT]",
-        "[SYSTEM_PROMPT]",
-        "[/SYSTEM_PROMPT]",
-        "[AVAILABLE_TOOLS]",
-        "[/AVAILABLE_TOOLS]",
-    ),
-    *(
-        "<|turn>",
-        "<turn|>",
-        "<|tool_call>",
-        "<tool_call|>",
-        "<|tool_response>",
-        "<tool_response|>",
-        '<|"|>',
-        "<|constrain|>",
-    ),
+    *("[ARGS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
 )
 FAMILIES = {  # form, the token that ends a call, keep_history, several calls in one answer
     "qwen2_5": ("hermes", "<|im_end|>", False, True),
     "qwen3": ("hermes", "<|im_end|>", True, True),  # it drops earlier thoughts
     "qwen3_5_nothink": ("xml", "<|im_end|>", True, True),
     "llama3_1": ("json", "<|eot_id|>", False, False),
-    "mistral": ("mistral", "</s>", True, True),
-    "mistral_ids": ("mistral", "</s>", True, True),
-    "mistral_args": ("mistral", "</s>", False, True),
-    "gemma4_v5": ("gemma", "<|tool_response>", True, True),
-    "gptoss": ("harmony", "<|call|>", True, False),
 }
 TOOLS = [
     {
@@ -131,8 +57,6 @@ TOOLS = [
 
 def template_of(family: str) -> str:
     """The template that the family publishes; TRL brings copies of them."""
-    if family in MISTRALS:
-        return MISTRALS[family]
     home = find_spec("trl")
     if home is None or home.origin is None:
         pytest.skip("needs the chat templates that come with trl")
@@ -240,7 +164,7 @@ def test_results_and_arguments_cannot_forge_a_frame(family: str):
             CHATML.replace("m.content +", "m.content + (m.tool_calls | tojson if m.tool_calls else '') +"),
             "the schemas of tools",
         ),
-        (MISTRALS["mistral"], "rewrites history"),
+        (MARKED, "cannot be read back"),
     ],
 )
 def test_what_a_template_cannot_do_is_refused_with_the_way_out(template: str, said: str):

@@ -5,9 +5,8 @@
 | ``json`` | ``{"name": "add", "arguments": {"a": 1}}``, the whole answer or its last lines, in a code fence or none; Llama 3 says ``parameters`` |
 | ``hermes`` | the same between ``<tool_call>`` and ``</tool_call>``: Hermes, Qwen 2.5 and 3 |
 | ``xml`` | ``<tool_call><function=add><parameter=a>1</parameter></function></tool_call>``: Qwen 3.5, Nemotron 3 |
-| ``mistral`` | ``[TOOL_CALLS][{"name": "add", "arguments": {"a": 1}}]`` or ``[TOOL_CALLS]add[ARGS]{"a": 1}`` |
-| ``gemma`` | ``<|tool_call>call:add{a:1}<tool_call|>``, or ``<start_function_call>...<end_function_call>`` |
-| ``harmony`` | ``to=functions.add<|channel|>commentary json<|message|>{"a": 1}``: gpt-oss |
+
+The templates of other families (Mistral, Gemma, gpt-oss) are refused; their models write ``json`` if asked to.
 
 A call that begins as one and cannot be read is a call with the fault ``malformed``.
 """
@@ -169,99 +168,8 @@ def _read_xml(text: str) -> Iterator[ToolCall]:
     return _tagged(text, "<tool_call>", "</tool_call>", read)
 
 
-_ARGS = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*)?(?=\{)")
-
-
-def _read_mistral(text: str) -> Iterator[ToolCall]:
-    mark = "[TOOL_CALLS]"
-    at = text.find(mark)
-    while at >= 0:
-        start, inside = at, _skip(text, at + len(mark))
-        at = text.find(mark, inside)
-        limit = len(text) if at < 0 else at
-        try:
-            if named := _ARGS.match(text, inside):
-                value, end = _value(text[:limit], named.end())
-                yield _call({"name": named[1], "arguments": value, "id": named[2]}, start, end)
-            else:
-                yield from _read_array(text[:limit], start, inside)
-        except _Malformed as error:
-            yield _bad(start, limit, str(error))
-
-
-def _read_array(text: str, start: int, at: int) -> list[ToolCall]:
-    if not text.startswith("[", at):
-        raise _Malformed(f"expected a list of calls behind [TOOL_CALLS], got {text[at : at + 30]!r}", at)
-    calls: list[ToolCall] = []
-    at = _skip(text, at + 1)
-    while not text.startswith("]", at):
-        value, end = _value(text, at)
-        at = _skip(text, end, " \n\r\t,")
-        calls.append(_call(value, start, at + text.startswith("]", at)))
-        start = at
-    return calls
-
-
-_QUOTES = re.compile(r'(<\|"\|>|<escape>)(.*?)\1', re.DOTALL)
-_KEY = re.compile(r"(?<=[{,])\s*([\w.-]+)\s*:")
-
-
-def _read_gemma(text: str) -> Iterator[ToolCall]:
-    new = "<|tool_call>" in text
-    opening, closing = ("<|tool_call>", "<tool_call|>") if new else ("<start_function_call>", "<end_function_call>")
-
-    def read(text: str, start: int, inside: int) -> tuple[ToolCall, int]:
-        head = re.compile(r"\s*call:([\w.-]+)\s*(?=\{)").match(text, inside)
-        if head is None:
-            raise _Malformed(f"expected call:NAME{{...}}, got {text[inside : inside + 30]!r}", inside)
-        strings: list[str] = []
-
-        def keep(match: re.Match[str]) -> str:
-            strings.append(match[2])
-            return f'"\x01{len(strings) - 1}"'
-
-        end = text.find(closing, head.end())
-        if "\x01" in text[head.end() : end]:
-            raise _Malformed("the call holds a control character", len(text))
-        body = _KEY.sub(r'"\1":', _QUOTES.sub(keep, text[head.end() : end if end >= 0 else len(text)]))
-        body = re.sub(r'"\x01(\d+)"', lambda match: json.dumps(strings[int(match[1])], ensure_ascii=False), body)
-        value, stop = _value(body, 0)
-        if body[stop:].strip() or end < 0:
-            raise _Malformed(f"expected {closing} behind the arguments, got {body[stop : stop + 20]!r}", len(text))
-        return _call({"name": head[1], "arguments": value}, start, end), end
-
-    return _tagged(text, opening, closing, read)
-
-
-_HEADER = re.compile(
-    r"(?:<\|start\|>assistant|(?<!\s))\s*+(?:to=functions\.(?P<before>[\w.-]++)\s*+)?<\|channel\|>commentary"
-    r"(?:\s*+to=functions\.(?P<behind>[\w.-]++))?[^<]*+(?:<\|constrain\|>\w*+)?\s*+<\|message\|>"
-)
-
-
-def _read_harmony(text: str) -> Iterator[ToolCall]:
-    for match in _HEADER.finditer(text):
-        name = match["before"] or match["behind"]
-        if name is None:
-            continue  # a preamble for the user
-        close = re.compile(r"<\|(?:call|end|return)\|>|\Z").search(text, match.end())
-        end = close.end() if close else len(text)
-        try:
-            value, stop = _value(text, _skip(text, match.end()))
-            if text[stop : close.start() if close else end].strip():
-                raise _Malformed(
-                    f"expected the end of the call behind its arguments, got {text[stop : stop + 20]!r}", end
-                )
-            yield _call({"name": name, "arguments": value}, match.start(), end)
-        except _Malformed as error:
-            yield _bad(match.start(), end, str(error))
-
-
 FORMS: Mapping[str, Reader] = {
     "hermes": _read_hermes,
     "xml": _read_xml,
-    "mistral": _read_mistral,
-    "gemma": _read_gemma,
-    "harmony": _read_harmony,
     "json": _read_json,
 }

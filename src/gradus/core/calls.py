@@ -157,9 +157,6 @@ _KIND: Mapping[type, set[str]] = {
     dict: {"object"},
 }
 _MARKS = {
-    "gemma": re.compile(r"<\|tool_call>|<start_function_call>"),
     "xml": re.compile(r"<tool_call>\s*<function="),
     "hermes": re.compile(r"<tool_call>"),
-    "mistral": re.compile(r"\[TOOL_CALLS\]"),
-    "harmony": re.compile(r"to=functions\."),
 }
