@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec, Observation, ToolCall
-from gradus.core.calls import write_calls
+from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.interop.suites.verifiers import _item
-from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
 from gradus.runs.stages.sources import environment_sources
-from gradus.training.config import GrpoConfig
-from gradus.training.grpo import train_grpo
-from gradus.training.run.options import GrpoOptions
 
 ADD = """
 import verifiers.v1 as vf
@@ -61,55 +55,6 @@ class AddTaskset(vf.Taskset[Add]):
 __all__ = ["AddTaskset"]
 """
 
-BUY = '''
-import verifiers.v1 as vf
-
-class Basket(vf.State):
-    total: int = 0
-
-class Prices(vf.TaskData):
-    answer: str
-    price: int
-
-class ShopTools(vf.Toolset[vf.ToolsetConfig, Basket]):
-    TOOL_PREFIX = "shop"
-
-    async def setup_task(self, task):
-        self.price = task.price
-
-    @vf.tool
-    async def put(self, count: int) -> str:
-        """Put things into the basket."""
-        if count < 0:
-            raise ValueError("less than nothing")
-        self.state.total += count * self.price
-        return f"the basket costs {self.state.total}"
-
-class Buy(vf.Task[Prices, Basket]):
-    @classmethod
-    def toolsets(cls, config):
-        return [ShopTools(vf.ToolsetConfig())]
-
-    @vf.reward
-    async def total(self, trace) -> float:
-        return float(trace.state.total)
-
-    @vf.reward(weight=0.5)
-    async def told(self, trace) -> float:
-        return float(trace.last_reply == self.data.answer)
-
-    @vf.stop
-    async def broke(self, trace) -> bool:
-        return trace.state.total > 50
-
-class BuyTaskset(vf.Taskset[Buy]):
-    def load(self):
-        for price in range(1, 61):
-            yield Buy(Prices(prompt=f"Buy 3 things at {price}.", answer=str(3 * price), price=price, system_prompt="Buy."))
-
-__all__ = ["BuyTaskset"]
-'''
-
 
 def test_without_verifiers_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADUS_VERIFIERS_PYTHON", raising=False)
@@ -127,7 +72,6 @@ def test_an_answer_of_0_is_an_answer(answer: object, text: str) -> None:
     [
         ("verifiers:none.py", r"no file none\.py"),
         ("verifiers", "takes a module"),
-        ("verifiers:m?turns=many", "turns=NUMBER"),
     ],
 )
 def test_what_is_missing_is_said(name: str, told: str) -> None:
@@ -147,10 +91,6 @@ def write(stock_python: Callable[[str], Path], tmp_path: Path, monkeypatch: pyte
         return f"verifiers:{tmp_path / 'mine.py'}"
 
     return write
-
-
-def call(name: str, **arguments: object) -> str:
-    return write_calls([ToolCall(name=name, arguments=arguments)])
 
 
 def says(answers: Callable[[int], Sequence[str]]) -> FunctionPolicy:
@@ -205,6 +145,11 @@ def test_a_task_of_one_reply_has_its_own_prompt_and_messages_and_its_hooks_run(w
         ),
         ("prompt=question.content", "prompt=None", "has no prompt"),
         ("class AddTaskset", "class NoTaskset", "cannot be loaded"),
+        (
+            "    @vf.reward\n",
+            "    @classmethod\n    def toolsets(cls, config):\n        return [vf.Toolset]\n\n    @vf.reward\n",
+            "it has tools, and tasks here take one reply",
+        ),
     ],
 )
 def test_what_a_taskset_needs_and_does_not_get_is_refused(
@@ -212,45 +157,3 @@ def test_what_a_taskset_needs_and_does_not_get_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         environments.load(write(ADD.replace(old, new)))
-
-
-@pytest.mark.slow
-def test_a_taskset_with_tools_keeps_its_state_rewards_and_stops(write: Callable[..., str]) -> None:
-    spec = environments.load(write(BUY))
-    policy = says(
-        lambda n: [call("shop_put", count=1), call("shop_put", count=-1), call("shop_put", count=2), str(3 * n)]
-    )
-    episodes = roll_out(spec, policy, spec.tasks("held-out"), group_size=2).episodes
-    for each in episodes:
-        price = int(each.turns[0].observation.rsplit(" ", 1)[1].rstrip("."))
-        stopped = 3 * price > 50  # behind the third call, if not the first
-        assert each.reward is not None
-        assert each.reward.value == (price if price > 50 else 3 * price + (0 if stopped else 0.5))
-        assert len(each.turns) == (1 if price > 50 else 3 if stopped else 4)
-    whole = next(each for each in episodes if len(each.turns) == 4)
-    assert "less than nothing" in whole.turns[2].messages[0].content
-    assert whole.system_prompt == "Buy."
-    odd = says(lambda n: ["{'name':", call("nothing"), "0"])
-    faults = roll_out(spec, odd, spec.tasks("held-out", 1)).episodes[0]
-    assert [[each.fault for each in turn.calls] for turn in faults.turns] == [["malformed"], ["refused"], []]
-    assert faults.turns[1].messages[0].content.startswith("Error: the call is not JSON")
-    cut = environments.load(f"{spec.name}?turns=1")
-    (ended,) = roll_out(cut, policy, cut.tasks("held-out", 1)).episodes
-    assert (ended.stop, ended.reward is not None) == ("turn_limit", True)
-
-
-@pytest.mark.slow
-def test_such_episodes_can_be_trained_on(write: Callable[..., str], tmp_path: Path) -> None:
-    spec = environments.load(write(BUY))
-    assert spec.language.vocabulary is not None
-    shape = NanoConfig(hidden_size=32, layers=2, heads=2, kv_heads=1, intermediate_size=64, context=1024)
-    model = make_nano(tmp_path / "nano", spec.language.vocabulary(), shape, seed=1)
-    config = GrpoConfig(
-        max_steps=2,
-        groups=2,
-        group_size=4,
-        validation_every=0,
-        device="cpu",
-        sampling=SamplingConfig(max_new_tokens=20),
-    )
-    assert train_grpo(model, spec, config, tmp_path / "run", options=GrpoOptions(live=False)).steps == 2

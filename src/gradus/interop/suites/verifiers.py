@@ -1,34 +1,29 @@
 """``verifiers:MODULE``: tasksets of verifiers 0.4, rewarded by their own functions.
 
 MODULE is a module that is installed where verifiers is, or a file ``my_taskset.py``. The pins of verifiers conflict with ours, so
-it runs in a process of its own: GRADUS_VERIFIERS_PYTHON names the Python of the environment that has it. Tasks that take one reply are
-scored by it alone; tasksets with tools have episodes of several turns.
+it runs in a process of its own: GRADUS_VERIFIERS_PYTHON names the Python of the environment that has it. Tasks take one reply.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec, Message
 from gradus.core.naming import file_sources
 from gradus.environments.verifiable.environment import Verdict
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items
-from gradus.interop.suites.naming import SuiteNames, read_turns, started
-from gradus.interop.suites.verifiers_episodes import as_message, episode_spec
+from gradus.interop.suites.naming import SuiteNames, started
 from gradus.sandbox.worker import Worker, WorkerError
 
 _SETTING = "GRADUS_VERIFIERS_PYTHON"
 _TASKS = 2000  # of an endless taskset
-_TURNS = 10  # of an episode with tools
 
 
 @cache
@@ -48,18 +43,16 @@ def _running(place: str) -> Worker:
 
 def suite_names() -> SuiteNames:
     """Says what a name is: tasksets are modules of one's own, and nothing lists them."""
-    return {"MODULE": "a module or file.py with one verifiers Taskset in __all__"}
+    return {"MODULE": "a module or file.py with one verifiers Taskset in __all__, whose tasks take one reply"}
 
 
 def load(argument: str | None = None) -> EnvironmentSpec:
-    """``MODULE`` or ``FILE.py``; ``?turns=N`` limits episodes with tools."""
+    """``MODULE`` or ``FILE.py``."""
     if not argument:
         raise ConfigError("verifiers takes a module or a file, as in verifiers:my_taskset.py")
-    place, _, query = argument.partition("?")
-    turns = read_turns(f"verifiers:{place}", query, _TURNS)
-    if place.endswith(".py") and not Path(place).is_file():
-        raise ConfigError(f"no file {place} for verifiers:{argument}")
-    path = str(Path(place).resolve()) if place.endswith(".py") else place
+    if argument.endswith(".py") and not Path(argument).is_file():
+        raise ConfigError(f"no file {argument} for verifiers:{argument}")
+    path = str(Path(argument).resolve()) if argument.endswith(".py") else argument
     module = {"module": path, "limit": _TASKS}
     worker = _running(path)
     try:
@@ -71,11 +64,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     items = [_item(row, index) for index, row in enumerate(rows)]
     tasks = split_items(f"verifiers:{argument}", items, None, system_prompt=system)
     sources = file_sources(path) if path.endswith(".py") else {f"code of {path}": about["code"]}
-    if about["kind"] == "one reply":
-        return replace(_one_reply(worker, tasks, module, rows), sources=sources)
-    sources[f"rows of {Path(path).name}"] = sha256(json.dumps(rows).encode()).hexdigest()
-    summary = f"{len(rows)} tasks of the verifiers taskset with tools {argument}"
-    return replace(episode_spec(worker, tasks, module, summary=summary, max_turns=turns), sources=sources)
+    return replace(_one_reply(worker, tasks, module, rows), sources=sources)
 
 
 def _one_reply(
@@ -113,5 +102,5 @@ def _item(row: Mapping[str, Any], index: int) -> Item:
         answer="" if answer is None else str(answer),
         columns={"index": index},
         system=row["system"],
-        messages=tuple(map(as_message, row["messages"])) if several else (),
+        messages=tuple(Message(**each) for each in row["messages"]) if several else (),
     )
