@@ -356,10 +356,10 @@ def test_suggested_commands_are_quoted(monkeypatch):
     assert "gradus chat 'my model' " in gradus("export", "run", "--out", "my model")
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: True)
     assert "gradus chat" not in gradus("export", "run", "--out", "my model")
-    package = SimpleNamespace(folder=Path("my env"), library="openenv", files=(), locked=True)
+    package = SimpleNamespace(folder=Path("my env"), module="gradus_shop", files=())
     stub(monkeypatch, "package-env", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")
-    assert "python 'my env/server/app.py'    check it: openenv validate 'my env'" in said
+    assert "pip install 'my env'    try it: vf-eval gradus_shop -n 4" in said
 
 
 def test_what_is_known_at_the_end_is_shown_without_what_is_missing(rows):

@@ -68,7 +68,7 @@ def _vanished(url: str) -> int:
     """A client that promises a body and goes away."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as client:
-        client.sendall(b"POST /reset HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        client.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     return 0
 
 
@@ -106,12 +106,10 @@ LOADS: Mapping[str, Load] = {
         _episode([RESET, STEP]),
         _episode([RESET], say_goodbye=False),
         _episode([RESET, {"type": "step", "data": {"nope": 1}}, "[[[", b"\xff\xfe", {"type": "?"}]),
-        _post("/reset", {"seed": 5, "episode_id": "soak"}),
-        _post("/step", {"episode_id": "soak", "action": {"text": "3"}}),
-        _post("/reset", b"{" * 1000),
-        _post("/step", {"episode_id": "nobody", "action": {}}),
+        _post("/mcp", {}),
+        _post("/reset", {"seed": 5}),
         _get("/schema"),
-        _get("/state", Origin="http://evil.example"),
+        _get("/metadata", Origin="http://evil.example"),
         _vanished,
     ),
     "watch": (_get("/"), _get("/data"), _leaving("GET", "/events"), _get("/", Host="evil.example"), _get("/nothing")),

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from gradus import environments
 from gradus.core import StopReason
 from gradus.interop.openenv.client import load
 from gradus.interop.openenv.server import create_app, server_config
-from gradus.interop.packages.writing import write_package
 from gradus.rollouts import roll_out
 
 pytestmark = pytest.mark.slow
@@ -119,38 +117,6 @@ def test_a_running_server_is_a_valid_one(stock: Path, serve: Callable[..., Any])
         command = [stock / "openenv", "validate", "--url", f"http://{address}"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_the_package_is_a_valid_one(stock: Path, tmp_path: Path) -> None:
-    write_package("rhythm", tmp_path / "rhythm_env")
-    ran = subprocess.run(
-        [stock / "openenv", "validate", tmp_path / "rhythm_env"], capture_output=True, text=True, timeout=120
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
-def test_the_packages_own_client_plays(stock: Path, tmp_path: Path) -> None:
-    package = tmp_path / "rhythm_env"
-    write_package("rhythm", package)
-    code = """
-import sys
-sys.path.insert(0, sys.argv[2])
-from rhythm_env import RhythmAction, RhythmEnv
-with RhythmEnv(base_url=sys.argv[1]).sync() as client:
-    result = client.reset(seed=7)
-    while not result.done:
-        result = client.step(RhythmAction(action_type="sleep", belief=[0.5, 0.5, 0.5]))
-        print(result.reward)
-    assert result.observation.steps_left == 0
-"""
-    with running_server([sys.executable, "server/app.py"], package) as port:
-        command = [stock / "python", "-c", code, f"ws://127.0.0.1:{port}", tmp_path]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    environment = environments.load("rhythm").make()
-    environment.reset(seed=7)
-    expected = [environment.step_typed({"action_type": "sleep"}).reward for _ in range(28)]  # type: ignore[attr-defined]
-    assert [float(line) for line in ran.stdout.split()] == pytest.approx(expected, abs=1e-9)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from gradus import environments
+from gradus import commands, environments
 from gradus.core import ConfigError
 from gradus.interop.packages.writing import write_package
 from gradus.policies.scripted import constant_policy
@@ -25,7 +25,7 @@ ROLLOUT = Path(__file__).parent / "verifiers_rollout.py"
 
 
 def test_it_has_what_verifiers_looks_for(tmp_path: Path) -> None:
-    written = write_package("shop", tmp_path / "package", library="verifiers")
+    written = write_package("shop", tmp_path / "package")
     assert list(written.files) == ["README.md", "gradus_shop/__init__.py", "pyproject.toml"]
     project = tomllib.loads((tmp_path / "package/pyproject.toml").read_text())["project"]
     assert project["name"] == "gradus-shop"
@@ -53,15 +53,46 @@ def test_gradus_can_be_installed_beside_verifiers() -> None:
 def test_rows_travel_inside_the_module(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(64)))
-    written = write_package(f"{rows}?answer=answer", tmp_path / "package", library="verifiers")
+    written = write_package(f"{rows}?answer=answer", tmp_path / "package")
     assert "gradus_jsonl_rows/data/rows.jsonl" in written.files
     module = (tmp_path / "package/gradus_jsonl_rows/__init__.py").read_text()
     assert 'environments.load("jsonl:" + str(ROOT / "data/rows.jsonl") + "?answer=answer")' in module
 
 
 def test_a_package_for_another_library_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="openenv or verifiers, got 'gym'"):
-        write_package("shop", tmp_path / "package", library="gym")
+    with pytest.raises(ConfigError, match="a package is for verifiers, got --as openenv; gradus serve-env serves"):
+        commands.package_env("shop", tmp_path / "package", library="openenv")
+
+
+def test_a_file_that_an_option_names_is_refused(tmp_path: Path) -> None:
+    rows, system = tmp_path / "rows.jsonl", tmp_path / "system.txt"
+    rows.write_text("".join(json.dumps({"question": f"{n} + 1", "answer": str(n + 1)}) + "\n" for n in range(60)))
+    system.write_text("Be brief.")
+    with pytest.raises(ConfigError, match=r"only the file or folder that stands first .* got .*system\.txt"):
+        write_package(f"jsonl:{rows}?system={system}", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+def test_a_suite_is_an_extra_and_its_name_becomes_one_of_python(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    written = write_package("gymnasium:Blackjack-v1", tmp_path / "package")
+    assert written.module == "gradus_gymnasium_blackjack_v1"
+    project = tomllib.loads((tmp_path / "package/pyproject.toml").read_text())["project"]
+    assert f"gradus-rl[gymnasium]=={__version__}" in project["dependencies"]
+
+
+def test_nothing_is_overwritten_and_code_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine").touch()
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        write_package("rhythm", tmp_path / "full")
+    spec = environments.load("arithmetic")
+    environments.register("of_this_session", lambda _: spec)
+    for name in ("somewhere.else:spec", "of_this_session", "openenv:ws://x"):
+        told = rf"only environments of Gradus and of installed packages .* got '{name}'; `gradus serve-env"
+        with pytest.raises(ConfigError, match=told):
+            write_package(name, tmp_path / "x")
+        assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
@@ -77,7 +108,7 @@ def test_verifiers_rolls_out_what_we_roll_out(
     name: str, text: str, stock_python: Callable[[str], Path], tmp_path: Path
 ) -> None:
     python = stock_python("verifiers==0.4.0")
-    written = write_package(name, tmp_path / "package", library="verifiers")
+    written = write_package(name, tmp_path / "package")
     base = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     pip = [python, "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, *base], check=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Environments for OpenEnv clients, and the page that follows runs."""
+"""Environments for OpenEnv clients, and as packages of verifiers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from gradus.commands.environments import load_environment
 from gradus.commands.options import Host, Line, Port
 from gradus.commands.signature import command
-from gradus.core import EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.printing import quiet
 
 if TYPE_CHECKING:
@@ -49,15 +49,9 @@ def serve_env(
 
 def _after_package(result: PackageResult) -> None:
     typer.echo(f"wrote {len(result.files)} files to {result.folder}")
-    if not result.locked:
-        typer.echo("uv was not found, so uv.lock has no pins yet; `uv lock` there completes it", err=True)
-    if quiet():
-        return
-    server, package = (shlex.quote(str(path)) for path in (result.folder / "server" / "app.py", result.folder))
-    if result.library == "verifiers":
+    if not quiet():
+        package = shlex.quote(str(result.folder))
         typer.echo(f"where verifiers is: pip install {package}    try it: vf-eval {result.module} -n 4")
-    else:
-        typer.echo(f"try it: python {server}    check it: openenv validate {package}")
 
 
 @command("package-env", _after_package)
@@ -67,14 +61,14 @@ def package_env(
     ],
     folder: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
     *,
-    library: Annotated[str, typer.Option("--as", help="openenv (a server) or verifiers (a taskset).")] = "openenv",
-    sessions: Annotated[int, typer.Option(min=1, help="Episodes that OpenEnv's server runs at once.")] = 64,
+    library: Annotated[str, typer.Option("--as", help="verifiers: a taskset.")] = "verifiers",
 ) -> PackageResult:
-    """Write an environment with its grader as a package of another library.
+    """Write an environment with its grader as a package of verifiers 0.4: a taskset, for trainers on many machines that read those.
 
-    OpenEnv: a server, which `openenv validate` accepts and `openenv push` uploads. verifiers 0.4: a taskset, for trainers on many
-    machines that read those.
+    OpenEnv's clients need no package: `gradus serve-env` serves them.
     """
     from gradus.interop.packages.writing import write_package
 
-    return write_package(environment, folder, library=library, sessions=sessions)
+    if library != "verifiers":
+        raise ConfigError(f"a package is for verifiers, got --as {library}; gradus serve-env serves OpenEnv's clients")
+    return write_package(environment, folder)

@@ -1,1 +1,1 @@
-"""OpenEnv: environments behind a server (client), our environments as a server, and packages of them."""
+"""OpenEnv: environments behind a server (client), and our environments as a server."""

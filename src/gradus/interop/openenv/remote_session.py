@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from gradus.core import EnvironmentFault, Message, Observation, ToolCall
-from gradus.core.calls import call_spans, none_carried_out, write_calls
+from gradus.core import EnvironmentFault, Observation
 from gradus.core.servers import is_loopback
-from gradus.interop.openenv.wire import (
-    FIELDS,
-    TOOL_FIELDS,
-    WireError,
-    dumps,
-    loads,
-    read_messages,
-    read_observation,
-)
+from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads
 
 TURNS = 64
+_CALLS = 'A line of your answer calls a tool, as in {"name": "NAME", "arguments": {"KEY": "VALUE"}}. The tools: '
 TIMEOUT = 60.0  # seconds for one answer
 _MAX_MESSAGE = 100 * 2**20  # bytes, OpenEnv's own default for clients
 
@@ -48,16 +40,10 @@ class OpenEnvClient:
         self._connection: ClientConnection | None = None
         self._stack = ExitStack()  # holds the connection, whose context manager it is
         self._system_prompt = ""
-        self._tools: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Schemas of the tools that the server told with the reset."""
-        return self._tools
 
     @property
     def system_prompt(self) -> str:
-        """Returns the server's ``system_prompt``, or what it says of itself and of its actions."""
+        """Returns the server's ``system_prompt``, or what it says of itself and of its actions; then its tools, if it has some."""
         return self._system_prompt
 
     @property
@@ -74,20 +60,12 @@ class OpenEnvClient:
         observation, fields = self._observe({"type": "reset", "data": {**data, **options}})
         prompt = fields.get("system_prompt")
         self._system_prompt = prompt if isinstance(prompt, str) else _described(self._server)
+        if tools := fields.get("tools"):
+            self._system_prompt += f"\n{_CALLS}{dumps(tools)}"
         return observation
 
-    def step(self, action: str | Message) -> Observation:
-        """Send an answer, its calls as lines of JSON.
-
-        The server is told nothing of an answer with a call that cannot be read, nor of one that is not a JSON object if it wants several
-        fields: both are invalid actions.
-        """
-        if isinstance(action, Message):
-            if any(call.fault == "malformed" for call in action.calls):
-                return _unreadable(action)
-            seen = self.step("\n".join(filter(None, (action.content, write_calls(action.calls)))))
-            calls = _placed(seen.action_calls, action.calls)
-            return replace(seen, action_calls=calls, action_spans=call_spans(calls))
+    def step(self, action: str) -> Observation:
+        """Send an answer. One that is not a JSON object is invalid and not sent, if the server wants several fields."""
         data = self._action(action)
         if data is None:
             return Observation(
@@ -128,15 +106,12 @@ class OpenEnvClient:
     def _observe(self, message: Mapping[str, Any]) -> tuple[Observation, Mapping[str, Any]]:
         try:
             data = self._ask(message, "observation")
-            fields, reward, done = read_observation(data)
+            return _observation(data), data["observation"]
         except WireError as error:
             if message["type"] == "step" and error.code == "VALIDATION_ERROR":
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
             raise EnvironmentFault(f"{self._server.socket}: {error}") from error
-        if message["type"] == "reset":
-            self._tools = _schemas(fields.get("tools"))
-        return _observation(fields, reward, done, with_tools=bool(self._tools)), fields
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
         connection = self._connection or self._connect()
@@ -169,46 +144,26 @@ class OpenEnvClient:
         return connection
 
 
-def _observation(fields: Mapping[str, Any], reward: float | None, done: bool, *, with_tools: bool) -> Observation:
+def _observation(answer: Mapping[str, Any]) -> Observation:
+    """Reads what a server answered to a reset or a step. Raises WireError if it is something else."""
+    fields, reward, done = answer.get("observation"), answer.get("reward"), bool(answer.get("done", False))
+    if not isinstance(fields, Mapping):
+        raise WireError("VALIDATION_ERROR", f"expected an observation object, the server sent {str(answer)[:200]}")
+    if reward is not None and not isinstance(reward, int | float):
+        raise WireError("VALIDATION_ERROR", f"expected a number as reward, the server sent {reward!r}")
     text = fields.get("text")
-    messages, calls = read_messages(fields) if with_tools else ((), ())
-    ours = (*FIELDS, *(TOOL_FIELDS if with_tools else ()))
-    data = {name: value for name, value in fields.items() if name not in ours}
+    data = {name: value for name, value in fields.items() if name not in FIELDS}
     truncated = bool(fields.get("truncated", False))
     return Observation(
         text=text if isinstance(text, str) else dumps(data),
-        messages=messages,
         data=data,
-        action_calls=calls,
-        action_spans=call_spans(calls),
-        reward=reward,
+        reward=None if reward is None else float(reward),
         terminated=bool(fields.get("terminated", done and not truncated)),
         truncated=truncated,
         restart=bool(fields.get("restart", False)),
         action_valid=bool(fields.get("action_valid", True)),
         action_error=fields.get("action_error"),
     )
-
-
-def _schemas(given: Any) -> tuple[Mapping[str, Any], ...]:
-    """The server's tools, if it sent such as ours does: ``{"type": "function", "function": {...}}``."""
-    listed = given if isinstance(given, list) else []
-    known = [each for each in listed if isinstance(each, Mapping) and isinstance(each.get("function"), Mapping)]
-    return tuple(known) if len(known) == len(listed) else ()
-
-
-def _placed(told: Sequence[ToolCall], own: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls that the server told, at their places in the answer as the policy wrote it."""
-    if len(told) != len(own):
-        return tuple(told)
-    return tuple(replace(one, start=ours.start, end=ours.end) for one, ours in zip(told, own, strict=True))
-
-
-def _unreadable(answer: Message) -> Observation:
-    calls, told = none_carried_out(answer.calls)
-    error = next(call.error for call in calls if call.fault == "malformed")
-    said = (Message(role="user", content=told),)
-    return Observation(text=told, messages=said, action_calls=calls, action_valid=False, action_error=error)
 
 
 def _described(server: Server) -> str:

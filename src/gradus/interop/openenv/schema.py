@@ -7,7 +7,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.waiting import blocking
-from gradus.interop.openenv.wire import FIELDS, TOOL_FIELDS, clashing
+from gradus.interop.openenv.wire import FIELDS, clashing
 from gradus.rollouts.received import plain, received
 from gradus.version import __version__
 
@@ -29,8 +29,6 @@ _FIXED: dict[str, dict[str, Any]] = {
     "action_valid": {"type": "boolean", "description": "Whether the last action was understood."},
     "action_error": {"type": ["string", "null"], "description": "What was wrong with the last action."},
     "tools": {"type": "array", "description": "Schemas of the tools that may be called; sent with a reset."},
-    "messages": {"type": "array", "description": "What is seen, with the roles of chat messages."},
-    "calls": {"type": "array", "description": "The calls of tools in the last action, and what was wrong with them."},
 }
 _CALLS = ' A call of a tool is a line of it: {"name": "count", "arguments": {"item": "figs"}}.'
 
@@ -56,8 +54,7 @@ def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
         )
     answer = _text_action(has_tools)
     action = answer if typed is None else {"title": "Action", "anyOf": [dict(typed), answer]}
-    fields = {name: _FIXED[name] for name in (*FIELDS, *(TOOL_FIELDS if has_tools else ()))}
-    fields |= {name: _schema_of(value) for name, value in observation.data.items()}
+    fields = {name: _FIXED[name] for name in FIELDS} | {k: _schema_of(v) for k, v in observation.data.items()}
     fields |= {"reward": {"type": ["number", "null"]}, "done": {"type": "boolean"}}
     return {
         "action": action,
@@ -97,17 +94,9 @@ def metadata(spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def openapi(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The OpenAPI document that ``openenv validate --url`` looks for."""
-    answers = {"200": {"description": "answered"}, "422": {"description": "the request does not fit; detail says why"}}
-    paths = {
-        "/reset": "post",
-        "/step": "post",
-        "/state": "get",
-        "/schema": "get",
-        "/metadata": "get",
-        "/health": "get",
-        "/mcp": "post",
-    }
+    """The OpenAPI document that ``openenv validate --url`` looks for. Episodes are run over ``/ws`` alone."""
+    answers = {"200": {"description": "answered"}}
+    paths = {"/schema": "get", "/metadata": "get", "/health": "get", "/mcp": "post"}
     return {
         "openapi": "3.1.0",
         "info": {"title": f"Gradus environment {spec.name}", "description": spec.summary, "version": "1.0.0"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -13,15 +13,7 @@ from typing import Any
 from gradus.core import Environment, EnvironmentSpec, Observation, Task
 from gradus.core.values import whole_characters
 from gradus.core.waiting import blocking
-from gradus.interop.openenv.wire import (
-    WireError,
-    dumps,
-    error_message,
-    loads,
-    observation_message,
-    reset_arguments,
-    state_message,
-)
+from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data, reset_arguments
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.received import checked_prompt, plain, received
 from gradus.rollouts.stepping import again_after_faults
@@ -92,22 +84,23 @@ class Session:
             kind = message.get("type")
             if kind == "close":
                 return None
-            act = _ACTS.get(kind) if isinstance(kind, str) else None
+            acts = {"reset": self.reset, "step": self.step, "state": lambda _: self.state}
+            act = acts.get(kind) if isinstance(kind, str) else None
             if act is None:
-                raise WireError("UNKNOWN_TYPE", f"unknown message type {kind!r}; expected {', '.join(_ACTS)} or close")
-            data = message.get("data")
-            if data is None:
-                data = {}
+                raise WireError("UNKNOWN_TYPE", f"unknown message type {kind!r}; expected {', '.join(acts)} or close")
+            data = {} if message.get("data") is None else message["data"]
             if not isinstance(data, dict):
                 raise WireError("VALIDATION_ERROR", f"data must be an object, got {type(data).__name__}")
-            return act(self, data)
-        except WireError as error:
-            return error_message(error)
+            return dumps({"type": "state" if kind == "state" else "observation", "data": act(data)})
         except Exception as error:
-            return error_message(WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}"))
+            told = error if isinstance(error, WireError) else None
+            told = told or WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
+            return dumps(
+                {"type": "error", "data": {"message": told.message, "code": told.code, **(told.details or {})}}
+            )
 
-    def reset(self, data: Mapping[str, Any]) -> tuple[Observation, str, Sequence[Mapping[str, Any]]]:
-        """Begin an episode: the first observation, the system prompt and the schemas of the tools.
+    def reset(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Begin an episode. Returns the first observation with the system prompt and the schemas of the tools.
 
         ``condition`` names one of the environment's conditions and brings its reset options. Without a seed it is the next training task,
         or the next task of the condition.
@@ -123,13 +116,11 @@ class Session:
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
         observation = received(given, "reset")
-        shown = (
-            checked_prompt(environment.system_prompt),
-            tuple(plain(tuple(getattr(environment, "tools", ())), "tools")),
-        )
+        prompt = checked_prompt(environment.system_prompt)
+        tools = plain(tuple(getattr(environment, "tools", ())), "tools")
         self._open, self._began = True, began
         self._task, self._first, self._taken = task, observation, []
-        return observation, *shown
+        return observation_data(observation, prompt, tools)
 
     def _asked(self, condition: Any, seed: int | None) -> Task:
         """Returns the task that a reset asks for, without the client's own options."""
@@ -162,7 +153,7 @@ class Session:
             raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
         return made
 
-    def step(self, action: Mapping[str, Any]) -> Observation:
+    def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take one action, ``{"text": ...}`` or the environment's own fields.
 
         Raises WireError if the episode ends with it and has no reward.
@@ -187,8 +178,8 @@ class Session:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
         if self._open or any(after.reward is not None for _, after in self._taken):
-            return observation
-        return replace(observation, reward=self._graded(environment))
+            return observation_data(observation)
+        return observation_data(replace(observation, reward=self._graded(environment)))
 
     def _graded(self, environment: Environment) -> float:
         """Returns the default grader's reward of the episode that has ended."""
@@ -239,18 +230,3 @@ def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
         return typed(fields)
     except (ValueError, TypeError) as error:
         raise WireError("VALIDATION_ERROR", str(error)) from error
-
-
-def _reset(session: Session, data: Mapping[str, Any]) -> str:
-    return observation_message(*session.reset(data))
-
-
-def _step(session: Session, data: Mapping[str, Any]) -> str:
-    return observation_message(session.step(data))
-
-
-def _state(session: Session, data: Mapping[str, Any]) -> str:
-    return state_message(session.state)
-
-
-_ACTS: dict[str, Callable[[Session, Mapping[str, Any]], str]] = {"reset": _reset, "step": _step, "state": _state}

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from gradus.core import Message, Observation, ToolCall
+from gradus.core import Observation
 
-FIELDS = ("text", "system_prompt", "terminated", "truncated", "restart", "action_valid", "action_error")
+FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
-TOOL_FIELDS = ("tools", "messages", "calls")
-"""Further fields where there are tools: their schemas with a reset, what is seen as messages, and the calls of the last action."""
 
 # ASCII only: a lone surrogate in a client's text could not be sent back otherwise.
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -49,7 +47,7 @@ def loads(raw: str | bytes) -> dict[str, Any]:
 
 def clashing(observation: Observation) -> list[str]:
     """The names in an observation's ``data`` that stand for something else on the wire."""
-    return sorted(observation.data.keys() & (FIELDS + TOOL_FIELDS if observation.messages else FIELDS))
+    return sorted(observation.data.keys() & FIELDS)
 
 
 def observation_data(
@@ -58,13 +56,13 @@ def observation_data(
     """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
-    Those of :data:`TOOL_FIELDS` that are empty are left out.
     """
     if clash := clashing(observation):
         raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
     fields: dict[str, Any] = {
         "text": observation.text,
         "system_prompt": system_prompt,
+        "tools": list(tools),
         "terminated": observation.terminated,
         "truncated": observation.truncated,
         "restart": observation.restart,
@@ -72,57 +70,8 @@ def observation_data(
         "action_error": observation.action_error,
         **observation.data,
     }
-    if tools:
-        fields["tools"] = list(tools)
-    if observation.messages:
-        fields["messages"] = [asdict(each) for each in observation.messages]
-    if observation.action_calls:
-        fields["calls"] = [asdict(each) for each in observation.action_calls]
-    return {
-        "observation": fields,
-        "reward": observation.reward,
-        "done": observation.terminated or observation.truncated,
-    }
-
-
-def observation_message(
-    observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
-) -> str:
-    """The answer to a reset or a step."""
-    return dumps({"type": "observation", "data": observation_data(observation, system_prompt, tools)})
-
-
-def state_message(state: Mapping[str, Any]) -> str:
-    """The answer to a request for the public state."""
-    return dumps({"type": "state", "data": dict(state)})
-
-
-def error_message(error: WireError) -> str:
-    """An error, with OpenEnv's code."""
-    return dumps({"type": "error", "data": {"message": error.message, "code": error.code, **(error.details or {})}})
-
-
-def read_observation(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], float | None, bool]:
-    """Fields, reward and done of what a server answered; WireError if it is something else."""
-    fields = data.get("observation")
-    reward = data.get("reward")
-    if not isinstance(fields, Mapping):
-        raise WireError("VALIDATION_ERROR", f"expected an observation object, the server sent {str(data)[:200]}")
-    if reward is not None and not isinstance(reward, int | float):
-        raise WireError("VALIDATION_ERROR", f"expected a number as reward, the server sent {reward!r}")
-    return fields, None if reward is None else float(reward), bool(data.get("done", False))
-
-
-def read_messages(fields: Mapping[str, Any]) -> tuple[tuple[Message, ...], tuple[ToolCall, ...]]:
-    """The messages and the calls among an observation's fields, empty where they are not ours."""
-    try:
-        messages = [
-            Message(**{**each, "calls": tuple(ToolCall(**call) for call in each.get("calls", ()))})
-            for each in fields.get("messages", ())
-        ]
-        return tuple(messages), tuple(ToolCall(**each) for each in fields.get("calls", ()))
-    except (TypeError, AttributeError):  # another server's fields of the same name
-        return (), ()
+    done = observation.terminated or observation.truncated
+    return {"observation": fields, "reward": observation.reward, "done": done}
 
 
 def reset_arguments(data: Mapping[str, Any]) -> tuple[int | None, str | None, dict[str, Any]]:

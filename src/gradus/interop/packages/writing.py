@@ -1,4 +1,4 @@
-"""Writes an environment as a package: a server that ``openenv validate`` accepts, or a taskset that verifiers 0.4 loads.
+"""Writes an environment as a package that verifiers 0.4 loads: a taskset.
 
 A package is thin. It requires ``gradus-rl``, whose base installation has no torch, and carries no code of Gradus.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,38 +18,30 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError
 from gradus.core.files import replaceable
-from gradus.interop.packages.openenv import openenv_values
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.version import __version__
 
 _ELSEWHERE = ("openenv", "verifiers")  # their code or server would be missing where the package runs
 _EXTRAS = {"gymnasium": "gymnasium", "reasoning-gym": "suites", "textarena": "suites"}
 _LONGEST_NAME = 60
-_NAMES = {"dockerignore": ".dockerignore"}  # a name that begins with a dot may be lost on the way into a wheel
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageResult:
-    """The package that was written, for ``library``. ``locked`` is False if uv is missing: the lock file then holds the header that uv completes."""
+    """The package that was written: its folder, its module and its files."""
 
     folder: Path
-    library: str
     module: str
     files: Sequence[str]
-    locked: bool
 
 
-def write_package(name: str, folder: Path | str, *, library: str = "openenv", sessions: int = 64) -> PackageResult:
+def write_package(name: str, folder: Path | str) -> PackageResult:
     """Write the package of environment ``name`` into a folder that is empty or does not exist yet.
 
-    ``library``: openenv or verifiers. ``sessions``: episodes that OpenEnv's server runs at once.
-
-    Raises ConfigError if no installed package brings the environment, its last step brings no reward, or its file holds a key.
+    Raises ConfigError if no installed package brings the environment, or its file holds a key.
     """
-    if library not in _VALUES:
-        raise ConfigError(f"a package is for {' or '.join(_VALUES)}, got {library!r}")
     folder = replaceable(Path(folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
@@ -67,33 +58,25 @@ def write_package(name: str, folder: Path | str, *, library: str = "openenv", se
     source = Path(place).expanduser() if place else None
     source = source if source is not None and source.exists() else None
     _refuse_other_files(name, query if source is not None else argument)
-    values = _VALUES[library](spec, _words(head, source.stem if source else place))
-    values |= {
+    # verifiers finds a taskset by the name of its module, in small letters.
+    module = "_".join(("gradus", *_words(head, source.stem if source else place))).lower()
+    values = {
         "loaded": _loaded(head, place, mark + query, source),
-        "requirements": [values["library"], distribution],
-        "sessions": sessions,
+        "module": module,
+        "project": module.replace("_", "-"),
+        "requirements": ["verifiers==0.4.*", distribution],
         "spec": spec,
         "version": __version__,
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
         root = Path(aside) / "package"
-        _write(root, _texts(library, values), source, data=root / values.get("inside", "") / "data")
-        locked = _lock(root)
+        _write(root, _texts(values), source, data=root / module / "data")
         if folder.exists():
             folder.rmdir()
         shutil.move(root, folder)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return PackageResult(folder=folder, library=library, module=values["module"], files=files, locked=locked)
-
-
-def _verifiers_values(spec: EnvironmentSpec, words: Sequence[str]) -> dict[str, Any]:
-    """Returns the values of verifiers' templates. A taskset is found by the name of its module, in small letters."""
-    word = "_".join(("gradus", *words)).lower()
-    return {"module": word, "inside": word, "project": word.replace("_", "-"), "library": "verifiers==0.4.*"}
-
-
-_VALUES = {"openenv": openenv_values, "verifiers": _verifiers_values}
+    return PackageResult(folder=folder, module=module, files=files)
 
 
 def _distribution(head: str) -> str | None:
@@ -117,7 +100,7 @@ def _refuse_other_files(name: str, rest: str) -> None:
 
 
 def _loaded(head: str, place: str, options: str, source: Path | None) -> str:
-    """The Python expression for the name that the server loads; a file travels in the package's folder ``data``."""
+    """The Python expression for the name that the package loads; a file travels in the package's folder ``data``."""
     if source is None:
         return json.dumps(f"{head}:{place}{options}" if place else head)
     name = json.dumps(f"data/{source.name}", ensure_ascii=False)
@@ -129,24 +112,23 @@ def _words(head: str, place: str) -> list[str]:
     return re.findall(r"[0-9A-Za-z]+", f"{head} {place}"[:_LONGEST_NAME])
 
 
-def _texts(library: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """Path in the package -> text: the library's templates beside this module, filled with what the environment says of itself."""
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Path in the package -> text: the templates beside this module, filled with what the environment says of itself."""
     templates = Environment(
-        loader=PackageLoader("gradus.interop.packages", f"templates/{library}"),
+        loader=PackageLoader("gradus.interop.packages"),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,
         autoescape=False,
     )
     filters: dict[str, Any] = templates.filters
-    filters |= {"json": json.dumps, "repr": repr}
-    texts = {
-        each.removesuffix(".j2"): templates.get_template(each).render(values) for each in templates.list_templates()
+    filters["json"] = json.dumps
+    return {
+        each.removesuffix(".j2").replace("package/", f"{values['module']}/"): templates.get_template(each).render(
+            values
+        )
+        for each in templates.list_templates()
     }
-    if "Dockerfile" in texts:
-        texts["server/Dockerfile"] = texts["Dockerfile"]  # `openenv push` looks for it there
-    module = values["module"]
-    return {_NAMES.get(path, path.replace("package/", f"{module}/")): text for path, text in texts.items()}
 
 
 def _write(root: Path, texts: Mapping[str, str], source: Path | None, *, data: Path) -> None:
@@ -160,17 +142,3 @@ def _write(root: Path, texts: Mapping[str, str], source: Path | None, *, data: P
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
     files = (path for path in sorted(root.rglob("*")) if path.is_file())
     refuse_secrets(((str(path.relative_to(root)), path) for path in files), doing="packaged")
-
-
-def _lock(root: Path) -> bool:
-    """Let uv pin what the package depends on; without uv, leave the header, which uv completes at its first use. True if nothing is to pin."""
-    lock = root / "uv.lock"
-    if not lock.exists():
-        return True
-    header = lock.read_text(encoding="utf-8")
-    lock.unlink()
-    uv = shutil.which("uv")
-    if uv and subprocess.run([uv, "lock", "--quiet"], cwd=root, capture_output=True, check=False).returncode == 0:
-        return True
-    lock.write_text(header, encoding="utf-8")
-    return False
