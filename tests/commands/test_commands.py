@@ -33,12 +33,19 @@ def gradus(*words, expect=0):
     return result.output
 
 
-def test_teach_and_show(tmp_path):
+def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
     assert "4 episodes in" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "3 of the 4 episodes in" in gradus("teach", "rhythm", "-n", 3, "-o", file)
     assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "mon morning" in gradus("show", file, "--episode", -1)
+    assert "v2.jsonl" in gradus("regrade", file, "--grader", "v2", "--out", tmp_path / "v2.jsonl")
+    regraded = json.loads(gradus("regrade", file, "--grader", "v2", "--json"))
+    assert regraded["episodes"] == 4
+    assert regraded["reward"] != regraded["before"]
+    assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
+    again = json.loads(gradus("regrade", tmp_path / "v2.jsonl", "--grader", "v2", "--json"))
+    assert again["before"] == again["reward"] == regraded["reward"]
 
 
 def test_a_failed_episode_is_shown_with_its_reason(tmp_path):

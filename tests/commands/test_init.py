@@ -46,6 +46,31 @@ def test_a_given_model_gets_no_rate_of_a_nano_model(tmp_path):
     assert recipe.grpo.lr < 1e-4
 
 
+def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tmp_path):
+    """It got 256 tokens, no SFT, a prompt without the labels, and a base at 0.00."""
+    labels = ("light_on", "light_off", "lock_the_door")
+    data = rows(tmp_path / "home.jsonl", [{"text": f"message {n}", "label": labels[n % 3]} for n in range(80)])
+    said = " ".join(
+        init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False)
+    )
+    assert "recipe.prompt.txt" in said
+    recipe = load_recipe(None, path=tmp_path / "recipe.toml")
+    spec = recipe.spec()
+    assert all(label in spec.data_set.system_prompt for label in labels)
+    assert spec.grader(recipe.grader_name).name == "rewards"
+    assert recipe.grpo.sampling.max_new_tokens == 16
+    assert recipe.teach.enabled
+    assert recipe.teach.episodes <= 80
+    assert "sft" in recipe.eval.policies
+
+
+@pytest.mark.parametrize("answers", [("A", "B", "C"), ("1", "2", "3"), ("Q1", "Q2", "Q3")])
+def test_letters_and_numbers_are_not_labels(answers, tmp_path):
+    data = rows(tmp_path / "quiz.jsonl", [{"question": f"ask {n}", "answer": answers[n % 3]} for n in range(80)])
+    init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False)
+    assert not (tmp_path / "recipe.prompt.txt").exists()
+
+
 def test_what_an_environment_lacks_is_said(tmp_path):
     (tmp_path / "mine.py").write_text(
         "class Door:\n    def reset(self, seed):\n        return 'open or shut ?'\n"

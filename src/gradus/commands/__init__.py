@@ -17,6 +17,7 @@ from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
 from gradus.commands.episodes import StoredEpisodes, show
 from gradus.commands.models import chat, export, push, serve
+from gradus.commands.regrading import Regraded, regrade
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.servers import package_env, serve_env
 from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
@@ -27,6 +28,7 @@ __all__ = [
     "Checklist",
     "Comparison",
     "Diagnosis",
+    "Regraded",
     "Run",
     "Scores",
     "StoredEpisodes",
@@ -47,6 +49,7 @@ __all__ = [
     "package_env",
     "play",
     "push",
+    "regrade",
     "report",
     "roll_out",
     "run",

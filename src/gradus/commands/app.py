@@ -36,7 +36,7 @@ _PANELS = {
     "Start here": ("run", "init", "envs", "play"),
     "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
     "Around them": (
-        *("show", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
+        *("show", "regrade", "check", "export", "chat", "serve", "serve-env", "package-env", "push"),
         *("rewards list", "rewards try"),
     ),
 }

@@ -14,9 +14,9 @@ from gradus.core.printing import quiet
 from gradus.environments.verifiable.items import Item
 
 Row = Mapping[str, Any]
-QUESTIONS = ("question", "prompt")
+QUESTIONS = ("question", "prompt", "text")
 # Names that mean the right answer and nothing else.
-ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey")
+ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ import tomli_w
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.files import write_text
+from gradus.environments.verifiable.from_files import quoted
 from gradus.policies.local.folders import find_model
-from gradus.runs.recipe.starter import starter, with_paths, with_room_for_rows
+from gradus.runs.recipe.starter import LABEL_PROMPT, labels_of, starter, with_paths, with_room_for_rows
 
 _COMMENTS = {
     "environment": "What to train on. Paths are relative to this file.",
@@ -32,13 +33,19 @@ def write_first_recipe(source: str, path: Path, *, model: str | None, overwrite:
     """Write a recipe for the environment ``source`` and return what a person should know. Raises ConfigError if ``path`` is there already."""
     if path.exists() and not overwrite:
         raise ConfigError(f"{path} is there already; give --overwrite, or another file with --out")
-    spec = environments.load(source)
-    name = with_paths(source, lambda text: _from(path.parent, text))
-    table = with_room_for_rows(starter(name, spec), spec)
+    spec, name = environments.load(source), source
+    said: list[str] = []
+    labels = labels_of(spec) if model is not None and "system=" not in source else []
+    if labels:
+        prompt = path.with_suffix(".prompt.txt")
+        write_text(prompt, LABEL_PROMPT.format(labels=", ".join(labels)))
+        name += f"{'&' if '?' in name else '?'}system={quoted(str(prompt))}"
+        said.append(f"the labels stand in the system prompt: {prompt}")
+    table = with_room_for_rows(starter(with_paths(name, lambda text: _from(path.parent, text)), spec, labels), spec)
     if model is not None:
         table["model"] = {"path": model if find_model(model) is None else _from(path.parent, model)}
     write_text(path, _commented(table))
-    return _missing(spec, model)
+    return said + _missing(spec, model)
 
 
 def _missing(spec: EnvironmentSpec, model: str | None) -> list[str]:

@@ -38,6 +38,21 @@ _LANGUAGE_MODEL: dict[str, Any] = {
     },
 }
 
+# Labels: a small base names none of them alone, so gold answers teach it first; answers are as long as labels.
+_LABELLED: dict[str, Any] = {
+    "teach": {"enabled": True},
+    "sft": {"epochs": 2, "batch_size": 16},
+    "grpo": {"max_steps": 60, "validation_every": 10, "validation_tasks": 32},
+    "eval": {
+        "policies": ["base", "base-greedy", "sft", "sft-greedy", "grpo", "grpo-greedy"],
+        "pairs": ["grpo-sft", "grpo-greedy-sft-greedy"],
+        "episodes": 100,
+    },
+}
+LABEL_PROMPT = "Reply with one of these labels and nothing else: {labels}.\n"
+_FEW_LABELS = 20
+_TAUGHT_ROWS = 512
+
 _QUICK: dict[str, Any] = {
     "audit.enabled": False,
     "teach.episodes": 64,
@@ -61,13 +76,39 @@ _ROUND = 16
 _DATA_SETS = ("gsm8k", "jsonl", "csv")  # behind these names stands a path, whatever it looks like
 
 
-def starter(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:
-    """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``."""
+def are_labels(answers: Collection[str], rows: int) -> bool:
+    """True if so few different answers stand in so many rows that they are classes."""
+    return len(answers) <= _FEW_LABELS and rows > 2 * len(answers)
+
+
+def labels_of(spec: EnvironmentSpec) -> list[str]:
+    """Returns the labels of an environment's rows, sorted; an empty list for other answers, such as numbers or letters of choices."""
+    rows = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else []
+    answers = {gold_answer(item.answer) for item in rows if item.answer}
+    words = all(len(each) > 1 and not each[-1].isdigit() for each in answers)
+    return sorted(answers) if answers and words and are_labels(answers, len(rows)) else []
+
+
+def _for_labels(spec: EnvironmentSpec, labels: Sequence[str]) -> dict[str, Any]:
+    """Settings of a language model that sorts rows into ``labels``."""
+    table = deepcopy(_LABELLED)
+    table["teach"]["episodes"] = min(_TAUGHT_ROWS, len(spec.data_set.splits["train"]))
+    table["grpo"]["sampling"] = {"max_new_tokens": _rounded(max(map(len, labels)) // 2 + 2)}
+    return table
+
+
+def starter(environment: str, spec: EnvironmentSpec, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """A recipe for an environment that has none: for a nano model, with the changes for a given one in ``lm``.
+
+    ``labels``: the answers of rows that a language model sorts; it answers with a label alone, without tags.
+    """
     table = deepcopy(_NANO)
     if spec.max_turns > 1:
         table["teach"]["episodes"] = 600
     table["grpo"]["first_task"] = table["teach"]["episodes"]  # tasks that SFT has not seen
-    whole = {"environment": environment, **table, "lm": deepcopy(_LANGUAGE_MODEL), "quick": dict(_QUICK)}
+    lm = _for_labels(spec, labels) if labels else deepcopy(_LANGUAGE_MODEL)
+    rewards = {"rewards": ["final_answer"]} if labels else {}
+    whole = {"environment": environment, **rewards, **table, "lm": lm, "quick": dict(_QUICK)}
     return within_conditions(whole, spec)
 
 
