@@ -77,8 +77,8 @@ def test_no_held_out_question_is_trained_on() -> None:
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(ConfigError, match=r"rewards=.*judge="):
         one_turn(ROWS)
-    with pytest.raises(ConfigError, match="no column 'question', only text"):
-        one_turn([{"text": "a"}], judge=exact)
+    with pytest.raises(ConfigError, match="no column 'question', only topic"):
+        one_turn([{"topic": "a"}], judge=exact)
     with pytest.raises(ConfigError, match="answer_format"):
         one_turn(ROWS, judge=exact, answer_format="answer")
 
