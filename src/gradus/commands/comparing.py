@@ -348,10 +348,10 @@ def compare(
         typer.Option("--policy", "-p", help="Policy of each run; the best trained one that all have without it."),
     ] = None,
 ) -> Comparison:
-    """Compare finished runs, paired over the tasks that all were evaluated on, and list the settings that differ.
+    """Compare finished runs, paired over their tasks, and list the settings that differ.
 
     Nothing is rolled out. Runs of several training seeds are paired over those too, if they have the same ones. Runs whose rewards
-    are composed differently are refused; if data changed between runs, tasks are paired by what they ask. p-values are corrected for the number of pairs and conditions.
+    are composed differently, or that were evaluated on other tasks, are refused. p-values are corrected for the number of pairs and conditions.
 
     >>> import gradus
     >>> gradus.compare("a=runs/a", "b=runs/b")        # doctest: +SKIP

@@ -115,13 +115,6 @@ class PromiseOutcome(TypedDict):
     met: bool | None
 
 
-class TaskCounts(TypedDict):
-    """Counts of tasks: those that each compared run was evaluated on, and those that all have."""
-
-    shared: int
-    runs: dict[str, int]
-
-
 class Results(TypedDict):
     """``results.json`` and what ``gradus eval --json`` writes."""
 
@@ -143,7 +136,6 @@ class Results(TypedDict):
         int
     ]  # training seeds of the run that has the fewest, if runs of a comparison have not the same
     quick_runs: NotRequired[list[str]]  # runs at toy size in a comparison
-    tasks: NotRequired[dict[str, TaskCounts]]  # of the conditions of a comparison in which runs have not the same ones
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
     best_is_the_start: NotRequired[

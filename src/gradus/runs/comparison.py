@@ -17,11 +17,12 @@ from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_r
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.stepping import LIMITS
-from gradus.runs.shared_tasks import on_shared_conditions, with_tasks
 from gradus.runs.stages.state import CHECKPOINTS
 
 STUDENTS = ("grpo", "distill", "sft", "base")
-_CODE, _NOTHING = "code of ", "has none"
+_CODE = "code of "
+_GRADES = ("rewards.", "weights.", "reward_messages.", *(f"stepping.{each}." for each in LIMITS))  # keys of a recipe
+OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
 
 def named_runs(given: Iterable[str]) -> dict[str, Path]:
@@ -41,8 +42,9 @@ def named_runs(given: Iterable[str]) -> dict[str, Path]:
     if len(named) < 2:
         raise ConfigError(f"expected at least two runs to compare, got {len(named)}; give name=path for each")
     for folder in named.values():
-        if not (folder / "results.json").is_file():
-            raise ConfigError(f"{folder} holds no results.json, which a finished run has; gradus run writes one")
+        for file in ("results.json", "recipe.toml"):
+            if not (folder / file).is_file():
+                raise ConfigError(f"{folder} holds no {file}, which a finished run has; gradus run writes one")
     return named
 
 
@@ -51,8 +53,8 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
 
     ``policy``: the policy of each run; if None the best trained one that all of them were evaluated with. p-values are
     corrected (Holm) over conditions and pairs. ``one_checkpoint`` names the runs of one training seed, whose own seed no interval takes
-    into account. ``quick_runs`` names those at toy size. ``tasks``: how many tasks runs have and share, where they have not the same ones.
-    Raises ConfigError if the runs share no environment, grading, policy or task.
+    into account. ``quick_runs`` names those at toy size.
+    Raises ConfigError unless the runs share the environment, the grading, a policy and the tasks.
     """
     from gradus.evidence.evaluation import compare_seeds
 
@@ -67,7 +69,7 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
             f"policy {chosen!r} was not evaluated in all runs; they share {', '.join(sorted(shared)) or 'none'}"
         )
     files = {name: _episodes(folder, stored[name], chosen) for name, folder in runs.items()}
-    rollouts = on_shared_conditions(files, list(next(iter(stored.values()))["conditions"]))
+    rollouts = _by_condition(files, list(next(iter(stored.values()))["conditions"]))
     spec = _spec_of(next(iter(stored.values())))
     several = [set(of_seeds) for of_seeds in files.values() if len(of_seeds) > 1]
     seeds = sorted(set[int]().union(*several))
@@ -79,7 +81,33 @@ def compare_runs(runs: Mapping[str, Path], *, policy: str | None = None) -> Resu
         document["fewest_seeds"] = min(map(len, several))
     if quick := [name for name, each in stored.items() if each.get("quick")]:
         document["quick_runs"] = quick
-    return with_tasks(document, rollouts)
+    return document
+
+
+def _by_condition(files: OfRuns, conditions: Iterable[str]) -> dict[str, OfRuns]:
+    """The episodes by condition, without those that not all runs have. Raises ConfigError if runs have other tasks in one, or share none."""
+    rollouts: dict[str, OfRuns] = {}
+    for condition in conditions:
+        of_runs = {
+            name: {seed: [each for each in one if each.task.condition == condition] for seed, one in of_seeds.items()}
+            for name, of_seeds in files.items()
+        }
+        tasks = {
+            name: {(each.task.seed, each.task.id) for one in of_seeds.values() for each in one}
+            for name, of_seeds in of_runs.items()
+        }
+        if not all(tasks.values()):
+            continue
+        if len(set(map(frozenset, tasks.values()))) > 1:
+            counts = ", ".join(f"{name} has {len(each)}" for name, each in tasks.items())
+            raise ConfigError(
+                f"the runs were not evaluated on the same tasks of {condition} ({counts}); evaluate them on one data set, with one "
+                "number of episodes"
+            )
+        rollouts[condition] = of_runs
+    if not rollouts:
+        raise ConfigError("the runs share no condition; evaluate them on the same ones")
+    return rollouts
 
 
 def _spec_of(results: Results) -> EnvironmentSpec:
@@ -121,26 +149,19 @@ def _policies(results: Results) -> set[str]:
 
 def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
     """Raise ConfigError if runs were graded in different ways: graders of one name then measure different things."""
-    graded: dict[str, dict[str, str]] = {}
-    for name, folder in runs.items():
-        if (recipe := folder / "recipe.toml").is_file():
-            graded[name] = {**_grading(read_toml(recipe)), **_graded_by(folder)}
-        else:
-            go_around(
-                f"{name} has no recipe.toml, so how its rewards were weighed is not known",
-                "it is compared as it stands",
-            )
-    keys = dict.fromkeys(key for each in graded.values() for key in each)
-    told = [
-        f"{key}: {', '.join(f'{name} {each.get(key, _NOTHING)}' for name, each in graded.items())}"
-        for key in keys
-        if len({each.get(key) for each in graded.values()}) > 1
-        and (not key.startswith(_CODE) or all(key in each for each in graded.values()))
-    ]
-    if told:
+    code = {name: _graded_by(folder) for name, folder in runs.items()}
+    named = set.intersection(*map(set, code.values()))
+    rows = [(key, [each[key] for each in code.values()]) for key in sorted(named)]
+    rows += [(key, values) for key, values in differing_settings(runs) if f"{key}.".startswith(_GRADES)]
+    differing = [(key, values) for key, values in rows if len(set(values)) > 1]
+    if differing:
+        told = "; ".join(
+            f"{key}: {', '.join(f'{name} {value}' for name, value in zip(runs, values, strict=True))}"
+            for key, values in differing
+        )
         folders = ", ".join(repr(str(each)) for each in runs.values())
         raise ConfigError(
-            f"the runs were not graded in one way ({'; '.join(told)}); only what was measured in one way can be compared. Evaluate them "
+            f"the runs were not graded in one way ({told}); only what was measured in one way can be compared. Evaluate them "
             f"with one grader: gradus.evaluate([{folders}], env={environment!r}, rewards=[...]), or gradus eval with --grader"
         )
 
@@ -153,31 +174,12 @@ def _graded_by(run: Path) -> dict[str, str]:
     return {label: digest[:8] for label, digest in sources.items() if label.startswith(_CODE)}
 
 
-def _grading(table: Mapping[str, Any]) -> dict[str, str]:
-    """Returns how a recipe grades episodes, in one form."""
-    from gradus.rewards.catalog import RewardConfig
-
-    said: dict[str, str] = {}
-    if table.get("rewards"):
-        rewards = [RewardConfig.model_validate(each) for each in table["rewards"]]
-        said["rewards"] = " + ".join(f"{each.function}={each.weight:g}{each.settings or ''}" for each in rewards)
-    if table.get("weights"):
-        said["weights"] = " + ".join(f"{name}={weight:g}" for name, weight in sorted(table["weights"].items()))
-    if table.get("reward_messages") is not None:
-        said["reward_messages"] = str(table["reward_messages"]).lower()
-    stepping = table.get("stepping") or {}
-    return said | {f"stepping.{key}": f"{stepping[key]:g}" for key in LIMITS if key in stepping}
-
-
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
-    """Recipe keys whose values differ, each with one value per run: the default if a recipe leaves it out, a dash for an unknown one."""
+    """Recipe keys whose values differ, each with one value per run: the default if a recipe leaves it out, a dash without one."""
     from gradus.runs.recipe.record import Recipe  # it brings torch
 
     defaults = dict(_flattened(Recipe(environment="").model_dump(mode="json", exclude_none=True)))
-    flat: list[dict[str, str]] = []
-    for folder in runs.values():
-        recipe = folder / "recipe.toml"
-        flat.append({**defaults, **dict(_flattened(read_toml(recipe)))} if recipe.is_file() else {})
+    flat = [{**defaults, **dict(_flattened(read_toml(folder / "recipe.toml")))} for folder in runs.values()]
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]

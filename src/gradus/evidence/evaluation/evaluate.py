@@ -9,7 +9,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.core.documents import SCHEMA, Results
-from gradus.evidence.evaluation.summary import Figures, holm_adjusted, on_same_tasks, pair_record, policy_record
+from gradus.evidence.evaluation.summary import Figures, holm_adjusted, pair_record, policy_record, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 
 Progress = Callable[[str, int, int], None]
@@ -212,9 +212,8 @@ def _conditions(
     for condition, policies in rollouts.items():
         declared = spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
-        figures = on_same_tasks(
-            {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
-        )
+        require_same_tasks(condition, policies.values())
+        figures = {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
         records[condition] = {
             "episodes": max((len(episodes) for episodes in policies.values()), default=0),
             "summary": declared.summary if declared else "",

@@ -14,9 +14,9 @@ from gradus.evidence.evaluation.summary import (
     Values,
     counts,
     holm_adjusted,
-    on_same_tasks,
     pair_record,
     policy_record,
+    require_same_tasks,
     rounded,
     stored_pair,
 )
@@ -69,18 +69,18 @@ def _condition(
     """A condition's record under one grader; ``again``: it has to grade the episodes first."""
     declared = spec.conditions.get(condition)
     cluster = declared.cluster if declared else None
-    rolled_out = on_same_tasks(
-        {
-            (name, seed): Figures.of(
+    require_same_tasks(condition, (episodes for of_seeds in policies.values() for episodes in of_seeds.values()))
+    figures = {
+        name: {
+            seed: Figures.of(
                 spec, grader, grade_episodes(spec, episodes, grader) if again else episodes, cluster, pass_k
             )
-            for name, of_seeds in policies.items()
             for seed, episodes in of_seeds.items()
         }
-    )
-    figures = {name: {seed: rolled_out[name, seed] for seed in of_seeds} for name, of_seeds in policies.items()}
+        for name, of_seeds in policies.items()
+    }
     return {
-        "episodes": max((len(each.episodes) for each in rolled_out.values()), default=0),
+        "episodes": max((len(each.episodes) for of_seeds in figures.values() for each in of_seeds.values()), default=0),
         "summary": declared.summary if declared else "",
         "clustered": cluster is not None,
         "policies": {name: _policy_record(each) for name, each in figures.items()},

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum, isfinite
 from typing import Any, TypeVar
 
-from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Turn
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StopReason, Turn
 from gradus.core.documents import Mean, PairedMean, check_metrics
 from gradus.core.printing import beginning
 from gradus.rollouts.grading import ask_environment
@@ -37,7 +36,6 @@ class Figures:
     components: Mapping[str, Values]
     curves: Mapping[str, list[Values]]  # name -> points -> tasks
     clusters: list[str] | None
-    ids: list[str]  # of the tasks' contents; empty texts if they were not stored
 
     @staticmethod
     def of(
@@ -82,49 +80,18 @@ class Figures:
             components={name: by_task(values) for name, values in components.items()},
             curves={name: [by_task(values) for values in points] for name, points in curves.items()},
             clusters=[_cluster(cluster, each) if each else "" for each in kept] if cluster else None,
-            ids=[episodes[places[0]].task.id for places in samples],
         )
 
 
-def on_same_tasks(figures: Mapping[T, Figures]) -> dict[T, Figures]:
-    """Figures whose ``seeds`` stand for the same tasks. They do already, unless data changed between the rollouts: if a seed has another
-    task in one of them, tasks are numbered anew by what they ask.
-    """
-    if not tasks_moved(list(figures.values())):
-        return dict(figures)
-    numbers: dict[tuple[str | int, int], int] = {}
-
-    def numbered(each: Figures) -> list[int]:
-        met: Counter[str] = Counter()
-        seeds: list[int] = []
-        for seed, content in zip(each.seeds, each.ids, strict=True):
-            met[content] += 1  # a task may stand in the data twice
-            seeds.append(numbers.setdefault((content, met[content]) if content else (seed, 0), len(numbers)))
-        return seeds
-
-    return {name: replace(each, seeds=numbered(each)) for name, each in figures.items()}
-
-
-def tasks_moved(figures: Sequence[Figures]) -> bool:
-    """Says if seeds stand for other tasks in one of them than in another."""
-    return moved_tasks([dict(zip(each.seeds, each.ids, strict=True)) for each in figures]) > 0
-
-
-def moved_tasks(contents: Sequence[Mapping[int, str]]) -> int:
-    """Returns how many seeds stand for several tasks, or tasks for other seeds. ``contents``: seed -> what it asks, for each of several rollouts;
-    an empty text if that is unknown. A rollout of fewer tasks has fewer seeds for a task that stands twice."""
-    by_seed: dict[int, set[str]] = {}
-    by_content: dict[str, list[set[int]]] = {}
-    for each in contents:
-        seeds_of: dict[str, set[int]] = {}
-        for seed, content in each.items():
-            if content:
-                by_seed.setdefault(seed, set()).add(content)
-                seeds_of.setdefault(content, set()).add(seed)
-        for content, seeds in seeds_of.items():
-            by_content.setdefault(content, []).append(seeds)
-    nested = [all(a <= b for a, b in pairwise(sorted(sets, key=len))) for sets in by_content.values()]
-    return sum(len(each) > 1 for each in by_seed.values()) or nested.count(False)
+def require_same_tasks(condition: str, rollouts: Iterable[Sequence[Episode]]) -> None:
+    """Raise ConfigError if a seed stands for another task in one of the rollouts: their data differ, and pairs would be of two tasks."""
+    asked: dict[int, str] = {}
+    for task in (episode.task for episodes in rollouts for episode in episodes if episode.task.id):
+        if asked.setdefault(task.seed, task.id) != task.id:
+            raise ConfigError(
+                f"seed {task.seed} of {condition} stands for several tasks, because the data changed between the rollouts; roll all "
+                "policies out on one data set"
+            )
 
 
 def _samples(episodes: Sequence[Episode]) -> list[list[int]]:

@@ -18,7 +18,7 @@ from gradus.evidence.reports.results import (
     ranked,
     sides_of,
 )
-from gradus.evidence.reports.verdict import STUDENTS, counts_of, state_of
+from gradus.evidence.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
 Json = dict[str, Any]
@@ -66,14 +66,6 @@ def score_charts(results: Json | None) -> Json | None:
     return {"measures": measures}
 
 
-def episode_counts(results: Mapping[str, Any], condition: str) -> str:
-    """Returns how many episodes there are; of each run, if compared runs differ in it."""
-    counts = (results.get("tasks") or {}).get(condition)
-    if counts is None:
-        return str(results["conditions"][condition].get("episodes", "?"))
-    return counts_of(counts["runs"])
-
-
 def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
     stored = conditions[condition]
     rows: list[Json] = []
@@ -81,7 +73,7 @@ def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, m
         value = figure(stored["policies"][name].get(measure))
         bounds = asdict(value) if value else {"mean": None, "low": None, "high": None}
         rows.append({"name": name, **bounds, "strong": is_own(name)})
-    return {"name": condition, "note": f"{episode_counts(results, condition)} episodes", "rows": rows}
+    return {"name": condition, "note": f"{stored.get('episodes', '?')} episodes", "rows": rows}
 
 
 def is_own(policy: str) -> bool:

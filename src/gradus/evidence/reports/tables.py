@@ -13,7 +13,6 @@ from gradus.evidence.reports.score_tables import (
     Cell,
     Row,
     ScoreTable,
-    episode_counts,
     is_own,
     missing_episodes,
     score_tables,
@@ -84,7 +83,7 @@ def condition_table(
         figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
         rows[policy] = [format_interval(each, digits=2) for each in figures]
     return _Figures(
-        title=f"{condition}, {episode_counts(results, condition)} episodes, grader {name}",
+        title=f"{condition}, {stored.get('episodes', '?')} episodes, grader {name}",
         header=["policy", *(_label(results, measure) for measure in measures)],
         rows=rows,
     )

@@ -94,8 +94,6 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
         cautions.append(_single(single))
     if of_runs := results.get("quick_runs"):
         cautions.append(f"At toy size, so that its figures prove nothing: {named(of_runs)}.")
-    if tasks := results.get("tasks"):
-        cautions.append(_unlike(tasks))
     if student or len(results.get("seeds") or ()) > 1:
         cautions.append(_reach(results))
     headline = _student_headline(results, condition) or _ranking_headline(results, condition)
@@ -117,13 +115,6 @@ def named(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def counts_of(runs: Mapping[str, int]) -> str:
-    """``a 80, b 100``; of many runs the smallest and the largest."""
-    if len(runs) > _MOST_NAMES:
-        return f"{min(runs.values())} to {max(runs.values())} in {len(runs)} runs"
-    return ", ".join(f"{name} {count}" for name, count in runs.items())
-
-
 def _reach(results: Json) -> str:
     seeds = results.get("fewest_seeds") or len(results.get("seeds") or ())
     if seeds < 2:
@@ -131,12 +122,6 @@ def _reach(results: Json) -> str:
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
     each = " of each run, or more," if "fewest_seeds" in results else ""
     return f"Intervals are over {seeds} training seeds{each} and the tasks, both taken as drawn.{wide}"
-
-
-def _unlike(tasks: Mapping[str, Json]) -> str:
-    """Over which tasks runs are compared that were not evaluated on the same ones."""
-    told = [f"{condition} {counts['shared']} ({counts_of(counts['runs'])})" for condition, counts in tasks.items()]
-    return f"Differences are over the tasks that all runs have, means over each run's own: {'; '.join(told)}."
 
 
 def _single(names: Sequence[str]) -> str:
