@@ -12,6 +12,7 @@ _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
 _CLIP = 0.2
+_MOVED = 1.1  # the largest ratio, below which no token's probability changed by much
 _SAME_RATIO = 1e-5
 _AGREEMENT = 0.3  # correlation
 _OLD, _OLD_LEAST = 5.0, 1e-3  # times the difference of the first step; nats per token
@@ -133,9 +134,12 @@ def kl_explosion(history: History) -> Finding | None:
 
 
 def clip_storm(history: History) -> Finding | None:
-    """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used."""
-    share = history.mean("clip_fraction", 3)
-    if share is None or share <= _CLIP:
+    """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used.
+
+    GSPO clips a sequence's ratio at 3e-4, and 15 % of the tokens in the paper's own runs (arXiv 2507.18071): ratios so near 1 are no storm.
+    """
+    share, ratio = history.mean("clip_fraction", 3), history.mean("ratio_max", 3)
+    if share is None or share <= _CLIP or (ratio is not None and ratio < _MOVED):
         return None
     evidence = f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
     age = history.mean("weights_age", 3)
