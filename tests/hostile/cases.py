@@ -65,7 +65,7 @@ WITH_ENVIRONMENT = {
 NUMBERS = ["", "-", "-0", "-1", "0", "0.0", "1e400", "1e24", "1000000000000000000000000", "nan", "inf", "-inf", "1_0", "٣", "0x10", "1,5",
            "true", "2026-11-21", "1e-400", " 1", "9" * 5000]  # fmt: skip
 NUMERIC = {
-    ("teach", "arithmetic", "--out", "t.jsonl"): ("--episodes", "--seed", "--workers"),
+    ("teach", "arithmetic", "--out", "t.jsonl"): ("--episodes", "--seed"),
     ("eval", "arithmetic", "--policy", "random", "--condition", "held-out"): ("--episodes", "--seed", "--power", "--temperature",
                                                                                  "--max-new-tokens"),
     ("audit", "arithmetic"): ("--episodes", "--budget", "--seed"),
@@ -73,7 +73,7 @@ NUMERIC = {
 }  # fmt: skip
 KEYS = [
     "seed", "quick", "grader", "environment", "model", "model.path", "model.nano", "model.nano.layers", "model.nano.heads", "audit.budget",
-    "teach.episodes", "teach.workers", "teach.policy", "sft.lr", "sft.threads", "sft.max_steps", "sft.betas", "sft.lora", "sft.optimizer",
+    "teach.episodes", "teach.policy", "sft.lr", "sft.threads", "sft.max_steps", "sft.betas", "sft.lora", "sft.optimizer",
     "sft.token_budget", "grpo.lr", "grpo.groups", "grpo.group_size", "grpo.algorithm", "grpo.sampling", "grpo.sampling.temperature",
     "grpo.sampling.top_p", "grpo.on_alert", "grpo.device", "grpo.dtype", "eval.policies", "eval.episodes", "eval.pairs", "rewards", "stage",
     "stage.0.weights", "stage.9.steps", "adaptive", "promises", "promises.0.figure", "trackers", "nope", "grpo.nope", "grpo..lr", ".", "grpo",

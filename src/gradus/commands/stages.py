@@ -86,7 +86,6 @@ def teach(
     episodes: Annotated[int, typer.Option("--episodes", "-n", help="How many training tasks.")] = 200,
     grader: Grader = None,
     rewards: Rewards = (),
-    workers: Annotated[int, typer.Option(help="Processes, for the environment's own policies.")] = 1,
     seed: Seed = 0,
     **sampling: Unpack[Sampling],
 ) -> TeachSummary:
@@ -101,7 +100,7 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    options = checked_sampling(sampling, "gradus.commands.teach", also=("episodes", "workers"))
+    options = checked_sampling(sampling, "gradus.commands.teach", also=("episodes",))
     whole_number("episodes", episodes, least=1)
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
@@ -116,7 +115,6 @@ def teach(
             seed=seed,
             grader=spec.grader(grader),
             path=Path(out),
-            workers=workers,
             reserved=judging,
             progress=lambda done, total: advance(done, total, note=spent(teacher)),
         )

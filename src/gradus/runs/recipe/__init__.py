@@ -1,3 +1,3 @@
 """A recipe: the settings of a run, read in layers, merged once, checked once."""
 
-MOST_EPISODES, MOST_WORKERS = 10_000_000, 1024  # a mistyped number should not keep a machine busy for ever
+MOST_EPISODES = 10_000_000  # a mistyped number should not keep a machine busy for ever

@@ -18,7 +18,7 @@ from gradus.environments.verifiable import with_own_rewards
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, own_grader, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
-from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
+from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
@@ -93,12 +93,6 @@ class TeachSection(_Section):
     )
     policy: str | None = Field(default=None, description="The teacher; the environment's own by default.")
     episodes: int = Field(default=200, ge=1, le=MOST_EPISODES, description="How many training tasks it answers.")
-    workers: int = Field(
-        default=1,
-        ge=1,
-        le=MOST_WORKERS,
-        description="Processes that roll out, for an environment's own teachers; they change no episode.",
-    )
     remote: RemoteSection = Field(default=RemoteSection(), description="How a teacher behind an API is asked.")
 
 

@@ -105,7 +105,6 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
         update={
             "seed": seed,
             "audit": recipe.audit.model_copy(update={"enabled": False}),
-            "teach": recipe.teach.model_copy(update={"workers": 1}),
             "sft": recipe.sft.model_copy(update=own(recipe.sft)),
             "distill": recipe.distill and recipe.distill.model_copy(update=own(recipe.distill)),
             "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),

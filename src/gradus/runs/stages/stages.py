@@ -96,7 +96,6 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             path=path,
             grader=run.grader,
             seed=run.recipe.seed,
-            workers=section.workers,
             reserved=reserved_ids(run.spec, run.recipe.grpo),
             progress=lambda done, total: advance(done, total, note=spent(policy)),
         )

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import repeat
 from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, StopReason
 from gradus.core.printing import go_around
-from gradus.environments import is_registered_by_name, load_registered
 from gradus.environments.verifiable import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
-from gradus.runs.recipe import MOST_EPISODES, MOST_WORKERS
+from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.sources import rows_digest
-from gradus.sandbox.processes import process_pool
 from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
 
@@ -28,10 +24,8 @@ if TYPE_CHECKING:
     from gradus.policies.remote.client import RemoteUsage
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
-_WORTH_WORKERS = 4  # chunks below which processes take longer to start than they save
 
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
-Chunks = Generator[list[Episode], None, None]
 Progress = Callable[[int, int], None]
 
 
@@ -130,20 +124,15 @@ def teach(
     path: Path,
     grader: Grader,
     seed: int = 0,
-    workers: int = 1,
     reserved: frozenset[str] = frozenset(),
     progress: Progress | None = None,
 ) -> TeachSummary:
     """Roll out the first ``episodes`` training tasks and append them to ``path``; those that are there already are left out.
 
     ``reserved``: ids of tasks that judge (``gradus.training.data.tasks.reserved_ids``); they are not taught.
-
-    ``workers``: processes that roll out. They load the environment by its name, so they serve its own policies and graders only;
-    for anything else, and where little is to be done, this process works alone. The episodes are the same.
     """
-    for name, given, most in (("episodes", episodes, MOST_EPISODES), ("workers", workers, MOST_WORKERS)):
-        if not 1 <= given <= most:
-            raise ConfigError(f"{name} must be at least 1 and at most {most:,}, got {given}")
+    if not 1 <= episodes <= MOST_EPISODES:
+        raise ConfigError(f"episodes must be at least 1 and at most {MOST_EPISODES:,}, got {episodes}")
     started = time.perf_counter()
     summary = TeachSummary(policy=policy.name, grader=grader.name)
     data = rows_digest(spec.data_set) if isinstance(spec.data_set, TableTasks) else None
@@ -151,19 +140,23 @@ def teach(
     kept = _kept(spec, policy, path, note, grader, reserved)
     summary.count([episode for index, episode in sorted(kept.items()) if index < episodes])
     beyond = len(kept) - summary.episodes
-    named = _known_by_name(spec, policy, grader)
-    # An answer of a teacher that is not the environment's own may cost money, so few are under way between two writes.
-    size = _CHUNK if named else getattr(policy, "concurrency", _CHUNK)
-    spans = _missing(kept, taught_indices(spec, episodes, reserved), size)
-    work = _Work(spec, policy, grader, seed, lambda done: progress and progress(done, episodes))
-    beside = workers > 1 and len(spans) >= _WORTH_WORKERS and named
-    chunks = _by_workers(work, spans, workers) if beside else _alone(work, spans)
+    # An answer of a teacher behind an API costs money, so few are under way between two writes.
+    spans = _missing(kept, taught_indices(spec, episodes, reserved), getattr(policy, "concurrency", _CHUNK))
     with ExitStack() as stack:
-        stack.callback(chunks.close)
         writer: EpisodeWriter | None = (
             None  # opened with the first episodes: a teacher without an answer leaves no file
         )
-        for chunk in chunks:
+        for first, indices in spans:
+            chunk = roll_out(
+                spec,
+                policy,
+                [spec.train_task(index) for index in indices],
+                seed=seed,
+                key=("teach",),
+                first_group=first,
+                grader=grader,
+                progress=lambda done, _, first=first: progress and progress(first + done, episodes),
+            ).episodes
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             writer.write(chunk)
             summary.count(chunk)
@@ -183,73 +176,6 @@ def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> 
         else:
             spans.append((place, [index]))
     return spans
-
-
-@dataclass(frozen=True)
-class _Work:
-    """The teacher, its environment and its grader. ``tell`` is told how many episodes are there."""
-
-    spec: EnvironmentSpec
-    policy: Policy
-    grader: Grader
-    seed: int
-    tell: Callable[[int], object]
-
-
-def _alone(work: _Work, spans: Sequence[Span]) -> Chunks:
-    """The episodes of each span of tasks, rolled out here."""
-    for span in spans:
-        yield _roll_out(work, span)
-
-
-def _by_workers(work: _Work, spans: Sequence[Span], workers: int) -> Chunks:
-    """Yield the episodes of each span of tasks, in order, rolled out by several processes."""
-    names = work.spec.name, work.policy.name, work.grader.name
-    with process_pool(workers) as pool:
-        rolled_out = pool.map(_roll_out_named, repeat(names), spans, repeat(work.seed))
-        for (begin, indices), episodes in zip(spans, rolled_out, strict=True):
-            work.tell(begin + len(indices))
-            yield episodes
-
-
-def _known_by_name(spec: EnvironmentSpec, policy: Policy, grader: Grader) -> bool:
-    """True if a fresh process finds the environment, the policy and the grader by their names."""
-    if not is_registered_by_name(spec.name):
-        return False
-    try:
-        fresh = _spec(spec.name)
-    except ConfigError:
-        return False
-    return policy.name.partition(":")[0] in fresh.policies and grader.name in fresh.graders
-
-
-def _roll_out_named(names: tuple[str, str, str], span: Span, seed: int) -> list[Episode]:
-    spec = _spec(names[0])
-    work = _Work(spec, spec.policy(names[1]), spec.graders[names[2]], seed, lambda _: None)
-    return _roll_out(work, span)
-
-
-@cache
-def _spec(environment: str) -> EnvironmentSpec:
-    return load_registered(environment)
-
-
-def _roll_out(work: _Work, span: Span) -> list[Episode]:
-    first, indices = span
-
-    def tell(done: int, _: int) -> None:
-        work.tell(first + done)
-
-    return roll_out(
-        work.spec,
-        work.policy,
-        [work.spec.train_task(index) for index in indices],
-        seed=work.seed,
-        key=("teach",),
-        first_group=first,
-        grader=work.grader,
-        progress=tell,
-    ).episodes
 
 
 def _kept(
