@@ -8,7 +8,7 @@ export SOAK_MINUTES ?= 10
 # The others need a table, a run or a model; each says which.
 BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py benchmarks/published_beside_trl.py benchmarks/difficulty.py benchmarks/found.py,$(wildcard benchmarks/[a-z]*.py))
 
-.PHONY: setup demo demo-lm test check unit bench prove docs clean
+.PHONY: setup demo demo-lm test check unit bench prove gallery docs clean
 
 setup: $(STAMP)
 
@@ -46,6 +46,10 @@ prove: $(STAMP)
 
 bench: $(STAMP)
 	for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Reports and audits of five runs, for the site; runs that are missing are made.
+gallery: $(STAMP)
+	$(BIN)/python docs/gallery.py
 
 docs: $(STAMP)
 	$(BIN)/python docs/build.py
