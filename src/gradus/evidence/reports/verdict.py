@@ -189,7 +189,8 @@ def _change(results: Json, condition: str, pair: Difference, measure: str) -> st
     before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
     change, state = pair.figures.get(measure), "open"
     if change is None or change.low is None or change.high is None:
-        told = "not proven, without an interval" if change is None else f"{format_signed(change.mean, 2)}, not proven"
+        seen = f" (the change is {format_signed(change.mean, 2)})" if change else ""
+        told = f"not proven, without an interval{seen}"
     elif (state := state_of(change)) == "open":
         low, high = (format_signed(bound, 2) for bound in (change.low, change.high))
         told = f"not proven (the change is between {low} and {high}{_corrected(change)})"
