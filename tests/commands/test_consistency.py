@@ -69,18 +69,6 @@ def test_what_takes_several_values_takes_them_one_by_one():
     assert {"gold", "random"} <= set(next(iter(read[0]["conditions"].values()))["policies"])
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("eval", "arithmetic", "-p", "gold", "--seed", 1, "--seed", 2),
-        ("run", "arithmetic", "--out", "a", "--out", "b"),
-        ("rewards", "try", "--limit", 1, "--limit", 2),
-    ],
-)
-def test_what_takes_one_value_refuses_two(words):
-    assert "more than once" in gradus(*words, expect=3).stderr
-
-
 def test_a_short_option_with_its_value_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert json.loads(gradus("eval", "arithmetic", "-p", "gold", "--json", "-n4").stdout)

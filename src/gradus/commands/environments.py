@@ -13,7 +13,7 @@ import typer
 from gradus import environments
 from gradus.commands.given import known_options, path_text, whole_number
 from gradus.commands.options import Data, Line
-from gradus.commands.output import FOR_MACHINES, Shown, next_command, note
+from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy, Task
 from gradus.environments import file_name
@@ -102,26 +102,6 @@ def roll_out(
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 
-class Environments(Shown, list[dict[str, str]]):
-    """Environments: name and summary of each."""
-
-    def to_json(self) -> list[dict[str, str]]:
-        """The list itself."""
-        return self
-
-    def tables(self) -> Sequence[Any]:
-        """One row an environment."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title="environments", box=None, pad_edge=False)
-        table.add_column("name", style="bold")
-        table.add_column("what it is")
-        for row in self:
-            table.add_row(Text(row["name"]), Text(row["summary"]))
-        return [table]
-
-
 class EnvironmentFacts(Shown, dict[str, Any]):
     """One environment: graders, conditions, policies, teacher."""
 
@@ -144,7 +124,7 @@ class EnvironmentFacts(Shown, dict[str, Any]):
         return [*lines, Text("policies", style="bold"), Text("  " + ", ".join(self["policies"]))]
 
 
-def _after_envs(result: Environments | EnvironmentFacts, *, name: str | None) -> None:
+def _after_envs(result: Listing | EnvironmentFacts, *, name: str | None) -> None:
     if isinstance(result, EnvironmentFacts):
         return next_command("play", str(name))
     if not FOR_MACHINES.get():
@@ -160,7 +140,7 @@ _NAME = typer.Argument(
 @command("envs", _after_envs, shown=True)
 def envs(
     name: Annotated[str | EnvironmentSpec | type | None, _NAME, Line(kind=str | None)] = None,
-) -> Environments | EnvironmentFacts:
+) -> Listing | EnvironmentFacts:
     """List the environments, those of a suite, or show one: graders, conditions, policies.
 
     >>> from gradus import commands
@@ -170,9 +150,9 @@ def envs(
     from gradus.interop.suites.naming import list_suite
 
     if name is None:
-        return Environments({"name": each, "summary": environments.summary(each)} for each in environments.names())
+        return Listing({"name": each, "summary": environments.summary(each)} for each in environments.names())
     if isinstance(name, str) and name.endswith(":"):
-        return Environments({"name": name + each, "summary": text} for each, text in list_suite(name[:-1]).items())
+        return Listing({"name": name + each, "summary": text} for each, text in list_suite(name[:-1]).items())
     spec = load_environment(name)
     return EnvironmentFacts(
         name=spec.name,

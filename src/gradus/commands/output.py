@@ -60,6 +60,24 @@ class Shown(ABC):
             console.print(each, highlight=False)
 
 
+class Listing(Shown, list[dict[str, str]]):
+    """Rows of texts with the same keys, which are the titles of the table's columns."""
+
+    def to_json(self) -> list[dict[str, str]]:
+        """The list itself."""
+        return self
+
+    def tables(self) -> Sequence[Any]:
+        """One table."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*self[0], box=None, pad_edge=False)
+        for row in self:
+            table.add_row(*map(Text, row.values()))
+        return [table]
+
+
 def show(result: Shown, json_file: str | None) -> None:
     """Prints tables, or JSON on standard output; with a file, tables on standard output and JSON in the file."""
     if print_json(result.to_json() if json_file else None, json_file):

@@ -1,4 +1,4 @@
-"""The command that understands ``--json [FILE]``, and refuses an option that is given twice."""
+"""The command that understands ``--json [FILE]``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _WIDTH_OF_TABLES = 80  # columns; in fewer a table of options cuts their names, 
 
 
 class Command(TyperCommand):
-    """``--json`` takes a file or none: the next word is the file if it ends in .json; ``--json=FILE`` takes any name.
-
-    An option that takes one value is refused if it is given twice: the first would be dropped in silence.
-    """
+    """``--json`` takes a file or none: the next word is the file if it ends in .json; ``--json=FILE`` takes any name."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -28,21 +25,6 @@ class Command(TyperCommand):
         for each in self.params:  # typer's own, as in <list[str]>, take so much room that 80 columns cut the names
             if each.param_type_name == "option" and getattr(each, "metavar", None) is None:
                 vars(each)["metavar"] = _metavar(each)
-
-    def make_parser(self, ctx: Any) -> Any:
-        parser = super().make_parser(ctx)
-        parse = parser.parse_args
-
-        def parse_once(args: list[str]) -> Any:
-            options, rest, order = parse(args)
-            for parameter in order:
-                several = parameter.multiple or getattr(parameter, "is_flag", False)
-                if parameter.param_type_name == "option" and not several and order.count(parameter) > 1:
-                    raise typer.BadParameter(f"{parameter.opts[0]} is given more than once, and takes one value")
-            return options, rest, order
-
-        parser.parse_args = parse_once
-        return parser
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if all(parameter.name != "json_file" for parameter in self.params):

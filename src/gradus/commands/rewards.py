@@ -11,7 +11,7 @@ import typer
 
 from gradus.commands.given import as_list
 from gradus.commands.options import Json, Line
-from gradus.commands.output import Shown, json_text, next_command, print_json, problem, same
+from gradus.commands.output import Listing, Shown, json_text, next_command, print_json, problem, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError
 
@@ -19,33 +19,19 @@ if TYPE_CHECKING:
     from gradus.rewards import Tryout
 
 
-class RewardList(Shown, list[dict[str, str]]):
-    """The built-in reward functions: name, settings, and what it rewards."""
-
-    def to_json(self) -> list[dict[str, str]]:
-        """The list itself."""
-        return self
-
-    def tables(self) -> Sequence[Any]:
-        """One row a function."""
-        from rich.table import Table
-
-        table = Table(*self[0], box=None)
-        for row in self:
-            table.add_row(*row.values())
-        return [table]
+_SHOWN = 20  # completions in the table; all are scored
 
 
-def _after_list(result: RewardList) -> None:
+def _after_list(result: Listing) -> None:
     next_command("rewards", "try", "-c", "<reasoning> 2 + 2 </reasoning> <answer> 4 </answer>", "--answer", 4)
 
 
 @command("rewards list", _after_list, shown=True)
-def list_rewards() -> RewardList:
+def list_rewards() -> Listing:
     """The built-in reward functions and what they reward."""
     from gradus.rewards import BUILT_IN
 
-    rows = RewardList()
+    rows = Listing()
     for name, function in BUILT_IN.items():
         parameters = inspect.signature(function).parameters
         settings = "" if "prompts" in parameters else ", ".join(parameters)
@@ -60,10 +46,10 @@ def list_rewards() -> RewardList:
 
 
 class TriedRewards(Shown):
-    """Scores of completions. ``tryout`` holds them; ``limit``: how many are shown."""
+    """Scores of completions. ``tryout`` holds them; the first of them are shown."""
 
-    def __init__(self, tryout: Tryout, limit: int = 20) -> None:
-        self.tryout, self.limit = tryout, limit
+    def __init__(self, tryout: Tryout) -> None:
+        self.tryout = tryout
 
     def rows(self) -> list[dict[str, Any]]:
         """One record a completion."""
@@ -97,7 +83,7 @@ class TriedRewards(Shown):
             table.add_column(
                 words, justify="right", width=max(7, *map(len, words.split()))
             )  # it breaks between words alone
-        for row in self.rows()[: self.limit]:
+        for row in self.rows()[:_SHOWN]:
             figures = [format_number(row["components"][name], 2) for name in names]
             text = Text(" ".join(row["completion"].split()) or "(empty)")
             table.add_row(text, Text(row["read"] or "–"), *figures, format_number(row["value"], 2))
@@ -129,9 +115,6 @@ _FILE = typer.Argument(
     metavar="FILE", help="JSONL of {prompt, completion, answer, ...}, or stored episodes; - reads standard input."
 )
 _REWARDS = typer.Option("--reward", help="NAME, module:function or file.py:function, with =WEIGHT; repeat it for each.")
-_MESSAGES = typer.Option(
-    "--messages/--texts", help="Hand prompts and completions over as chat messages; as the rows are if left out."
-)
 
 
 @command("rewards try", _after_try)
@@ -150,8 +133,6 @@ def try_rewards(
     ] = (),
     prompt: Annotated[str, typer.Option(help="The prompt of typed completions.")] = "",
     answer: Annotated[str | None, typer.Option("--answer", "-a", help="The gold answer of typed completions.")] = None,
-    messages: Annotated[bool | None, _MESSAGES] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Completions to show; all are scored.")] = 20,
 ) -> TriedRewards:
     """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any.
 
@@ -183,5 +164,5 @@ def try_rewards(
             Completion(prompt=prompt, completion=each, columns=columns) if isinstance(each, str) else each
             for each in completions
         ]
-    messages = any(row.chat for row in rows) if messages is None else messages
-    return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows), limit)
+    messages = any(row.chat for row in rows)  # the functions get what the rows have, as in TRL
+    return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows))

@@ -34,28 +34,9 @@ def ordered(members: Iterable[Any]) -> list[Any]:
     """
 
     def place(member: Any) -> tuple[str, float, str]:
-        return type(member).__name__, member if isinstance(member, int | float) else 0, same_text(member)
+        return type(member).__name__, member if isinstance(member, int | float) else 0, str(member)
 
     return sorted(members, key=place)
-
-
-def same_text(value: Any) -> str:
-    """``repr`` of a value as every process would give it: sets in order, and no places in memory.
-
-    >>> same_text([{"b", "a"}, {1: frozenset({2})}])
-    "[{'a', 'b'}, {1: frozenset({2})}]"
-    """
-    kind: type = type(cast(object, value))
-    if kind is dict:
-        pairs = (f"{same_text(key)}: {same_text(each)}" for key, each in cast(Mapping[Any, Any], value).items())
-        return f"{{{', '.join(pairs)}}}"
-    if kind not in (list, tuple, set, frozenset) or not value:
-        return without_address(repr(value))
-    parts = [same_text(each) for each in (ordered(value) if kind in (set, frozenset) else value)]
-    if kind is tuple:
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    inside = ", ".join(parts)
-    return f"[{inside}]" if kind is list else f"{{{inside}}}" if kind is set else f"frozenset({{{inside}}})"
 
 
 def is_storable(value: Any) -> bool:

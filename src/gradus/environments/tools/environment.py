@@ -11,12 +11,11 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import ordered, same_text, without_address
+from gradus.core.values import ordered, without_address
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
 
-_CONTAINERS = (dict, list, tuple, set, frozenset)
 HOOKS = ("reset", "get_reward", "reply", "outcome", "close")
 
 
@@ -217,14 +216,12 @@ def as_text(value: Any) -> str:
 
 
 def _listed(value: Any) -> Any:
-    return ordered(value) if isinstance(value, set | frozenset) else plain_text(value)
+    return ordered(value) if isinstance(value, set | frozenset) else without_address(str(value))
 
 
 def plain_text(value: Any) -> str:
     """Returns ``str`` of a value without what differs in every run: the order of sets and addresses of objects."""
-    if isinstance(value, str):
-        return value
-    return same_text(value) if type(value) in _CONTAINERS else without_address(str(value))
+    return without_address(str(ordered(value) if isinstance(value, set | frozenset) else value))
 
 
 def error_text(error: Exception) -> str:
