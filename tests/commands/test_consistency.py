@@ -190,7 +190,6 @@ def test_a_run_is_refused_before_it_trains_if_it_could_not_be_finished(tmp_path)
     for change, says in (
         ('eval.policies=["grpo", "brillant"]', "brillant"),
         ('eval.conditions=["moon"]', "moon"),
-        ("promises.0.condition=moon", "moon"),
     ):
         with pytest.raises(ConfigError, match=says):
             gradus("run", "arithmetic", "--quick", "--out", out, "--set", change)

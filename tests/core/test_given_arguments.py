@@ -103,14 +103,6 @@ def test_a_run_is_a_path(tmp_path):
             call()
 
 
-def test_a_run_that_is_not_there_is_named(tmp_path):
-    for run in ("runs/nope", gradus.Run(tmp_path / "nope")):
-        with pytest.raises(ConfigError, match=r"there is no folder .*nope; check the path, or name the environment"):
-            gradus.evaluate([run, "remote:me/model"], against="base")
-    with pytest.raises(ConfigError, match=r"^name the environment"):
-        gradus.evaluate(["gold", "remote:me/model"])
-
-
 @pytest.mark.parametrize(
     "switched", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
 )

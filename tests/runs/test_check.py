@@ -108,7 +108,6 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
         ("names", "fail", ["grpo.sampling.grammar=true"], "arithmetic declares no grammar", "unset it"),
         ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
-        ("names", "fail", ['eval.conditions=["harder"]'], "about the condition 'held-out', which is not measured", ""),
         ("names", "fail", ['stage=[{name="a",weights={tone=1.0}}]'], "component 'tone'", ""),
         ("model", "fail", ["model.path=nowhere"], "there is no model folder nowhere", "check the path"),
         ("model", "fail", ["model.path=./nowhere"], "there is no model folder ./nowhere", "check the path"),
@@ -133,9 +132,6 @@ def test_what_would_go_wrong_is_found(
     assert any(
         state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
     ), lines
-
-
-PROMISED = '{text="t",condition="held-out",above=0.0,'
 
 
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:

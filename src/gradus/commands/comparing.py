@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
@@ -12,10 +12,10 @@ import typer
 
 from gradus.commands.environments import load_environment
 from gradus.commands.given import as_list, checked_sampling, path_text, require_rewards_used, whole_number
-from gradus.commands.options import ENVIRONMENT, Data, Line, Rewards, Sampling, Seed, writes
+from gradus.commands.options import Environment, Line, Rewards, Sampling, Seed, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
-from gradus.commands.training import Run, load_run
+from gradus.commands.training import Run
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.printing import verbose
 
@@ -116,7 +116,7 @@ def evaluate(
     policies: Annotated[_Policies, _POLICIES, Line(kind=list[str], item=str)],
     against: Any = (),
     *,
-    env: Annotated[Data | None, ENVIRONMENT, Line(kind=str, default=Parameter.empty)] = None,
+    env: Environment,
     conditions: Annotated[Sequence[str] | None, _CONDITIONS, Line(kind=list[str], default=["first"], item=str)] = None,
     graders: Annotated[Sequence[str] | None, _GRADERS, Line(kind=list[str], item=str)] = None,
     rewards: Rewards = (),
@@ -132,7 +132,7 @@ def evaluate(
 
     Policies are names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy objects, several of them, or
     a mapping from the name to show; names must differ. ``all`` are the scripted ones, ``base`` is the model that the run among them began
-    with. ``against``: more policies. ``env`` may be left out if a run is among them.
+    with. ``against``: more policies.
 
     >>> import gradus
     >>> scores = gradus.evaluate(["gold", "random"], env="arithmetic", episodes=8, conditions=["held-out"])
@@ -150,7 +150,7 @@ def evaluate(
     options = checked_sampling(sampling, "gradus.evaluate", signature(evaluate).parameters)
     graders = as_list("graders", graders, example="['composed']") if graders else None
     require_rewards_used(rewards, graders or ())
-    spec = load_environment(_environment_of(chosen.values()) if env is None else env, rewards=rewards)
+    spec = load_environment(env, rewards=rewards)
     made = _made(chosen, spec, options)
     if conditions is not None:
         conditions = as_list("conditions", conditions, example="['held-out']")
@@ -244,42 +244,6 @@ def _label(policy: Any) -> str:
     if isinstance(policy, Run):
         return policy.folder.name
     return str(policy.name) if hasattr(policy, "start") else str(policy)
-
-
-def _environment_of(policies: Any) -> EnvironmentSpec:
-    """Returns the environment that a run among the policies was evaluated in; a registered one, because its name comes out of a file."""
-    folders = [Path(each) for each in policies if isinstance(each, str | Path | Run)]
-    for folder in folders:
-        if (folder / "results.json").is_file():
-            return _environment_of_run(folder)
-    paths = [each for each in folders if len(each.parts) > 1 and ":" not in each.parts[0]]  # not remote:owner/model
-    lost = [str(each) for each in paths if not each.exists()]
-    raise ConfigError(
-        (f"there is no folder {', '.join(lost)}; check the path, or " if lost else "")
-        + "name the environment, as in evaluate(..., env='rhythm'); none of the policies is a run that knows it"
-    )
-
-
-def _environment_of_run(folder: Path) -> EnvironmentSpec:
-    """Raises ConfigError if what has the name of its environment here has other rows or other code."""
-    from gradus import environments
-    from gradus.core.documents import Stages, read_document
-    from gradus.runs.stages.sources import environment_sources
-
-    name = str(load_run(folder).results["environment"])
-    try:
-        spec = environments.load_stored(name)
-    except ConfigError as error:
-        raise ConfigError(f"{error}; if it is your own environment or data, give it as env=") from error
-    path = folder / "state.json"
-    stages = read_document(path, Stages)["stages"] if path.is_file() else {}
-    before = {key: value for each in stages.values() for key, value in each.get("sources", {}).items()}
-    other = [key for key, value in environment_sources(name, spec).items() if before.get(key, value) != value]
-    if other:
-        raise ConfigError(
-            f"{name!r} is not what {folder} was trained on: other {' and other '.join(other)}; give the environment or the data as env="
-        )
-    return spec
 
 
 @dataclass(frozen=True, repr=False)

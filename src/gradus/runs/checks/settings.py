@@ -9,13 +9,11 @@ from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
 from gradus.core.naming import did_you_mean
 from gradus.environments.verifiable.from_files import takes_test
-from gradus.evidence.evaluation.evaluate import chosen_pairs
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.checks.findings import Finding, failed, passed, warned
 from gradus.runs.checks.subject import Subject
 from gradus.runs.policies import installed_policies, teacher_name
-from gradus.runs.recipe.promises import Promise
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
 from gradus.runs.stages.state import CHECKPOINTS
@@ -65,8 +63,6 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     yield lambda: _grammar(subject)
     yield lambda: check_trackers(recipe.trackers)
     yield lambda: recipe.schedule(subject.grader)
-    for promise in recipe.promises:
-        yield lambda promise=promise: _promise(subject, promise)
 
 
 def _grammar(subject: Subject) -> None:
@@ -106,29 +102,6 @@ def _policy(subject: Subject, name: str) -> None:
     elif find_model(name) is None:
         hint = did_you_mean(head, (*CHECKPOINTS, *subject.spec.policies))
         raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model{hint}")
-
-
-def _promise(subject: Subject, promise: Promise) -> None:
-    """A promise about what is not measured could never be met. At toy size, where less is compared, only its names must be right."""
-    from gradus.evidence.reports.results import sides_of
-
-    section, compared = subject.recipe.eval, subject.recipe.evaluated(subject.spec)
-    for name in (promise.policy, *(sides_of(promise.pair or "", compared) or (promise.pair,))):
-        if name and name not in CHECKPOINTS:
-            _policy(subject, name)
-    conditions = section.conditions or subject.spec.conditions
-    pairs = chosen_pairs(compared, [parse_pair(text, compared) for text in section.pairs] or None)
-    measured = {
-        "condition": (promise.condition, subject.spec.conditions if subject.recipe.quick else conditions),
-        "policy": (promise.policy, compared),
-        "pair": (promise.pair, [f"{a} - {b}" for a, b in pairs]),
-    }
-    for kind, (name, known) in measured.items():
-        if name is not None and name not in known and (kind == "condition" or not subject.recipe.quick):
-            raise ConfigError(
-                f"the promise {promise.text!r} is about the {kind} {name!r}, which is not measured{did_you_mean(name, known)}; "
-                f"it is one of {', '.join(known)}"
-            )
 
 
 def settings(subject: Subject) -> list[Finding]:
