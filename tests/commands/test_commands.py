@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from gradus import commands, environments
 from gradus.commands.app import _ordered, app, main
-from gradus.commands.models import _asks_in_terminal
 from gradus.commands.output import json_text
 from gradus.commands.signature import COMMANDS
 from gradus.core import ConfigError, Failure, GradusError, StopReason
@@ -144,28 +143,12 @@ def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, 
     assert "expected text in UTF-8, got b'" in capsys.readouterr().err
 
 
-def test_a_person_may_type_bytes_that_are_no_text(monkeypatch):
-    heard = []
-    stub(monkeypatch, "chat", lambda model, **_: heard.append(_asks_in_terminal()()))
-    monkeypatch.setattr("builtins.input", lambda _: "a\udcff")
-    gradus("chat", "m")
-    assert heard == ["a?"]
-
-
 def test_a_played_environment_without_policies_names_a_model_to_compare_with(monkeypatch, capsys):
     spec = replace(environments.load("arithmetic"), policies={}, teacher=None)
     monkeypatch.setattr("gradus.commands.environments.load_environment", lambda _: spec)
     monkeypatch.setattr("builtins.input", lambda *_: "1")
     commands.play("mine.py:spec", seed=0)
     assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
-
-
-def test_a_closed_standard_input_is_at_its_end(monkeypatch, capsys):
-    """`gradus play` and `gradus rewards try -` ended with a traceback."""
-    monkeypatch.setattr("sys.stdin", None)
-    assert ends_with(monkeypatch, "play", "arithmetic") == 130
-    assert capsys.readouterr().err == "stopped\n"
-    assert ends_with(monkeypatch, "rewards", "try", "-") == 3
 
 
 @pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])
@@ -336,14 +319,6 @@ def test_a_run_of_a_nano_model_is_followed_by_its_episodes(monkeypatch, nano, sa
     stub(monkeypatch, "run", lambda *_, **__: commands.Run(Path("runs/shop")))
     monkeypatch.setattr("gradus.policies.local.folders.is_nano", lambda folder: nano)
     assert f"next: gradus {says}" in gradus("run", "shop")
-
-
-def test_brackets_in_a_name_are_no_markup(tmp_path, monkeypatch):
-    """The audit was about jsonl:rows.jsonl."""
-    monkeypatch.chdir(tmp_path)
-    rows = [json.dumps({"question": f"{number} + 1?", "answer": str(number + 1)}) for number in range(40)]
-    Path("rows[x].jsonl").write_text("\n".join(rows), encoding="utf-8")
-    assert "jsonl:rows[x].jsonl" in gradus("audit", "rows[x].jsonl", "-n", 4, "--budget", 1152, expect=None)
 
 
 @pytest.mark.parametrize(("command", "columns"), [("teach", "80"), ("eval", "80"), ("eval", "79"), ("show", "45")])

@@ -5,17 +5,14 @@ import io
 import json
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradus import commands
 from gradus.commands.app import _stopped, app, main
 from gradus.commands.output import problem
 from gradus.core import ConfigError, GradusError, Panel
-from gradus.environments import load
 from gradus.runs.recipe.load import load_recipe
 
 runner = CliRunner()
@@ -262,23 +259,6 @@ def test_commands_end_with_the_next_one(tmp_path):
     said = gradus("rewards", "try", "-c", "x", "-a", "x", "--reward", "format=2").stderr
     assert "next: gradus audit arithmetic --reward format=2" in said
     assert not gradus("rewards", "try", "-c", "x", "-a", "x", "--json").stderr
-
-
-def test_brackets_in_the_names_of_an_evaluation_are_no_markup(capsys, monkeypatch):
-    """A closing tag in a name ended the command with a traceback after all episodes; an opening one was left out."""
-    arithmetic = load("arithmetic")
-    spec = replace(
-        arithmetic,
-        true_reward_name="[/aim]",
-        conditions={"hard[a]": replace(next(iter(arithmetic.conditions.values())), name="hard[a]")},
-    )
-    result = commands.evaluate(["random", "gold"], env=spec, episodes=4)
-    for output in ("", "verbose"):
-        monkeypatch.setenv("GRADUS_OUTPUT", output)
-        result.show()
-        said = capsys.readouterr().out
-        assert "[/aim]" in said
-        assert "hard[a]" in said
 
 
 def test_an_escape_in_an_error_is_shown_and_not_obeyed(tmp_path, monkeypatch, capsys):

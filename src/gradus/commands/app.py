@@ -115,8 +115,6 @@ def main() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     os.environ[TYPED_VARIABLE] = "1"
-    if sys.stdin is None:  # closed by who started the command: nothing can be read from it, as at its end
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the command runs
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors="replace")
     try:

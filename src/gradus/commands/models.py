@@ -114,15 +114,13 @@ def push(
 
 def _asks_in_terminal() -> Callable[[], str | None]:
     """Reads a person's lines; an empty one, or the end of the input, is None."""
-    from gradus.core.values import whole_characters
-
     greeting = ["an empty line ends it, /new begins anew"]
 
     def ask() -> str | None:
         while greeting:  # said when the model is there: before, an error could follow it
             typer.echo(greeting.pop())
         try:
-            return whole_characters(input("you> ")).strip() or None
+            return input("you> ").strip() or None
         except EOFError:
             typer.echo()
             return None

@@ -12,10 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib import import_module
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -35,36 +33,15 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
-def new_pool(workers: int, begin: Callable[[], object] = bool) -> ProcessPoolExecutor:
-    """Return a pool of fresh processes that call ``begin`` first. What they are given and return is pickled: our own code alone."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+def new_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of fresh processes. What they are given and return is pickled: our own code alone."""
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
 
 
-@contextmanager
-def process_pool(
-    workers: int, *, begin: Callable[[], object] = bool, alone: str = "with one worker"
-) -> Generator[ProcessPoolExecutor]:
-    """Enter :func:`new_pool`; at the end, what was not begun is dropped.
-
-    Raises GradusError if a process ended before its work did. ``alone``: how the work is done without other processes, for the message.
-    """
-    pool = new_pool(workers, begin)
-    try:
-        yield pool
-    except BrokenProcessPool as lost:
-        raise GradusError(
-            f"one of {workers} processes ended before its work was done (killed, or no memory left); "
-            f"run the same command again, or {alone}"
-        ) from lost
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin(begin: Callable[[], object]) -> None:
+def _begin() -> None:
     collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent_process, daemon=True).start()
-    begin()
 
 
 def _end_with_parent_process() -> None:
