@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_RUNS = 6  # whose settings stand on one line
 
 # What makes an evaluation the one that it is.
-_SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k",
+_SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k", "until_decided",
          "temperature", "max_new_tokens", "keep_history")  # fmt: skip
 _Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
 
@@ -126,6 +126,7 @@ def evaluate(
     power: Annotated[float | None, typer.Option(help="Say how many episodes a difference of this size needs.")] = None,
     samples: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
     pass_k: Annotated[Sequence[int], _PASS_K, Line(kind=list[str], item=int)] = (),
+    until_decided: Annotated[bool, typer.Option("--until-decided", help="Stop once every pair is decided.")] = False,
     **sampling: Unpack[Sampling],
 ) -> Scores:
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
@@ -171,6 +172,7 @@ def evaluate(
         power=power,
         samples=samples,
         pass_k=ks,
+        until_decided=until_decided,
     )
     return Scores(spec, result)
 

@@ -115,6 +115,14 @@ class PromiseOutcome(TypedDict):
     met: bool | None
 
 
+class Looks(TypedDict):
+    """An evaluation that stops once it is decided: the look at which it stopped, the tasks that it saw, and the most it would have seen."""
+
+    looks: int
+    tasks: int
+    of: int
+
+
 class Results(TypedDict):
     """``results.json`` and what ``gradus eval --json`` writes."""
 
@@ -129,6 +137,7 @@ class Results(TypedDict):
     samples: NotRequired[int]
     graders: NotRequired[dict[str, Conditions]]
     power: NotRequired[dict[str, float]]
+    until_decided: NotRequired[Looks]
     one_checkpoint: NotRequired[
         list[str]
     ]  # runs of one training seed in a comparison, whose own seed no interval takes into account

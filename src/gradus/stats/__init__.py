@@ -12,13 +12,18 @@ from gradus.stats.paired import Paired, paired_difference
 from gradus.stats.passes import pass_at_k
 from gradus.stats.power import episodes_needed, paired_power, sign_test_pairs, sign_test_power, units_needed
 from gradus.stats.ranks import spearman, spearman_within
+from gradus.stats.sequential import LOOK_LEVEL, LOOKS, decide, decided, look_sizes
 
 __all__ = [
+    "LOOKS",
+    "LOOK_LEVEL",
     "Interval",
     "Paired",
     "Proportion",
     "crossed_difference",
     "crossed_interval",
+    "decide",
+    "decided",
     "episodes_needed",
     "format_interval",
     "format_money",
@@ -26,6 +31,7 @@ __all__ = [
     "format_p",
     "format_signed",
     "holm",
+    "look_sizes",
     "mean_interval",
     "mean_of",
     "paired_difference",

@@ -352,3 +352,25 @@ def test_tables_show_the_document(small):
 
 def _table(results, title):
     return next(table for table in score_tables(results, curves=True) if table.title == title)
+
+
+def test_an_evaluation_that_looks_stops_with_the_episodes_of_one_that_does_not():
+    policies = _policies("feeder", "teacher")
+    whole = evaluate(SPEC, policies, conditions=["main"], episodes=60)
+    early = evaluate(SPEC, policies, conditions=["main"], episodes=60, until_decided=True)
+    looks = early.to_json()["until_decided"]
+    assert looks["tasks"] < looks["of"] == 60
+    for name, episodes in early.episodes["main"].items():
+        assert episodes == whole.episodes["main"][name][: looks["tasks"]]
+    kept = len(early.episodes["main"]["teacher"])
+    plain = evaluate(SPEC, policies, conditions=["main"], episodes=kept).to_json()["conditions"]["main"]["pairs"]
+    looked = early.to_json()["conditions"]["main"]["pairs"]["teacher - feeder"]["reward"]
+    assert looked["low"] < plain["teacher - feeder"]["reward"]["low"]  # five looks cost width
+    assert looked["p"] >= plain["teacher - feeder"]["reward"]["p"]
+
+
+def test_looks_need_one_condition_and_two_policies():
+    with pytest.raises(ConfigError, match="one condition"):
+        evaluate(SPEC, _policies("feeder", "teacher"), episodes=10, until_decided=True)
+    with pytest.raises(ConfigError, match="at least two policies"):
+        evaluate(SPEC, _policies("feeder"), conditions=["main"], episodes=10, until_decided=True)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
-from gradus.core.documents import SCHEMA, Results
-from gradus.evidence.evaluation.summary import Figures, holm_adjusted, pair_record, policy_record, require_same_tasks
+from gradus.core.documents import SCHEMA, Looks, Results
+from gradus.evidence.evaluation.summary import (
+    LEVEL,
+    Figures,
+    holm_adjusted,
+    pair_record,
+    paired_figures,
+    policy_record,
+    require_same_tasks,
+)
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
+from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
 Progress = Callable[[str, int, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
@@ -48,6 +58,7 @@ def evaluate(
     checkpoint: str | None = None,
     samples: int = 1,
     pass_k: Sequence[int] = (),
+    until_decided: bool = False,
     max_concurrent: int = MAX_CONCURRENT,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -58,7 +69,8 @@ def evaluate(
     same episodes again. ``episodes``: seeds per condition; a condition that has fewer gives all it has, if another has
     enough. ``pairs``: (a, b) for the difference a - b; by default each policy minus every one before it. ``power``: a
     difference in reward, for which each pair then says how many episodes show it with 80 % power. ``samples``: episodes of each
-    seed; figures are then means over seeds of the means over samples. ``pass_k``: for each k the figure ``pass@k``.
+    seed; figures are then means over seeds of the means over samples. ``pass_k``: for each k the figure ``pass@k``. ``until_decided``: look
+    five times, and stop once the reward of every pair is decided (:mod:`gradus.stats.sequential`); one condition only.
 
     All randomness of a policy is keyed by (seed, "evaluate", condition, seed's index, sample), the same for every policy.
     Raises ConfigError for unknown names, GradusError if an environment breaks its contract.
@@ -67,24 +79,37 @@ def evaluate(
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = condition_tasks(spec, names, episodes)
     grader = chosen_graders(spec, graders)[0]
-    rollouts: dict[str, dict[str, list[Episode]]] = {condition: {} for condition in names}
-    for name, policy in policies.items():  # one after another: each may hold a model
-        for condition in names:
-            if policy is None:
-                rollouts[condition][name] = list((stored or {})[condition][name])
-                continue
-            rollouts[condition][name] = roll_out_condition(
-                spec,
-                name,
-                policy,
-                condition,
-                tasks[condition],
-                samples=samples,
-                seed=seed,
-                grader=grader,
-                max_concurrent=max_concurrent,
-                progress=_labeled(progress, f"{condition} · {name}"),
-            )
+    rollouts: dict[str, dict[str, list[Episode]]] = {condition: {name: [] for name in policies} for condition in names}
+
+    def roll_out_tasks(begin: int, end: int | None) -> None:
+        """Add the episodes of these tasks, policy by policy: each may hold a model."""
+        for name, policy in policies.items():
+            for condition in names:
+                if policy is None:
+                    rollouts[condition][name] = list((stored or {})[condition][name])
+                    continue
+                rollouts[condition][name] += roll_out_condition(
+                    spec,
+                    name,
+                    policy,
+                    condition,
+                    tasks[condition][begin:end],
+                    samples=samples,
+                    seed=seed,
+                    grader=grader,
+                    first_task=begin,
+                    max_concurrent=max_concurrent,
+                    progress=_labeled(progress, f"{condition} · {name}"),
+                )
+
+    looks = None
+    if until_decided:
+        _require_one_condition(policies, tasks)
+        looks = _roll_out_until_decided(
+            spec, grader, rollouts, chosen_pairs(list(policies), pairs), len(tasks[names[0]]), roll_out_tasks
+        )
+    else:
+        roll_out_tasks(0, None)
     document = compare(
         spec,
         rollouts,
@@ -95,7 +120,10 @@ def evaluate(
         graded=True,
         seeds=[seed],
         pass_k=pass_k,
+        level=LOOK_LEVEL if until_decided else LEVEL,
     )
+    if looks is not None:
+        document["until_decided"] = looks
     if samples > 1:
         document["samples"] = samples
     return Evaluation(document=document, episodes=rollouts)
@@ -115,6 +143,38 @@ def _check(policies: Mapping[str, Policy | None], power: float | None, samples: 
         )
 
 
+def _require_one_condition(policies: Mapping[str, Policy | None], tasks: Mapping[str, Sequence[Task]]) -> None:
+    """Raise ConfigError if looks cannot be taken: they need one condition, and policies that are rolled out now."""
+    if len(tasks) != 1:
+        raise ConfigError(
+            f"until_decided looks at one condition, got {', '.join(tasks)}; name one, or leave until_decided out"
+        )
+    if len(policies) < 2 or None in policies.values():
+        raise ConfigError("until_decided compares at least two policies; name another one with --policy")
+
+
+def _roll_out_until_decided(
+    spec: EnvironmentSpec,
+    grader: Grader,
+    rollouts: Rollouts,
+    pairs: Sequence[Pair],
+    tasks: int,
+    roll_out_tasks: Callable[[int, int], None],
+) -> Looks:
+    """Add tasks to the one condition of ``rollouts``, an equal share before each look, until the reward of every pair is decided."""
+    (condition,) = rollouts
+    declared = spec.conditions.get(condition)
+    cluster = declared.cluster if declared else None
+    for look, (begin, end) in enumerate(pairwise([0, *look_sizes(tasks)]), start=1):
+        roll_out_tasks(begin, end)
+        figures = {name: Figures.of(spec, grader, each, cluster) for name, each in rollouts[condition].items()}
+        rewards = {name: each.plain["reward"] for name, each in figures.items()}
+        compared = [paired_figures(figures[a], figures[b])(rewards[a], rewards[b]) for a, b in pairs]
+        if end == tasks or decided(compared, tasks):
+            return {"looks": look, "tasks": end, "of": tasks}
+    raise AssertionError("the last look sees all tasks")
+
+
 def roll_out_condition(
     spec: EnvironmentSpec,
     name: str,
@@ -125,10 +185,11 @@ def roll_out_condition(
     samples: int,
     seed: int,
     grader: Grader,
+    first_task: int = 0,
     max_concurrent: int = MAX_CONCURRENT,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Episode]:
-    """The episodes of one policy, shown as ``name``, under one condition."""
+    """The episodes of one policy, shown as ``name``, under one condition. ``first_task``: the number of the first of ``tasks``."""
     rolled_out = roll_out(
         spec,
         policy,
@@ -137,6 +198,7 @@ def roll_out_condition(
         seed=seed,
         key=("evaluate", condition),
         grader=grader,
+        first_group=first_task,
         max_concurrent=max_concurrent,
         progress=progress,
     )
@@ -155,12 +217,13 @@ def compare(
     seeds: Sequence[int] = (),
     correct_pairs: bool = False,
     pass_k: Sequence[int] = (),
+    level: float = LEVEL,
 ) -> Results:
     """The document for episodes that are there already; nothing is rolled out.
 
     ``correct_pairs``: Holm's correction goes over the pairs too, not only over the conditions. ``seeds``: those of the policies' own
     randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
-    the figure ``pass@k``, from all episodes of a seed.
+    the figure ``pass@k``, from all episodes of a seed. ``level``: of every interval.
     """
     chosen = chosen_graders(spec, graders)
     names = list(dict.fromkeys(name for policies in rollouts.values() for name in policies))
@@ -169,7 +232,7 @@ def compare(
     for index, grader in enumerate(chosen):
         current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
         tests = len(rollouts) * (len(compared) if correct_pairs else 1)
-        by_grader[grader.name] = _conditions(spec, grader, current, compared, (power, tests), pass_k)
+        by_grader[grader.name] = _conditions(spec, grader, current, compared, (power, tests), pass_k, level)
         holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
     document = results_document(spec, by_grader, checkpoint, seeds)
     if power is not None:
@@ -206,6 +269,7 @@ def _conditions(
         float | None, int
     ],  # the difference whose power is asked for, and how many tests are corrected together
     pass_k: Sequence[int],
+    level: float,
 ) -> dict[str, Any]:
     """Every condition's record under one grader."""
     records: dict[str, Any] = {}
@@ -218,9 +282,9 @@ def _conditions(
             "episodes": max((len(episodes) for episodes in policies.values()), default=0),
             "summary": declared.summary if declared else "",
             "clustered": cluster is not None,
-            "policies": {name: policy_record(each) for name, each in figures.items()},
+            "policies": {name: policy_record(each, level) for name, each in figures.items()},
             "pairs": {
-                f"{a} - {b}": pair_record(figures[a], figures[b], *asked)
+                f"{a} - {b}": pair_record(figures[a], figures[b], *asked, level=level)
                 for a, b in pairs
                 if a in figures and b in figures
             },

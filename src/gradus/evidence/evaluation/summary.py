@@ -18,6 +18,7 @@ from gradus.core.printing import beginning
 from gradus.rollouts.grading import ask_environment
 from gradus.stats import Paired, holm, mean_interval, paired_difference, pass_at_k, units_needed
 
+LEVEL = 0.95  # of every interval, unless an evaluation looks at its episodes while they come in
 _DIGITS = 6
 _MOST_ACTIONS = 20  # different ones; beyond, answers are texts and no choice among actions
 _LONG = 300  # characters of a failure's message
@@ -149,12 +150,17 @@ def _asked(what: str, give: Callable[[Episode], T], episode: Episode) -> T | Non
     return given
 
 
-def policy_record(figures: Figures) -> dict[str, Any]:
-    """Returns the document's record of one policy."""
-    record: dict[str, Any] = {name: _mean(values, figures) for name, values in figures.plain.items()}
+def policy_record(figures: Figures, level: float = LEVEL) -> dict[str, Any]:
+    """Returns the document's record of one policy, with intervals of this level."""
+
+    def mean(values: Values) -> Mean:
+        interval = mean_interval(values, clusters=figures.clusters, level=level)
+        return {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
+
+    record: dict[str, Any] = {name: mean(values) for name, values in figures.plain.items()}
     return record | {
-        "components": {name: _mean(values, figures) for name, values in figures.components.items()},
-        "curves": {name: [_mean(values, figures) for values in points] for name, points in figures.curves.items()},
+        "components": {name: mean(values) for name, values in figures.components.items()},
+        "curves": {name: [mean(values) for values in points] for name, points in figures.curves.items()},
         **counts(figures.episodes),
     }
 
@@ -208,11 +214,8 @@ def _actions(turn: Turn) -> list[str]:
     return [turn.action[span.start : span.end] if span else turn.action.strip()]
 
 
-def pair_record(a: Figures, b: Figures, power: float | None, tests: int = 1) -> dict[str, Any]:
-    """Returns the document's record of a - b, over the seeds where both have the figure.
-
-    ``power``: the difference for which it says how many episodes are needed, if ``tests`` comparisons are corrected together.
-    """
+def paired_figures(a: Figures, b: Figures, level: float = LEVEL) -> Callable[[Values | None, Values | None], Paired]:
+    """Returns what compares two lists of figures, a's minus b's, over the seeds where both have them."""
     place = {seed: index for index, seed in enumerate(b.seeds)}
     shared = [(i, place[seed]) for i, seed in enumerate(a.seeds) if seed in place]
     clusters = [a.clusters[i] or (b.clusters[j] if b.clusters else "") for i, j in shared] if a.clusters else None
@@ -220,12 +223,22 @@ def pair_record(a: Figures, b: Figures, power: float | None, tests: int = 1) -> 
     def difference(left: Values | None, right: Values | None) -> Paired:
         x = [left[i] if left else None for i, _ in shared]
         y = [right[j] if right else None for _, j in shared]
-        return paired_difference(x, y, clusters)
+        return paired_difference(x, y, clusters, level=level)
 
+    return difference
+
+
+def pair_record(a: Figures, b: Figures, power: float | None, tests: int = 1, *, level: float = LEVEL) -> dict[str, Any]:
+    """Returns the document's record of a - b, over the seeds where both have the figure.
+
+    ``power``: the difference for which it says how many episodes are needed, if ``tests`` comparisons are corrected together.
+    ``level``: of the intervals.
+    """
+    difference = paired_figures(a, b, level)
     record: dict[str, Any] = {}
     for name in dict.fromkeys([*a.plain, *b.plain]):
         paired = difference(a.plain.get(name), b.plain.get(name))
-        record[name] = stored_pair(paired)
+        record[name] = stored_pair(paired, level)
         if name == "reward" and power is not None:
             # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
             needed = units_needed(paired, power, alpha=0.05 / tests)
@@ -233,10 +246,10 @@ def pair_record(a: Figures, b: Figures, power: float | None, tests: int = 1) -> 
                 1, round(len(a.episodes) / max(1, paired.units))
             )  # episodes of a unit: of a cluster, or samples of a task
             record[name]["episodes_needed"] = None if needed is None else each * needed
-            if clusters is not None:
+            if a.clusters is not None:
                 record[name]["clusters_needed"] = needed
     record["components"] = {
-        name: stored_pair(difference(a.components.get(name), b.components.get(name)))
+        name: stored_pair(difference(a.components.get(name), b.components.get(name)), level)
         for name in dict.fromkeys([*a.components, *b.components])
     }
     return record
@@ -259,13 +272,9 @@ def holm_adjusted(conditions: Mapping[str, dict[str, Any]], *, over_pairs: bool 
             figure["p_holm"] = rounded(adjusted)
 
 
-def _mean(values: Values, figures: Figures) -> Mean:
-    interval = mean_interval(values, clusters=figures.clusters)
-    return {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
-
-
-def stored_pair(paired: Paired) -> PairedMean:
-    """A paired difference as the document has it."""
+def stored_pair(paired: Paired, level: float = LEVEL) -> PairedMean:
+    """A paired difference as the document has it. At a higher ``level`` p is as much larger as the errors that are allowed are rarer."""
+    p = None if paired.p is None else min(1.0, paired.p * (1 - LEVEL) / (1 - level))
     return {
         "mean": rounded(paired.mean),
         "low": rounded(paired.low),
@@ -275,7 +284,7 @@ def stored_pair(paired: Paired) -> PairedMean:
         "win_low": rounded(paired.win_low),
         "win_high": rounded(paired.win_high),
         "episodes": paired.n,
-        "p": rounded(paired.p),
+        "p": rounded(p),
     }
 
 

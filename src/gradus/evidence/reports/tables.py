@@ -171,11 +171,15 @@ def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]
 
 
 def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
-    """Returns how many episodes show the difference that was asked about, a line for each pair; nothing if none was."""
+    """Returns when the evaluation stopped, if it looked, and how many episodes show the difference that was asked about, a line for each pair."""
     from rich.text import Text
 
-    power = results.get("power")
+    power, looks = results.get("power"), results.get("until_decided")
     lines: list[RenderableType] = []
+    if looks:
+        lines.append(
+            Text(f"stopped at look {looks['looks']}, after {looks['tasks']:,} of at most {looks['of']:,} tasks")
+        )
     if not power:
         return lines
     for condition in results["conditions"]:
