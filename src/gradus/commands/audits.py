@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus.commands.environments import as_name, load_environment
-from gradus.commands.given import require_rewards_used, whole_number
+from gradus.commands.given import require_rewards_used
 from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.environments import file_name
+from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Hack
@@ -65,11 +66,13 @@ _EPISODES = typer.Option(
     "--episodes",
     "-n",
     min=1,
+    max=MOST_EPISODES,
     help="Tasks of one turn to probe (48 without it), elsewhere paired seeds for every policy of the panel (60).",
 )
 _BUDGET = typer.Option(
     "--budget",
     min=1,
+    max=MOST_EPISODES,
     help="Episodes that the search for a hack may roll out (8000 without it). Tasks of one turn are not searched.",
 )
 _SECONDS = typer.Option(
@@ -149,13 +152,9 @@ def audit(
     'fail'
     """
     from gradus.runs.policies import make_policy
-    from gradus.runs.recipe import MOST_EPISODES
     from gradus.runs.replay import replay_elsewhere
     from gradus.runs.stages.audits import audit_with_progress
 
-    for name, (value, least) in {"episodes": (episodes, 1), "budget": (budget, 0)}.items():
-        if value is not None:
-            whole_number(name, value, least=least, most=MOST_EPISODES)
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
     if grader is not None and (callable(environment) or not isinstance(grader, str) or Path(grader).suffix in _DATA):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import as_list, checked_sampling, path_text, require_rewards_used, whole_number
+from gradus.commands.given import as_list, checked_sampling, path_text, require_rewards_used
 from gradus.commands.options import Environment, Line, Rewards, Sampling, Seed, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
@@ -143,11 +143,6 @@ def evaluate(
     from gradus.runs.stages.evaluation import evaluate_policies
 
     chosen = _named(policies, against)
-    if episodes is not None:
-        whole_number("episodes", episodes)
-    whole_number("seed", seed)
-    whole_number("samples", samples)
-    ks = [whole_number("pass_k", k) for k in as_list("pass_k", pass_k, example="[1, 2]")]
     options = checked_sampling(sampling, "gradus.evaluate", signature(evaluate).parameters)
     graders = as_list("graders", graders, example="['composed']") if graders else None
     require_rewards_used(rewards, graders or ())
@@ -171,7 +166,7 @@ def evaluate(
         pairs=pairs or None,
         power=power,
         samples=samples,
-        pass_k=ks,
+        pass_k=pass_k,
         until_decided=until_decided,
     )
     return Scores(spec, result)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus import environments
-from gradus.commands.given import known_options, path_text, whole_number
+from gradus.commands.given import known_options, path_text
 from gradus.commands.options import Data, Line
 from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
 from gradus.commands.signature import command
@@ -91,10 +91,7 @@ def roll_out(
     """
     from gradus.rollouts import roll_out as roll
     from gradus.runs.policies import make_policy
-    from gradus.runs.recipe import MOST_EPISODES
 
-    episodes = whole_number("episodes", episodes, least=1, most=MOST_EPISODES)
-    group_size = whole_number("group_size", group_size, least=1, most=MOST_EPISODES)
     spec = load_environment(environment)
     if tasks is None:
         tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]

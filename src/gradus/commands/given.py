@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any
 
 from gradus.commands.options import Sampling
@@ -38,15 +37,6 @@ def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) 
             f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)} was asked for instead; "
             "leave out the grader or the reward functions"
         )
-
-
-def whole_number(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
-    """``value`` as an int, ``least`` or more and ``most`` or less."""
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
-    if number is None or (least is not None and number < least) or (most is not None and number > most):
-        limits = ["" if least is None else f" of {least} or more", "" if most is None else f" and at most {most:,}"]
-        raise ConfigError(f"{name} is a whole number{''.join(limits)}, got {value!r}")
-    return number
 
 
 def known_options(given: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
@@ -96,10 +86,8 @@ def checked_sampling(sampling: Mapping[str, Any], call: str = "", also: Iterable
     """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: arguments that the call has besides."""
     known_options(sampling, Sampling, call, also)
     temperature, limit = sampling.get("temperature"), sampling.get("max_new_tokens")
-    if temperature is not None and (
-        not isinstance(temperature, float | Integral) or not 0 <= float(temperature) < float("inf")
-    ):
+    if temperature is not None and not 0 <= temperature < float("inf"):
         raise ConfigError(f"temperature is 0 (greedy) or more, got {temperature!r}")
-    if limit is not None:
-        whole_number("max_new_tokens", limit, least=1)
+    if limit is not None and limit < 1:
+        raise ConfigError(f"max_new_tokens is 1 or more, got {limit!r}")
     return dict(sampling)

@@ -16,7 +16,6 @@ from gradus.commands.given import (
     checked_sampling,
     path_text,
     require_rewards_used,
-    whole_number,
 )
 from gradus.commands.options import (
     Environment,
@@ -101,7 +100,6 @@ def teach(
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
     options = checked_sampling(sampling, "gradus.commands.teach", also=("episodes",))
-    whole_number("episodes", episodes, least=1)
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, None if policy is None else path_text("policy", policy))

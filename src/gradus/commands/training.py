@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import agent, as_name, reward_entries
-from gradus.commands.given import as_list, known_options, path_text, python_words, whole_number
+from gradus.commands.given import as_list, known_options, path_text, python_words
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
 from gradus.commands.output import Shown, next_command
 from gradus.commands.signature import command
@@ -171,9 +171,6 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     from gradus.runs.stages.seeds import run_seeds
 
     seeds, parallel, time = (whole.pop(name, None) for name in ("seeds", "parallel", "time"))
-    for name, count in (("seeds", seeds), ("parallel", parallel)):
-        if count is not None:
-            whole_number(name, count)
     if parallel is not None and seeds in (None, 1):
         raise ConfigError("parallel has no effect without seeds; a plain run is one process")
     out = whole.get("out")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
@@ -22,7 +20,7 @@ from gradus.core import (
     Vocabulary,
 )
 from gradus.core.calls import write_calls
-from gradus.core.waiting import wait_for
+from gradus.core.waiting import settled
 from gradus.environments.tools.environment import ToolEnvironment
 
 TRAIN_SEEDS = 1_000_000  # training tasks begin here; conditions stay below
@@ -51,9 +49,7 @@ def tool_environment(
         raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        given = [reward(episode) if reward else episode.outcome.get("components") for episode in episodes]
-        if any(map(inspect.isawaitable, given)):
-            given = wait_for(_together(given))
+        given = (settled(reward(episode)) if reward else episode.outcome.get("components") for episode in episodes)
         return [_reward(episode, each) for episode, each in zip(episodes, given, strict=True)]
 
     return EnvironmentSpec(
@@ -118,15 +114,6 @@ def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Voc
         words.update(dict.fromkeys(text.split()))
     characters = sorted({character for word in words for character in word} | set('0123456789{}[]":,.-'))
     return Vocabulary(words=[word for word in words if "▁" not in word], pieces=characters)
-
-
-async def _together(given: Sequence[Any]) -> list[Any]:
-    """Awaits coroutines beside each other; returns everything else as it is."""
-
-    async def waited(each: Any) -> Any:
-        return await each if inspect.isawaitable(each) else each
-
-    return list(await asyncio.gather(*map(waited, given)))
 
 
 def _reward(episode: Episode, given: Reward | Mapping[str, float] | float | None) -> Reward:
