@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gradus.core.documents import SCHEMA
 from gradus.core.files import write_text
+from scoreboard.leaderboard import write_leaderboard
 from scoreboard.parts import PARTS, run_scoreboard, scoreboard_page
 
 
@@ -31,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(document)
     if told.out is not None:
         write_text(told.out / "audit.md", page)
+        for result in results:
+            if result["part"] == "reasoning-gym":
+                write_leaderboard(result, told.out)
     if told.json is not None:
         write_text(told.json, document + "\n")
 

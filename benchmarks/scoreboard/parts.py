@@ -54,7 +54,7 @@ def run_scoreboard(part: str, *, seed: int = 0, folder: Path | None = None, only
         for number, case in enumerate(cases, 1):
             rows.append(_kept(case, seed, None if folder is None else folder / f"{part}-{seed}"))
             advance(number, len(cases), case.name)
-    return {"part": part, "seed": seed, **board(rows)}
+    return {"part": part, "seed": seed, **board(rows), "rows": [asdict(row) for row in rows]}
 
 
 def _cases(part: str, seed: int) -> Iterator[Case]:

@@ -1,6 +1,7 @@
 """The audit measured by flaws: planted graders are what their labels say, and the gates on detection and false alarms."""
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import scoreboard
 from scoreboard import hidden_graders
 from scoreboard.families import FAMILIES
 from scoreboard.flaws import FLAWS
+from scoreboard.leaderboard import write_leaderboard
 from scoreboard.parts import run_scoreboard, scoreboard_page
 from scoreboard.planted import plants
 from scoreboard.score import Row, board
@@ -117,6 +119,22 @@ def test_shares_misses_and_alarms_are_counted():
     page = scoreboard_page([result])
     assert "- b (k): unresolved" in page
     assert "e fail" in page
+
+
+def test_the_leaderboard_puts_failures_first_and_holds_any_evidence_in_its_cells(tmp_path):
+    shared = {"label": "sound", "kind": "", "seconds": 1.0}
+    rows = [
+        Row(name="b", verdict="pass", failed=[], evidence="", **shared),
+        Row(name="c", verdict="fail", failed=["gold", "reflexes"], evidence="`a | b`\n" + "x" * 500, **shared),
+        Row(name="a", verdict="pass", failed=[], evidence="", **shared),
+    ]
+    write_leaderboard({"part": "reasoning-gym", "seed": 0, "rows": [asdict(row) for row in rows]}, tmp_path)
+    page = (tmp_path / "leaderboard.md").read_text()
+    assert "1 fail, 0 unresolved, 2 pass, of 3 graders" in page
+    assert [line[2] for line in page.splitlines() if line.startswith(("| a |", "| b |", "| c |"))] == ["c", "a", "b"]
+    (failed,) = [line for line in page.splitlines() if line.startswith("| c |")]
+    assert len(failed.replace("\\|", "").split("|")) == 7
+    assert "fail" in (tmp_path / "figures/badge_fail.svg").read_text()
 
 
 def test_what_was_judged_is_kept_and_not_judged_again(tmp_path, monkeypatch):

@@ -1,0 +1,60 @@
+"""The audited graders of public suites as a page: what the audit says of each, with its badge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from gradus.core.files import write_text
+from gradus.core.printing import beginning
+from gradus.evidence.reports import audit_badge
+
+_ORDER = ("fail", "unresolved", "pass")
+_EVIDENCE = 110  # characters
+_TOP = """# Public graders, audited
+
+{counts}, of {n} graders of the suite `{suite}`, on {day}. The audit asks each grader about right and wrong answers. It needs no model.
+A verdict is about what can be exploited. It does not judge the suite. `by hand` is what a reader of the code said before the audit's
+probes were written: if the two differ, one of them is wrong.
+
+Written by `python benchmarks/scoreboard --part {part} --seed {seed} --out FOLDER`. [What we found](found.md) tells the flaws, and [the
+audit, measured](results/audit.md) says how often verdicts are right. `gradus audit {suite}:NAME --out FOLDER` writes the card and the badge of one
+grader.
+
+| grader | audit | by hand | checks that failed | evidence |
+|---|---|---|---|---|
+"""
+
+
+def write_leaderboard(result: Mapping[str, Any], folder: Path) -> None:
+    """Writes leaderboard.md, and the badges that it shows, for a part whose graders are a suite's."""
+    write_text(folder / "leaderboard.md", leaderboard_page(result))
+    (folder / "figures").mkdir(exist_ok=True)
+    for verdict in _ORDER:
+        write_text(folder / "figures" / f"badge_{verdict}.svg", audit_badge({"verdict": verdict}))
+
+
+def leaderboard_page(result: Mapping[str, Any], suite: str = "reasoning-gym") -> str:
+    """The page as Markdown: failures first, then by name."""
+    rows: Sequence[Mapping[str, Any]] = sorted(
+        result["rows"], key=lambda row: (_ORDER.index(row["verdict"]), row["name"])
+    )
+    verdicts = [row["verdict"] for row in rows]
+    counts = ", ".join(f"{verdicts.count(each)} {each}" for each in _ORDER)
+    top = _TOP.format(
+        counts=counts, n=len(rows), suite=suite, day=date.today(), part=result["part"], seed=result["seed"]
+    )
+    return top + "".join(f"| {' | '.join(_cells(row))} |\n" for row in rows)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    badge = f"![{row['verdict']}](figures/badge_{row['verdict']}.svg)"
+    return row["name"], badge, row["label"], ", ".join(row["failed"]), _code(row["evidence"])
+
+
+def _code(evidence: str) -> str:
+    """The beginning of the evidence as code that a cell can hold."""
+    text = " ".join(beginning(evidence, _EVIDENCE).split()).replace("`", "'").replace("|", "\\|")
+    return f"`{text}`" if text else ""
