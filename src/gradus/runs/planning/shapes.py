@@ -77,8 +77,9 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
             model = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # a value of the wrong kind can fail anywhere in a model's own code
         raise ConfigError(
-            f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)}"
-        ) from error
+            f"the config of {path_or_name} cannot be read: {type(error).__name__}: {first_line(error)} "
+            "Expected a model's folder, a FILE.gguf, or a name of the Hub while there is a network."
+        ) from None  # a traceback of the Hub's client hides the sentence
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     head = model.get_output_embeddings()
