@@ -86,15 +86,6 @@ def test_results_have_the_schema_that_machines_read(run):
     assert results["quick"] is True
 
 
-def test_base_is_the_model_that_the_run_began_with(run):
-    scores = gradus.evaluate(run, against="base", env="rhythm", conditions=["in-distribution"], episodes=3).to_json()
-    stored = json.loads((run / "results.json").read_text())
-    base = [each["conditions"]["in-distribution"]["policies"]["base"]["reward"] for each in (scores, stored)]
-    assert base[0] == base[1]
-    with pytest.raises(ConfigError, match="unknown policy 'base'"):
-        gradus.evaluate(["heuristic", "base"], env="rhythm", episodes=3)
-
-
 def test_the_recipe_that_was_stored_makes_the_same_run(run):
     again = load_recipe(None, path=run / "recipe.toml")
     assert again.model_dump() == recipe().model_dump()

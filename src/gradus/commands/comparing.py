@@ -132,8 +132,7 @@ def evaluate(
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
 
     Policies are names as on the command line (``gold``, ``remote:MODEL``, a model or run folder), runs, policy objects, several of them, or
-    a mapping from the name to show; names must differ. ``all`` are the scripted ones, ``base`` is the model that the run among them began
-    with. ``against``: more policies.
+    a mapping from the name to show; names must differ. ``all`` are the scripted ones. ``against``: more policies.
 
     >>> import gradus
     >>> scores = gradus.evaluate(["gold", "random"], env="arithmetic", episodes=8, conditions=["held-out"])
@@ -175,7 +174,7 @@ def evaluate(
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
-    from gradus.runs.policies import base_policy, make_policy
+    from gradus.runs.policies import make_policy
     from gradus.runs.stages.evaluation import scripted_names
 
     named = _named(
@@ -189,20 +188,9 @@ def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str
     for name, each in named.items():
         if not isinstance(each, str | Path | Run):
             made[name] = each
-        elif each == "base" and "base" not in spec.policies and (run := _begun(named.values())) is not None:
-            made[name] = base_policy(spec, run, shelf=shelf, **options)
         else:
             made[name] = make_policy(spec, path_text("policy", each), shelf=shelf, **options)
     return made
-
-
-def _begun(policies: Iterable[Any]) -> Path | None:
-    """The folder of the one run among the policies, that of its first seed if it has several; None if there is no such run."""
-    folders = [Path(each) for each in policies if isinstance(each, str | Path | Run)]
-    runs = [folder for folder in folders if (folder / "recipe.toml").is_file()]
-    if len(runs) != 1:
-        return None
-    return next((run.folder for run in Run(runs[0]).seeds.values()), runs[0])
 
 
 def _pair(given: Any, names: list[str]) -> tuple[str, str]:

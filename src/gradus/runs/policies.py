@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -31,6 +31,20 @@ def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     return teacher
 
 
+def require_policy(spec: EnvironmentSpec, name: str, *, also: Iterable[str] = ()) -> None:
+    """Raise ConfigError for a name that no policy has. ``also``: further names, which may have been meant."""
+    head = name.partition(":")[0]
+    if head in spec.policies:
+        spec.policy(name)  # raises for a wrong word behind the colon
+    elif head != "remote" and head not in installed_policies() and find_model(name) is None and not is_hub_name(name):
+        own = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
+        raise ConfigError(
+            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, (*also, *spec.policies))}: expected {own}, remote:MODEL, "
+            "a folder with a model, or a hub name (owner/name)"
+            + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
+        )
+
+
 def make_policy(
     spec: EnvironmentSpec,
     name: str,
@@ -49,6 +63,7 @@ def make_policy(
     ``price``), refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
+    require_policy(spec, name)
     head, _, argument = name.partition(":")
     settings = {key: value for key, value in (remote or {}).items() if value is not None}
     if head == "remote":
@@ -63,13 +78,6 @@ def make_policy(
     if head in installed_policies():
         return installed_policies()[head].load()(argument or None)
     folder = find_model(name)
-    if folder is None and not is_hub_name(name):
-        known = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
-        raise ConfigError(
-            f"unknown policy {name!r} for {spec.name}{did_you_mean(head, spec.policies)}: expected {known}, remote:MODEL, "
-            "a folder with a model, or a hub name (owner/name)"
-            + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
-        )
     if folder is not None:
         tell_first_seed(name, folder)
     require_training()
@@ -92,23 +100,6 @@ def make_policy(
         return policy(load())
     check_source(path)  # it should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=label or name)
-
-
-def base_policy(spec: EnvironmentSpec, folder: Path, *, shelf: ModelShelf, **sampling: Any) -> Policy:
-    """Returns the model that the run in ``folder`` began with, with the template and the sampling of the run; ``sampling`` as in :func:`make_policy`."""
-    from gradus.policies.local.loading import check_source, load_model
-    from gradus.policies.local.policy import LocalPolicy
-    from gradus.policies.local.shelf import ShelvedPolicy
-    from gradus.runs.recipe.load import load_recipe
-
-    recipe = load_recipe(None, path=folder / "recipe.toml")
-    path, options = base_model(recipe, folder), recipe.loading(one_turn=spec.keeps_answers)
-    if (keep := sampling.pop("keep_history", None)) is not None:
-        options["keep_history"] = keep
-    check_source(path)
-    changed = recipe.grpo.sampling.changed(**sampling)
-    make = partial(LocalPolicy, sampling=changed, name="base", grammar=spec.language.grammar)
-    return ShelvedPolicy(shelf, path, partial(load_model, path, **options), make, name="base")
 
 
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:

@@ -7,13 +7,11 @@ from typing import Any
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
-from gradus.core.naming import did_you_mean
 from gradus.environments.verifiable.from_files import takes_test
-from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.checks.findings import Finding, failed, passed, warned
 from gradus.runs.checks.subject import Subject
-from gradus.runs.policies import installed_policies, teacher_name
+from gradus.runs.policies import require_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
 from gradus.runs.stages.state import CHECKPOINTS
@@ -86,7 +84,6 @@ def _enough_tasks(subject: Subject) -> None:
 
 
 def _policy(subject: Subject, name: str) -> None:
-    head = name.partition(":")[0]
     if name in CHECKPOINTS and CHECKPOINTS[name][0] == "sft" and not subject.recipe.teach.enabled:
         raise ConfigError(
             f"policy {name!r} is SFT's student, and teach.enabled = false leaves SFT out; name base instead"
@@ -95,13 +92,8 @@ def _policy(subject: Subject, name: str) -> None:
         raise ConfigError(
             f"policy {name!r} is the distilled student, and the recipe has no table [distill]; add one, or leave it out"
         )
-    if name in CHECKPOINTS or head == "remote" or head in installed_policies():
-        return
-    if head in subject.spec.policies:
-        subject.spec.policy(name)
-    elif find_model(name) is None:
-        hint = did_you_mean(head, (*CHECKPOINTS, *subject.spec.policies))
-        raise ConfigError(f"policy {name!r} is no policy of {subject.spec.name} and no folder with a model{hint}")
+    if name not in CHECKPOINTS:
+        require_policy(subject.spec, name, also=CHECKPOINTS)
 
 
 def settings(subject: Subject) -> list[Finding]:
