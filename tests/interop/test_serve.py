@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -29,6 +30,7 @@ from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.vllm_server import serve_with_vllm
+from gradus.policies.local.decoding import Decoder
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 
@@ -134,8 +136,6 @@ def test_completions_take_text_and_token_ids_alike(client: openai.OpenAI, loaded
     by_text = client.completions.create(model="tiny", prompt="7 + 8 =", seed=1, max_tokens=8)
     by_ids = client.completions.create(model="tiny", prompt=ids, seed=1, max_tokens=8)
     assert by_text.choices[0].text == by_ids.choices[0].text
-    streamed = client.completions.create(model="tiny", prompt=ids, seed=1, max_tokens=8, stream=True)
-    assert "".join(event.choices[0].text for event in streamed) == by_text.choices[0].text
 
 
 def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, loaded: LoadedModel) -> None:
@@ -149,10 +149,6 @@ def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, lo
     expected = sampling_logprobs(logits, SamplingConfig(temperature=0.7))
     got = torch.tensor(reply.choices[0].logprobs.token_logprobs)  # type: ignore[union-attr]
     assert torch.allclose(got, expected.gather(-1, torch.tensor(action)[:, None]).squeeze(-1), atol=1e-4)
-    pieces = list(client.completions.create(**asked, stream=True, extra_body={"return_token_ids": True}))
-    streamed = [token for piece in pieces for token in piece.choices[0].token_ids]  # type: ignore[attr-defined]
-    assert streamed == action
-    assert [hasattr(piece.choices[0], "prompt_token_ids") for piece in pieces] == [True] + [False] * (len(pieces) - 1)
 
 
 def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
@@ -178,22 +174,46 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
     cut = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20, stop=[stop])
     assert cut.choices[0].text == whole[: whole.find(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    streamed = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20, stop=stop, stream=True)
-    assert "".join(event.choices[0].text for event in streamed) == cut.choices[0].text
 
 
-def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai.OpenAI, app) -> None:
+def test_n_answers_differ_and_come_with_one_prompt(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "seed": 5, "max_tokens": 8}
+    three = client.chat.completions.create(**asked, n=3)
+    one = client.chat.completions.create(**asked)
+    assert [each.index for each in three.choices] == [0, 1, 2]
+    assert len({each.message.content for each in three.choices}) == 3
+    assert three.choices[0].message == one.choices[0].message
+    assert three.usage.prompt_tokens == one.usage.prompt_tokens  # type: ignore[union-attr]
+    chunks = list(client.chat.completions.create(**asked, n=3, stream=True))
+    texts = [
+        "".join(each.choices[0].delta.content or "" for each in chunks if each.choices[0].index == n) for n in range(3)
+    ]
+    assert texts == [each.message.content for each in three.choices]
+
+
+def test_the_responses_api_is_served_as_agents_have_it(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"temperature": 0, "model": "tiny"}
+    said = client.responses.create(**asked, input="What is 7 + 8?", max_output_tokens=8)
+    same = client.chat.completions.create(**asked, messages=HELLO, max_tokens=8)
+    assert said.output_text == same.choices[0].message.content
+
+
+def test_thirty_two_at_once_are_answered_together_and_as_if_alone(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ask(number: int) -> str | None:
         messages = [{"role": "user", "content": f"What is {number} + {number * 7}?"}]
         reply = client.chat.completions.create(model="tiny", messages=messages, seed=number, max_tokens=24)
         return reply.choices[0].message.content
 
     alone = [ask(number) for number in range(32)]
-    app.state.batch.largest_batch = 0
+    sizes: list[int] = []
+    answer = Decoder.answer
+    monkeypatch.setattr(Decoder, "answer", lambda self, asked: sizes.append(len(asked)) or answer(self, asked))
     with ThreadPoolExecutor(32) as pool:
         together = list(pool.map(ask, range(32)))
     assert together == alone
-    assert app.state.batch.largest_batch > 1
+    assert max(sizes) > 1
 
 
 @pytest.mark.parametrize(
@@ -201,7 +221,7 @@ def test_thirty_two_at_once_are_answered_together_and_as_if_alone(client: openai
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
-        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"n": 65}, "n", "invalid_value"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"extra_body": {"beam_width": 4}}, "beam_width", "unsupported_parameter"),
         ({"temperature": -1}, "temperature", "invalid_value"),
@@ -229,15 +249,15 @@ def test_unknown_models_and_paths(client: openai.OpenAI, url: str) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app, loaded: LoadedModel, stream: bool) -> None:
-    body = {"model": "tiny", "prompt": "7", "max_tokens": 4000, "stream": stream, "temperature": 0}
-    rows = app.state.batch._active
-    short = httpx.post(f"{url}/v1/completions", json={**body, "stream": False, "max_tokens": 100}).json()
+    body = {"model": "tiny", "messages": HELLO, "max_tokens": 4000, "stream": stream, "temperature": 0}
+    path, batch = f"{url}/v1/chat/completions", app.state.batch
+    short = httpx.post(path, json={**body, "stream": False, "max_tokens": 100}).json()
     assert {choice["finish_reason"] for choice in short["choices"]} == {"length"}  # this prompt would go on and on
 
     async def leave() -> None:
         async with (
             httpx.AsyncClient(timeout=20) as client,
-            client.stream("POST", f"{url}/v1/completions", json=body) as answer,
+            client.stream("POST", path, json=body) as answer,
         ):
             async for _ in answer.aiter_lines():
                 break  # the first token has come: leave
@@ -246,11 +266,11 @@ def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app, loaded
         asyncio.run(leave())
     else:
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/v1/completions", json=body, timeout=0.1)
+            httpx.post(path, json=body, timeout=0.1)
     deadline = time.monotonic() + 5
-    while rows and time.monotonic() < deadline:
+    while batch._active and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not rows  # long before they would have been finished
+    assert not batch._active  # long before they would have been finished
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
 
 
@@ -266,24 +286,21 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
             ended.set()
 
     try:
-        settings = SamplingConfig(max_new_tokens=4)
-        batch.submit(Generation(prompt=[10**9], sampling=settings, seed=0, tell=tell))  # no such token
+        asked: dict[str, Any] = {"sampling": SamplingConfig(), "budget": 4, "seed": 0, "tell": tell}
+        batch.submit(Generation(prompt=[10**9], **asked))  # no such token
         assert ended.wait(10)
         assert isinstance(told[-1], IndexError)
         ended.clear()
-        batch.submit(Generation(prompt=[5], sampling=settings, seed=0, tell=tell))
+        batch.submit(Generation(prompt=[5], **asked))
         assert ended.wait(10)
         assert isinstance(told[-1], Sampled)
     finally:
         batch.close()
 
 
-def test_an_answer_of_a_model_without_a_shared_cache_ends_with_an_error_when_the_batch_closes(
-    loaded: LoadedModel,
-) -> None:
+def test_a_request_under_way_ends_with_an_error_when_the_batch_closes(loaded: LoadedModel) -> None:
     """It was never told: who waited for it waited on."""
     batch = ContinuousBatch(loaded, rows=1)
-    batch._plan = None
     told: list[Sampled | Exception] = []
     begun = threading.Event()
 
@@ -294,7 +311,7 @@ def test_an_answer_of_a_model_without_a_shared_cache_ends_with_an_error_when_the
             time.sleep(0.001)
 
     batch.start()
-    batch.submit(Generation(prompt=[5], sampling=SamplingConfig(max_new_tokens=64), seed=0, tell=tell))
+    batch.submit(Generation(prompt=[5], sampling=SamplingConfig(), budget=64, seed=0, tell=tell))
     assert begun.wait(10)
     batch.close()
     assert isinstance(told[-1], PolicyError)
@@ -351,15 +368,16 @@ def test_requests_take_room_for_themselves_and_not_for_all_rows(loaded: LoadedMo
     def ask(number: int, length: int) -> None:
         def tell(token: Sampled | Exception) -> None:
             assert isinstance(token, Sampled)
-            sizes.append((batch._cache.rows, batch._cache.capacity))
+            cache = batch._decoder._cache  # type: ignore[union-attr]
+            sizes.append((cache.rows, cache.capacity))
             answers.setdefault(number, []).append(token.id)
             if number == 5:
                 assert submitted.wait(60)
             if token.finish:
                 done.put(number)
 
-        settings = SamplingConfig(max_new_tokens=3)
-        batch.submit(Generation(prompt=[5, 7] * length, sampling=settings, seed=number % 5, tell=tell))
+        asked: dict[str, Any] = {"sampling": SamplingConfig(), "budget": 30, "seed": number % 5, "tell": tell}
+        batch.submit(Generation(prompt=[5, 7] * length, **asked))
 
     def finished(count: int) -> None:
         for _ in range(count):
@@ -379,7 +397,7 @@ def test_requests_take_room_for_themselves_and_not_for_all_rows(loaded: LoadedMo
             ask(number, length)
         submitted.set()
         finished(5)
-        assert max(rows for rows, _ in sizes) == 8
+        assert max(rows for rows, _ in sizes) == 5
         assert [answers[number] for number in range(5, 10)] == [answers[number] for number in range(5)]
     finally:
         batch.close()

@@ -21,11 +21,11 @@ from test_renderers import CHATML, HARMONY, OPENED, byte_tokenizer
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
 from gradus.interop.serving import chat as terminal
-from gradus.interop.serving.answers import Reply, chat_choice
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.conversation import conversation_ids, tool_renderer
+from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.openai_schema import ChatRequest
+from gradus.interop.serving.replies import Answer
+from gradus.interop.serving.text import Reply, ReplyText
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
@@ -51,19 +51,28 @@ def loaded_with(template: str, **options: Any) -> LoadedModel:
 
 
 def said(
-    loaded: LoadedModel, ids: Sequence[int], finish: str = "stop", *, plain: bool = False, **options: Any
-) -> tuple[Reply, list[str]]:
+    loaded: LoadedModel, ids: Sequence[int], finish: str = "stop", *, plain: bool = False, stops: Sequence[str] = ()
+) -> tuple[ReplyText, list[str]]:
     """A reply of these tokens, and the pieces in which its text came."""
+    text = ReplyText(loaded.tokenizer, None if plain else loaded.renderer, stops)
+    pieces: list[str] = []
+    for place, token in enumerate(ids):
+        if not text.finish:
+            pieces.append(text.add(Sampled(id=token, logprob=-0.1, finish=finish if place == len(ids) - 1 else None)))
+    return text, [piece for piece in pieces if piece]
 
-    async def collect() -> tuple[Reply, list[str]]:
-        arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
-        generation = Generation(prompt=[1], sampling=SamplingConfig(), seed=0, tell=lambda _: None)
-        renderer = None if plain else loaded.renderer
-        reply = Reply(generation=generation, arrived=arrived, tokenizer=loaded.tokenizer, renderer=renderer, **options)
+
+def answered(loaded: LoadedModel, ids: Sequence[int], finish: str) -> Answer:
+    """The answer of these tokens, with a tool at hand."""
+
+    async def collect() -> Answer:
+        generation = Generation(prompt=[1], sampling=SamplingConfig(), budget=1, seed=0, tell=lambda _: None)
+        reply = Reply(loaded, generation, stops=(), tools=TOOLS)
         for place, token in enumerate(ids):
-            last = place == len(ids) - 1
-            arrived.put_nowait(Sampled(id=token, logprob=-0.1, finish=finish if last else None))
-        return reply, [piece.text async for piece in reply.pieces()]
+            reply.tell(Sampled(id=token, logprob=-0.1, finish=finish if place == len(ids) - 1 else None))
+        (answer,) = [part async for part in reply.parts()]
+        assert isinstance(answer, Answer)
+        return answer
 
     return asyncio.run(collect())
 
@@ -140,23 +149,19 @@ def test_a_stop_string_ends_the_text_wherever_tokens_cut_it(stop: str) -> None:
     text = "ababcab你🙂cdx"
     reply, pieces = said(loaded, loaded.tokenizer.encode(text, add_special_tokens=False), "length", stops=[stop, "zzz"])
     assert "".join(pieces) == reply.text == text.split(stop)[0]
-    assert reply.finish_reason == "stop"
+    assert reply.finish == "stop"
 
 
 def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     """The server carried it out, and hid that the answer was cut."""
     loaded = loaded_with(OPENED, tool_calls="json")
-    read = tool_renderer(loaded, TOOLS).read
-    asked = ChatRequest(model="x", messages=ASKED, tools=TOOLS)
-    reply, _ = said(loaded, loaded.tokenizer.encode(f"I could\n{CALL}", add_special_tokens=False), "length", read=read)
-    choice = chat_choice(asked, reply)
-    assert choice["message"]["content"] == f"<think>\nI could\n{CALL}"
-    assert ("tool_calls" in choice["message"], choice["finish_reason"]) == (False, "length")
+    answer = answered(loaded, loaded.tokenizer.encode(f"I could\n{CALL}", add_special_tokens=False), "length")
+    assert answer.message.content == f"<think>\nI could\n{CALL}"
+    assert (answer.message.calls, answer.finish) == ((), "length")
     closed = loaded.tokenizer.encode(f"now</think>\n{CALL}", add_special_tokens=False)
     for finish, told in (("stop", "tool_calls"), ("length", "length")):
-        reply, _ = said(loaded, [*closed, loaded.renderer.stop_id], finish, read=read)
-        choice = chat_choice(asked, reply)
-        assert (len(choice["message"]["tool_calls"]), choice["finish_reason"]) == (1, told)
+        answer = answered(loaded, [*closed, loaded.renderer.stop_id], finish)
+        assert (len(answer.message.calls), answer.finish) == (1, told)
 
 
 @pytest.mark.parametrize("template", [CHATML, OPENED, HARMONY])
@@ -208,14 +213,11 @@ def test_a_tiny_temperature_is_greedy_and_logits_that_are_not_finite_are_an_erro
     with TestClient(make_app(loaded, name="t"), base_url="http://localhost") as client:
         replies = [client.post("/v1/chat/completions", json={**asked, "temperature": t}).json() for t in (0, 1e-40)]
         assert replies[0]["choices"] == replies[1]["choices"]
-        settings, said = SamplingConfig(max_new_tokens=6, temperature=1e-40), iter(["q", None])
-        messages = terminal.chat_loop(loaded, ask=lambda: next(said), show=lambda _: None, sampling=settings)
-        assert messages[-1]["content"] == replies[0]["choices"][0]["message"]["content"]
         with torch.no_grad():
             loaded.model.lm_head.weight.fill_(float("nan"))
         for stream, temperature in ((False, 1), (True, 1), (False, 0)):
             more = {"stream": stream, "temperature": temperature}
             reply = client.post("/v1/chat/completions", json={**asked, **more})
             assert "logits are not finite" in reply.text
-            assert stream or reply.status_code == 500
-            assert stream or json.loads(reply.text)["error"]["type"] == "server_error"
+            assert reply.status_code == 500
+            assert json.loads(reply.text)["error"]["type"] == "server_error"

@@ -28,7 +28,7 @@ from gradus.interop.guard import Guard, hosts_for
 from gradus.interop.serving.app import Access, make_app
 from gradus.interop.serving.generation import ContinuousBatch
 from gradus.interop.serving.listening import listen
-from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, parse_body
+from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, parse_body
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -102,8 +102,6 @@ def test_weights_are_loaded_only_if_asked_for_with_the_token_and_from_below_the_
     for outside in (tmp_path, folder.parent, folder / "..", folder / "out", "/etc"):
         body = {**RELOAD, "kwargs": {"weights_path": str(outside)}}
         assert httpx.post(f"{guarded}/collective_rpc", json=body, headers=key).status_code == 403
-    plain = {**key, "Content-Type": "text/plain"}
-    assert httpx.post(f"{guarded}/collective_rpc", content=json.dumps(RELOAD), headers=plain).status_code == 415
     with pytest.raises(ConfigError, match="need a token"):
         Access(weights=folder)
 
@@ -191,9 +189,8 @@ def test_any_request_is_parsed_or_refused_in_a_sentence(fields: dict[str, Any], 
         assert asked.status == 400
         assert json.dumps(asked.body())
         return
-    assert asked.sampling(SamplingConfig(max_new_tokens=4), 4).max_new_tokens == 4
     assert len(asked.stops) <= 256
-    assert 1 <= (asked.n or 1) <= 128
+    assert 1 <= (getattr(asked, "n", None) or 1) <= 64
 
 
 @settings(max_examples=40)
@@ -201,7 +198,7 @@ def test_any_request_is_parsed_or_refused_in_a_sentence(fields: dict[str, Any], 
 def test_no_request_is_the_servers_fault(url: str, body: dict[str, Any]) -> None:
     raw = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1, **body})
     with httpx.Client(timeout=60) as client:
-        for path in ("completions", "chat/completions"):
+        for path in ("completions", "chat/completions", "responses"):
             assert client.post(f"{url}/v1/{path}", content=raw).status_code < 500
 
 
@@ -211,11 +208,12 @@ def test_sigterm_ends_a_server_with_requests_under_way_cleanly(folder: Path) -> 
     assert process.stderr is not None
     address = process.stderr.readline().split(" at ")[1].split("/v1")[0]
     host, port = address.removeprefix("http://").split(":")
-    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 4000, "stream": True}).encode()
+    messages = [{"role": "user", "content": "a"}]
+    body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 4000, "stream": True}).encode()
     clients = []
     for number in range(3):
         client = socket.create_connection((host, int(port)), timeout=30)
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         client.sendall(head + body)
         clients.append(client)
         if number == 0:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus.core import Message, ToolCall
+from gradus.core import Message, ToolCall, Usage
 from gradus.core.calls import write_calls
-from gradus.interop.serving.answers import Piece, Reply, chat_choice, chunk_choice
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.conversation import conversation_ids, tool_renderer
-from gradus.interop.serving.generation import Generation
-from gradus.interop.serving.openai_schema import ApiError, ChatRequest
+from gradus.interop.serving.conversation import conversation_ids
+from gradus.interop.serving.replies import Answer, answer_of, chat_events, chat_reply
+from gradus.interop.serving.requests import ApiError, ChatRequest
 from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -71,49 +72,54 @@ def test_what_cannot_be_is_named(loaded: LoadedModel, messages: Any, tools: Any,
         conversation_ids(loaded, messages, tools)
 
 
-def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel) -> None:
-    asked = ChatRequest(model="tiny", messages=history(), tools=TOOLS)
-    generation = Generation(prompt=[1], sampling=SamplingConfig(max_new_tokens=4), seed=3, tell=lambda _: None)
+class Said:
+    """A choice whose answer is this text, read by the model's own renderer."""
 
-    def reply(text: str) -> Reply:
-        made = Reply(
-            generation=generation,
-            arrived=asyncio.Queue(),
-            tokenizer=loaded.tokenizer,
-            read=tool_renderer(loaded, TOOLS).read,
-        )
-        made.text, made.finish_reason = text, "stop"
-        return made
+    def __init__(self, loaded: LoadedModel, text: str) -> None:
+        message, usage = answer_message(loaded.renderer, TOOLS, text), Usage()
+        self.whole = answer_of(text, message, cut=False, usage=usage, call_id=lambda place: f"c0000000{place}")
 
-    choice = chat_choice(asked, reply("wait\n" + CALL))
-    assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "wait")
-    (call,) = choice["message"]["tool_calls"]
+    async def parts(self) -> AsyncIterator[str | Answer]:
+        yield self.whole
+
+    def leave(self) -> None: ...
+
+
+def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options: Any) -> tuple[dict[str, Any], str]:
+    """The message or the only delta that a client gets, and why it ended."""
+    asked, said = ChatRequest(model="tiny", messages=history(), tools=TOOLS, **options), Said(loaded, text)
+
+    async def collect() -> list[str]:
+        return [each async for each in chat_events({}, asked, [said])]
+
+    if streamed:
+        only, done = asyncio.run(collect())
+        assert done == "data: [DONE]\n\n"
+        (choice,) = json.loads(only.removeprefix("data: "))["choices"]
+        return choice["delta"], choice["finish_reason"]
+    (choice,) = chat_reply({}, asked, [said.whole])["choices"]
+    return choice["message"], choice["finish_reason"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel, streamed: bool) -> None:
+    message, finish = replied(loaded, "wait\n" + CALL, streamed=streamed)
+    assert (finish, message["role"], message["content"]) == ("tool_calls", "assistant", "wait")
+    (call,) = message["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("look", {"at": "figs"})
     for text in ("seven", '{"name": "look", "arguments"'):
-        choice = chat_choice(asked, reply(text))
-        assert choice["message"] == {"role": "assistant", "refusal": None, "content": text}
-        assert choice["finish_reason"] == "stop"
-    half = chunk_choice(asked, reply(CALL), Piece(text="{", tokens=[]), first=True)
-    last = chunk_choice(asked, reply(CALL), Piece(text="}", tokens=[], finish="stop"), first=False)
-    assert (half["delta"]["content"], half["finish_reason"]) == ("", None)
-    assert (last["delta"]["tool_calls"][0]["id"], last["finish_reason"]) == (call["id"], "tool_calls")
+        message, finish = replied(loaded, text, streamed=streamed)
+        assert (message["content"], "tool_calls" in message, finish) == (text, False, "stop")
 
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, loaded: LoadedModel) -> None:
     """It was accepted and had no effect."""
     two = write_calls([ToolCall(name="look", arguments={"at": at}) for at in ("figs", "dates")])
-    generation = Generation(prompt=[1], sampling=SamplingConfig(max_new_tokens=4), seed=3, tell=lambda _: None)
 
     def calls(parallel: bool | None) -> list[Any]:
-        asked = ChatRequest(model="tiny", messages=history(), tools=TOOLS, parallel_tool_calls=parallel)
-        read = tool_renderer(loaded, TOOLS).read
-        reply = Reply(generation=generation, arrived=asyncio.Queue(), tokenizer=loaded.tokenizer, read=read)
-        reply.text, reply.finish_reason = two, "stop"
-        if streamed:
-            last = Piece(text="}", tokens=[], finish="stop")
-            return chunk_choice(asked, reply, last, first=False)["delta"]["tool_calls"]
-        return chat_choice(asked, reply)["message"]["tool_calls"]
+        message, _ = replied(loaded, two, streamed=streamed, parallel_tool_calls=parallel)
+        return [json.loads(each["function"]["arguments"])["at"] for each in message["tool_calls"]]
 
-    assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=None)] == ["figs", "dates"]
-    assert [json.loads(each["function"]["arguments"])["at"] for each in calls(parallel=False)] == ["figs"]
+    assert calls(parallel=None) == ["figs", "dates"]
+    assert calls(parallel=False) == ["figs"]

@@ -94,7 +94,7 @@ def test_a_model_with_states_is_served_and_talked_to(tmp_path: Path) -> None:
     told: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
     try:
         for _ in range(2):
-            batch.submit(Generation(prompt=[7, 8, 9], sampling=settings, seed=3, tell=told.put))
+            batch.submit(Generation(prompt=[7, 8, 9], sampling=settings, budget=5, seed=3, tell=told.put))
         answers: list[list[Sampled]] = [[], []]
         for answer in answers:
             while not answer or answer[-1].finish is None:

@@ -199,7 +199,7 @@ def serve(
     seed: Seed = 0,
     tell: Callable[[str], None] = note,
 ) -> None:
-    """Serve chat completions and completions, streaming or not, with token ids and log-probs, until Ctrl-C.
+    """Serve chat completions, responses, and completions with token ids and log-probs, until Ctrl-C.
 
     ``tell`` gets the address.
     """
@@ -224,7 +224,6 @@ def serve(
     with listen(host, port) as listener:
         access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
         loaded = _loaded(model, keep_history)
-        listener.listen()  # from here on clients wait instead of being refused
         tell(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
         return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
 

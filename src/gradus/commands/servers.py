@@ -42,7 +42,6 @@ def serve_env(
     with listen(host, port) as listener:
         hosts = hosts_for(host, listener.getsockname()[0])
         app = create_app(spec, sessions=sessions, hosts=hosts)
-        listener.listen()  # from here on clients wait instead of being refused
         tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
         serve_until_stopped(server_config(app, host=host, port=port), listener)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core import Action, Asked, EnvironmentFault, Message
-from gradus.interop.serving.openai_schema import ApiError
+from gradus.core import Asked, EnvironmentFault, Message
+from gradus.interop.serving.replies import Answer
+from gradus.interop.serving.requests import ApiError
 
 _MOST_WAITING = 64  # calls of one episode that wait for an answer
 
@@ -42,28 +43,27 @@ class Call:
 
     messages: tuple[Message, ...]
     asked: Asked
-    overruled: dict[str, Any] = field(default_factory=dict[str, Any])
-    answer: Future[Answered] = field(default_factory=Future)
-    gone: bool = False  # the client left before its answer
+    overruled: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    answer: Future[Answer] = field(default_factory=Future)
+    gone: bool = False  # the client has its answer, or has left
 
-    def settle(self, answered: Answered) -> None:
+    async def parts(self) -> AsyncIterator[Answer]:
+        """The answer in one piece."""
+        yield await asyncio.wrap_future(self.answer)
+
+    def leave(self) -> None:
+        """Answer it no more."""
+        self.gone = True
+
+    def settle(self, answer: Answer) -> None:
         """Give the answer, unless the client has left."""
         with suppress(InvalidStateError):
-            self.answer.set_result(answered)
+            self.answer.set_result(answer)
 
     def refuse(self, error: ApiError) -> None:
         """Answer with an error, unless there is an answer already."""
         with suppress(InvalidStateError):  # it was answered, or its client left
             self.answer.set_exception(error)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """The answer to a call: the message as the client gets it, why it ended, and what the policy said of it."""
-
-    message: Message
-    finish: str
-    action: Action
 
 
 @dataclass(frozen=True, kw_only=True)

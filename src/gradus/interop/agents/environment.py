@@ -14,14 +14,15 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from gradus.core import Action, Asked, Message, Observation, StopReason
+from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
 from gradus.core.calls import read_message
 from gradus.core.printing import quiet
 from gradus.core.values import is_storable
-from gradus.interop.agents.calls import AgentFault, AgentLimits, Answered, Call, Ended, Inbox, message_key, tools_key
+from gradus.interop.agents.calls import AgentFault, AgentLimits, Call, Ended, Inbox, message_key, tools_key
 from gradus.interop.agents.endpoint import Endpoint, endpoint
 from gradus.interop.agents.running import Agent, Running
-from gradus.interop.serving.openai_schema import ApiError
+from gradus.interop.serving.replies import Answer, answer_of
+from gradus.interop.serving.requests import ApiError
 from gradus.rollouts.storage import encode
 
 _LETS_GO = 1.0  # seconds that an agent has to return when a limit cut it
@@ -183,17 +184,17 @@ def _shown(
     return Observation(text=text, messages=() if plain else messages, asked=asked, data=data, restart=restart)
 
 
-def _answered(action: Action, call: Call, turn: int) -> Answered:
-    """An answer as the client gets it. Calls that cannot be read are text."""
+def _answered(action: Action, call: Call, turn: int) -> Answer:
+    """An answer as the client gets it."""
     tools = call.asked.tools
     message = action.message or (read_message(action.text, tools=tools) if tools else None)
-    finish = "length" if action.stop is StopReason.TOKEN_LIMIT else "stop"
-    if message is None or not message.calls or any(each.fault for each in message.calls):
-        return Answered(message=Message(role="assistant", content=action.text), finish=finish, action=action)
-    # An id of nine letters and digits: some templates take no other.
-    calls = [replace(each, id=each.id or f"c{turn:04d}{place:04d}") for place, each in enumerate(message.calls)]
-    said = replace(message, role="assistant", content=message.content.strip(), calls=tuple(calls))
-    return Answered(message=said, finish="tool_calls" if finish == "stop" else finish, action=action)
+    return answer_of(
+        action.text,
+        message,
+        cut=action.stop is StopReason.TOKEN_LIMIT,
+        usage=action.usage or Usage(),
+        call_id=lambda place: f"c{turn:04d}{place:04d}",  # of nine letters and digits: some templates take no other
+    )
 
 
 def _plain(result: Any) -> Any:

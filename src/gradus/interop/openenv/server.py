@@ -25,6 +25,7 @@ from gradus.interop.guard import Guard
 from gradus.interop.openenv.schema import metadata, openapi, schemas
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import dumps
+from gradus.interop.serving import listening
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
 _TURN = 8  # messages a socket may have served before the others are looked at
@@ -60,21 +61,13 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
-    """Says how uvicorn should serve it: no per-message compression, which costs more than it saves here, and quiet access logs.
+    """Says how uvicorn should serve it: without compression of messages, which costs more than it saves here.
 
     Pings find clients that vanished without a word; their sessions are freed within 40 seconds.
     """
-    return uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        ws_per_message_deflate=False,
-        ws_max_size=_MAX_MESSAGE,
-        ws_ping_interval=20.0,
-        ws_ping_timeout=20.0,
-    )
+    pings = {"ws_ping_interval": 20.0, "ws_ping_timeout": 20.0}
+    sizes = {"ws_per_message_deflate": False, "ws_max_size": _MAX_MESSAGE}
+    return listening.server_config(app, host=host, port=port, **pings, **sizes)
 
 
 async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:

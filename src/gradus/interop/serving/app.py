@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server of a local model: /v1/models, /v1/chat/completions, /v1/completions, streaming or not.
+"""``gradus serve``: the endpoint over a local model, with plain completions for training.
 
 Plain completions give token ids and log-probs in vLLM's dialect (``return_token_ids``, prompts as token ids), so that an answer that was
 sampled here can be trained on.
@@ -8,36 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import itertools
 import socket
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse, Response
 
 from gradus.core import ConfigError, ContextLengthError, child_seed
 from gradus.core.servers import LOOPBACK
-from gradus.interop.guard import Guard
-from gradus.interop.serving.answers import Reply, chat_choice, completion_choice, usage
-from gradus.interop.serving.conversation import check_length, conversation_ids, tool_renderer
-from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serving.listening import serve_until_stopped
-from gradus.interop.serving.openai_schema import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
+from gradus.interop.serving.conversation import Tools, check_length, conversation_ids
+from gradus.interop.serving.endpoint import Handler, answered, endpoint_app, read_json
+from gradus.interop.serving.generation import ContinuousBatch, Generation
+from gradus.interop.serving.listening import serve_until_stopped, server_config
 from gradus.interop.serving.reload import reload_route
-from gradus.interop.serving.transport import events, guarded, not_found, read_json, unless_gone
+from gradus.interop.serving.replies import usage_of
+from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
+from gradus.interop.serving.text import Reply
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
 
 _MOST_CONNECTIONS = 1024
 _MOST_WAITING = 4096  # requests that wait for a row; more are refused until some are done
+_LEAST = -9999.0  # JSON knows no infinity
+_SMALLEST_TEMPERATURE = 1e-5  # logits that are divided by less may become infinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,80 +73,88 @@ def make_app(
     answered at once. Requests without a seed draw from ``seed`` and their number. ``app.state.batch`` is the running :class:`ContinuousBatch`.
     """
     access = access or Access()
-    server = _Server(loaded, name, sampling or free_sampling(loaded.settings), rows, seed)
+    model = _Model(loaded, name, sampling or free_sampling(loaded.settings), ContinuousBatch(loaded, rows=rows), access)
+    model.seed = seed
 
     @contextlib.asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
-        server.batch.start()
+        model.batch.start()
         try:
             yield
         finally:
-            await asyncio.to_thread(server.batch.close)
+            await asyncio.to_thread(model.batch.close)
 
-    routes = [
-        Route("/health", guarded(server.health)),
-        Route("/v1/models", guarded(server.models)),
-        Route("/v1/models/{model:path}", guarded(server.model)),
-        Route("/v1/chat/completions", guarded(server.chat), methods=["POST"]),
-        Route("/v1/completions", guarded(server.complete), methods=["POST"]),
-    ]
+    more: dict[str, Handler] = {"/v1/completions": model.complete}
     if access.weights is not None:
-        routes.append(reload_route(loaded, access.weights))
-    app = Starlette(
-        routes=routes,
-        lifespan=running,
-        middleware=[Middleware(Guard, hosts=access.hosts, token=access.token)],
-        exception_handlers={404: not_found, 405: not_found},
-    )
-    app.state.batch = server.batch
+        more["/collective_rpc"] = reload_route(loaded, access.weights)
+    app = endpoint_app(model, hosts=access.hosts, more=more, lifespan=running)
+    app.state.batch = model.batch
     return app
 
 
 def serve(app: Starlette, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
-    import uvicorn
-
-    config = uvicorn.Config(app, log_level="warning", limit_concurrency=_MOST_CONNECTIONS, ws="none")
-    serve_until_stopped(config, listener)
+    serve_until_stopped(server_config(app, limit_concurrency=_MOST_CONNECTIONS, ws="none"), listener)
 
 
-class _Server:
-    def __init__(self, loaded: LoadedModel, name: str, sampling: SamplingConfig, rows: int, seed: int) -> None:
-        self.loaded, self.name, self.sampling, self.seed = loaded, name, sampling, seed
-        self.batch = ContinuousBatch(loaded, rows=rows)
-        self.created = int(time.time())
-        self._numbers = itertools.count()
+@dataclass(eq=False)
+class _Model:
+    """The backend of a local model."""
 
-    async def health(self, request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    loaded: LoadedModel
+    name: str
+    sampling: SamplingConfig
+    batch: ContinuousBatch
+    access: Access
+    seed: int = 0
+    overruled: Collection[str] = ()
 
-    async def models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [self._card()]})
+    def __post_init__(self) -> None:
+        self._created, self._numbers = int(time.time()), itertools.count()
 
-    async def model(self, request: Request) -> Response:
-        self._check_model(request.path_params["model"])
-        return JSONResponse(self._card())
+    def admit(self, key: str) -> None:
+        token = self.access.token
+        if token is not None and not hmac.compare_digest(key.encode(), token.encode()):
+            raise ApiError("this server wants its token, as in Authorization: Bearer TOKEN", status=401)
 
-    async def chat(self, request: Request) -> Response:
-        asked = parse_body(ChatRequest, await read_json(request))
-        self._check_model(asked.model)
-        prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
-        return await self._respond(request, asked, prompt, chat=True)
-
-    async def complete(self, request: Request) -> Response:
-        asked = parse_body(CompletionRequest, await read_json(request))
-        self._check_model(asked.model)
-        return await self._respond(request, asked, self._prompt(asked.prompt), chat=False)
-
-    def _card(self) -> dict[str, Any]:
-        card = {"id": self.name, "object": "model", "created": self.created, "owned_by": "gradus"}
+    def card(self) -> Mapping[str, Any]:
+        card = {"id": self.name, "created": self._created, "owned_by": "gradus"}
         return {**card, "root": self.loaded.path, "max_model_len": self.loaded.context}
 
+    def ask(self, key: str, asked: ChatRequest, overruled: Mapping[str, Any]) -> Sequence[Reply]:
+        self._check_model(asked.model)
+        prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
+        return self._begun(asked, prompt, asked.n or 1, "messages", asked.offered)
+
+    async def complete(self, request: Request) -> Response:
+        """``POST /v1/completions``: one answer to one prompt, whole."""
+        asked = parse_body(CompletionRequest, await read_json(request))
+        self._check_model(asked.model)
+        (reply,) = self._begun(asked, self._prompt(asked.prompt), 1, "prompt")
+        answers = await answered(request, [reply])
+        head = {"id": f"cmpl-{reply.generation.seed:x}", "object": "text_completion", "created": int(time.time())}
+        body = {**head, "model": self.name, "choices": [self._completion(asked, reply, answers[0].finish)]}
+        return JSONResponse({**body, "usage": usage_of(answers)})
+
+    def _completion(self, asked: CompletionRequest, reply: Reply, finish: str) -> dict[str, Any]:
+        """A choice of ``text_completion``, with the ids and log-probs that were asked for."""
+        tokens, spell = reply.text.tokens, self.loaded.tokenizer.decode
+        choice: dict[str, Any] = {"index": 0, "text": reply.text.text, "finish_reason": finish, "logprobs": None}
+        if asked.logprobs is not None:
+            choice["logprobs"] = {
+                "tokens": [spell([token.id]) for token in tokens],
+                "token_logprobs": [max(token.logprob, _LEAST) for token in tokens],
+                "top_logprobs": None,
+                "text_offset": [],
+            }
+        if asked.return_token_ids:
+            choice |= {"token_ids": reply.text.ids, "prompt_token_ids": list(reply.generation.prompt)}
+        return choice
+
     def _check_model(self, name: str) -> None:
-        if name != self.name:
-            raise ApiError(
-                f"there is no model {name!r}, this server has {self.name!r}", status=404, code="model_not_found"
-            )
+        if name not in ("", self.name):
+            said = f"there is no model {name!r}, this server has {self.name!r}"
+            raise ApiError(said, status=404, code="model_not_found")
 
     def _prompt(self, given: str | list[int]) -> list[int]:
         """Token ids of a prompt; ids are checked against the vocabulary."""
@@ -159,61 +168,46 @@ class _Server:
             raise ApiError(f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value")
         return prompt
 
-    async def _respond(
-        self, request: Request, asked: ChatRequest | CompletionRequest, prompt: Sequence[int], *, chat: bool
-    ) -> Response:
+    def _begun(
+        self, asked: RequestBody, prompt: Sequence[int], count: int, param: str, tools: Tools = ()
+    ) -> Sequence[Reply]:
+        """Queue ``count`` answers to a prompt."""
         if self.batch.waiting >= _MOST_WAITING:
             raise ApiError(f"{self.batch.waiting} answers are waiting; try again later", status=503, code="overloaded")
-        number = next(self._numbers)
-        seed = child_seed(self.seed, "request", number) if asked.seed is None else asked.seed
-        reply = self._reply(asked, prompt, child_seed(seed, 0))
-        head: dict[str, Any] = {
-            "id": f"{'chatcmpl' if chat else 'cmpl'}-{self.created:x}-{number}",
-            "object": "chat.completion" if chat else "text_completion",
-            "created": int(time.time()),
-            "model": self.name,
-        }
-        self.batch.submit(reply.generation)
-        if asked.stream:
-            return StreamingResponse(events(head, asked, reply, chat), media_type="text/event-stream")
-        try:
-            await unless_gone(request, reply.finish())
-        finally:
-            reply.generation.cancelled = True
-        head["choices"] = [
-            chat_choice(asked, reply) if isinstance(asked, ChatRequest) else completion_choice(asked, reply)
-        ]
-        return JSONResponse({**head, "usage": usage(reply)})
-
-    def _reply(self, asked: RequestBody, prompt: Sequence[int], seed: int) -> Reply:
         try:
             budget = self.batch.room(prompt, asked.budget, self.sampling.max_new_tokens)
         except ContextLengthError as error:
-            raise ApiError(
-                str(error),
-                param="messages" if isinstance(asked, ChatRequest) else "prompt",
-                code="context_length_exceeded",
-            ) from error
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
+            raise ApiError(str(error), param=param, code="context_length_exceeded") from error
+        seed = child_seed(self.seed, "request", next(self._numbers)) if asked.seed is None else asked.seed
+        replies = [
+            Reply(
+                self.loaded,
+                Generation(
+                    prompt=prompt,
+                    sampling=_sampling(asked, self.sampling),
+                    budget=budget,
+                    seed=child_seed(seed, index),
+                    tell=lambda _: None,
+                    stops=frozenset(asked.stop_token_ids or ()),
+                ),
+                stops=asked.stops,
+                tools=tools,
+                chat=isinstance(asked, ChatRequest),
+            )
+            for index in range(count)
+        ]
+        for reply in replies:
+            self.batch.submit(reply.generation)
+        return replies
 
-        def tell(token: Sampled | Exception) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop may be gone when the server closes
-                loop.call_soon_threadsafe(arrived.put_nowait, token)
 
-        generation = Generation(
-            prompt=prompt,
-            sampling=asked.sampling(self.sampling, budget),
-            seed=seed,
-            tell=tell,
-            stops=frozenset(asked.stop_token_ids or ()),
-        )
-        tools = asked.offered if isinstance(asked, ChatRequest) else []
-        return Reply(
-            generation=generation,
-            arrived=arrived,
-            tokenizer=self.loaded.tokenizer,
-            renderer=self.loaded.renderer if isinstance(asked, ChatRequest) else None,
-            stops=asked.stops,
-            read=tool_renderer(self.loaded, tools).read if tools else None,
-        )
+def _sampling(asked: RequestBody, default: SamplingConfig) -> SamplingConfig:
+    """The settings of a request; what it does not name is the server's. Temperatures near 0 are greedy."""
+    temperature = asked.temperature
+    if temperature is None:
+        temperature = 0.0 if default.greedy else default.temperature
+    if temperature < _SMALLEST_TEMPERATURE:
+        return SamplingConfig(greedy=True)
+    top_k = default.top_k if asked.top_k is None else max(asked.top_k, 0)
+    top_p = default.top_p if asked.top_p is None else asked.top_p
+    return SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p)

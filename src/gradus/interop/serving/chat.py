@@ -6,10 +6,11 @@ import queue
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradus.core import child_seed
-from gradus.interop.serving.conversation import conversation_ids, following_ids
+from gradus.core import Message, child_seed
+from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.policies.local.answer_text import text_behind
+from gradus.interop.serving.text import ReplyText
+from gradus.policies.local.conversation import prompt_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
@@ -44,7 +45,11 @@ def chat_loop(
                 messages, read = list(opening), []
                 continue
             messages.append({"role": "user", "content": said})
-            read += following_ids(loaded, said, tools) if read else conversation_ids(loaded, messages, tools)
+            if read:
+                renderer, question = loaded.renderer.for_tools(tools), Message(role="user", content=said)
+                read += prompt_ids(renderer, "", [question], later=True, cached=False)
+            else:
+                read = conversation_ids(loaded, messages, tools)
             answer = _answer(batch, read, sampling or free_sampling(loaded.settings), child_seed(seed, turn), show)
             show("\n")
             messages.append({"role": "assistant", "content": loaded.renderer.decode(answer)})
@@ -59,22 +64,14 @@ def _answer(
     batch: ContinuousBatch, prompt: Sequence[int], sampling: SamplingConfig, seed: int, show: Callable[[str], None]
 ) -> list[int]:
     """The sampled ids of an answer; ``show`` gets its text in pieces."""
-    renderer = batch.loaded.renderer
-    budget = batch.room(prompt, None, sampling.max_new_tokens)
     arrived: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
-    settings = sampling.model_copy(update={"max_new_tokens": budget})
-    batch.submit(Generation(prompt=list(prompt), sampling=settings, seed=seed, tell=arrived.put))
-    ids: list[int] = []
-    running, shown = renderer.running_text(), renderer.opened
-    show(shown)
-    while True:
+    budget = batch.room(prompt, None, sampling.max_new_tokens)
+    batch.submit(Generation(prompt=list(prompt), sampling=sampling, budget=budget, seed=seed, tell=arrived.put))
+    text = ReplyText(batch.loaded.tokenizer, batch.loaded.renderer)
+    while not text.finish:
         token = arrived.get()
         if isinstance(token, Exception):
             raise token
-        ids.append(token.id)
-        if token.finish is not None:
-            show(text_behind(shown, renderer.decode(ids)))
-            return ids
-        if added := running.add(token.id):
-            show(added)
-            shown += added
+        if piece := text.add(token):
+            show(piece)
+    return text.ids

@@ -1,8 +1,7 @@
-"""Continuous batching: requests join and leave a running batch between two tokens.
+"""Continuous batching: requests join and leave a running batch every few tokens.
 
-One thread owns the model and the cache. Rows that are being answered stand in the first slots of the cache; a finished row's
-place is taken by the last one. Every row has its own sampling settings and its own randomness. An architecture that this cache does not
-fit (Mamba, hybrids) answers one request after another, by transformers' ``generate``.
+One thread owns the model. All rows sample a few tokens at once, by the decoder that training samples with; then rows that are done leave,
+and requests that wait join. Every row has its own sampling settings and its own randomness.
 """
 
 from __future__ import annotations
@@ -15,19 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gradus.core import ConfigError, ContextLengthError, PolicyError, child_seed
-from gradus.policies.local.general_decoding import stream_tokens
-from gradus.policies.local.kv_cache import RaggedCache
-from gradus.policies.local.loading import LoadedModel, evaluating
-from gradus.policies.local.masks import cache_plan
-from gradus.policies.local.sampling import SamplingConfig, draw, sampling_logprobs
+from gradus.policies.local.decoding import Answer, Prompt
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.policy import LocalPolicy
+from gradus.policies.local.sampling import SamplingConfig
 
-_FIRST_CAPACITY = 256  # positions a row in the cache, doubled when they are used up
-_SMALLEST_TEMPERATURE = 1e-5  # below it rows are greedy: logits that are divided by less may become infinite
-_PREFILL_TOKENS = 2048  # prompt tokens that are read between two tokens of the others
+# Tokens that are sampled before others may join. A model without our cache reads its prompts again each time.
+_TOKENS, _TOKENS_WITHOUT_CACHE = 8, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,23 +38,22 @@ class Sampled:
 class Generation:
     """A request on its way. ``tell`` is called from the model's thread with each token, or with the exception that ended it.
 
-    ``cancelled`` may be set by anyone; the row then leaves the batch before the next token.
+    ``cancelled`` may be set by anyone; the row then leaves the batch before the next tokens.
     """
 
     prompt: Sequence[int]
-    sampling: SamplingConfig
+    sampling: SamplingConfig  # rows that have the same are drawn together
+    budget: int  # tokens at most
     seed: int
     tell: Callable[[Sampled | Exception], None]
     stops: frozenset[int] = frozenset()  # besides the model's own
     cancelled: bool = False
-    ids: list[int] = field(default_factory=list)
-    length: int = 0  # tokens in the cache
-    drawn_by: SamplingConfig = field(init=False)  # rows that have the same are drawn together
+    ids: list[int] = field(default_factory=list[int])
+    place: int = -1  # in the cache
+    read: int = 0  # tokens that the cache holds
     uniforms: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
-        greedy = self.sampling.temperature < _SMALLEST_TEMPERATURE
-        self.drawn_by = self.sampling.changed(max_new_tokens=1, temperature=0 if greedy else None)
         self.uniforms = np.random.default_rng(child_seed(self.seed, "generation"))
 
 
@@ -72,14 +66,12 @@ class ContinuousBatch:
         self.loaded = loaded
         self.rows = rows
         self._closing = False
-        self._plan = cache_plan(loaded)
-
+        self._policy = LocalPolicy(loaded, SamplingConfig())
+        self._tokens = _TOKENS if self._policy.plan else _TOKENS_WITHOUT_CACHE
         self._waiting: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
-        self._active: list[Generation] = []  # by slot
-        self._logits: Tensor | None = None  # (n, V) of the active rows
-        self._cache = self._fresh_cache()
+        self._active: list[Generation] = []
+        self._places = 0  # rows that the decoder has room for
         self._thread: threading.Thread | None = None
-        self.largest_batch = 0  # rows that were answered together at most, since the start
 
     def start(self) -> None:
         """Begin to answer."""
@@ -122,12 +114,11 @@ class ContinuousBatch:
     # -- the model's thread ---------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with evaluating(self.loaded):
-            while not self._closing and self._admit():
-                try:
-                    self._token()
-                except Exception as error:  # whatever breaks costs the requests under way, not the server
-                    self._fail(error)
+        while self._admit() and not self._closing:
+            try:
+                self._sample()
+            except Exception as error:  # whatever breaks costs the requests under way, not the server
+                self._fail(error)
         closing = PolicyError("the server is closing")
         self._fail(closing)
         with suppress(queue.Empty):
@@ -138,146 +129,72 @@ class ContinuousBatch:
 
     def _admit(self) -> bool:
         """Take in waiting requests; wait for one if nothing is under way. False when the batch was closed."""
-        read = 0
-        rows = self.rows if self._plan else 1
-        while len(self._active) < rows and read < _PREFILL_TOKENS:
+        self._active = [row for row in self._active if not row.cancelled]
+        while len(self._active) < self.rows:
+            if not self._active:
+                self._let_go()
             try:
-                generation = self._waiting.get_nowait() if self._active else self._wait()
+                generation = self._waiting.get(block=not self._active)
             except queue.Empty:
                 break
             if generation is None:
                 return False
-            if generation.cancelled:
-                continue
-            try:
-                self._prefill(generation)
-                read += len(generation.prompt)
-            except Exception as error:
-                generation.tell(error)
+            if not generation.cancelled:
+                self._active.append(generation)
         return True
 
-    def _wait(self) -> Generation | None:
-        """The next request. Every row of the cache had room for the longest one; it is given back, for nothing is under way."""
-        self._cache = self._fresh_cache()
-        return self._waiting.get()
-
-    def _prefill(self, generation: Generation) -> None:
-        """Read a whole prompt into the next free slot."""
-        if self._plan is None:
-            self._active.append(generation)
-            self.largest_batch = 1
-            return
-        slot, length = len(self._active), len(generation.prompt)
-        device = self.loaded.device
-        if slot == self._cache.rows:
-            self._cache.add_slots(min(2 * slot, self.rows))
-        positions = torch.arange(length, device=device)[None]
-        self._cache.aim(positions, None, length, slots=torch.tensor([slot], device=device))
-        logits = self._forward(torch.tensor([list(generation.prompt)], device=device), positions, length)
-        generation.length = length
-        self._active.append(generation)
-        self._logits = logits if self._logits is None else torch.cat([self._logits, logits])
-        self.largest_batch = max(self.largest_batch, len(self._active))
-
-    def _token(self) -> None:
-        """Draw one token for each active row, drop the rows that are done, and read the tokens of the others."""
-        for slot in reversed([slot for slot, row in enumerate(self._active) if row.cancelled]):
-            self._drop(slot)
-        if not self._active:
-            return
-        if self._plan is None:
-            self._answer_alone(self._active[0])
-            if not self._closing:  # an answer that closing broke off is told of it with the others
-                self._active.clear()
-            return
-        finished = self._draw()
-        for slot in reversed(finished):
-            self._drop(slot)
-        if not self._active:
-            return
-        device = self.loaded.device
-        lengths = [row.length for row in self._active]
-        positions = torch.tensor(lengths, device=device)[:, None]
-        self._cache.aim(positions, None, max(lengths) + 1)
-        ids = torch.tensor([[row.ids[-1]] for row in self._active], device=device)
-        self._logits = self._forward(ids, positions, max(lengths) + 1)
+    def _sample(self) -> None:
+        """Sample a few tokens for each active row, and drop the rows that are done."""
+        self._find_places()
+        by_settings: dict[SamplingConfig, list[Generation]] = {}
         for row in self._active:
-            row.length += 1
+            by_settings.setdefault(row.sampling, []).append(row)
+        for settings, rows in by_settings.items():
+            self._decoder.sampling = settings
+            answers = self._decoder.answer([self._prompt(row) for row in rows])
+            for row, answer in zip(rows, answers, strict=True):
+                row.read = len(row.prompt) + len(row.ids) + len(answer.ids) - 1  # the last one is not in the cache
+                if self._say(row, answer):
+                    self._active.remove(row)
 
-    def _answer_alone(self, row: Generation) -> None:
-        """A whole answer, of a model without a cache that rows could share."""
-        ended = False
+    def _find_places(self) -> None:
+        """Give each row a place in the cache. One that is too small gives way to a larger one, into which all is read again."""
+        if len(self._active) > self._places:
+            self._places = min(self.rows, max(len(self._active), 2 * self._places))
+            self._decoder = self._policy.decoder(self._places)
+            for row in self._active:
+                row.place, row.read = -1, 0
+        free = set(range(self._places)) - {row.place for row in self._active}
+        for row in self._active:
+            if row.place < 0:
+                row.place = free.pop()
 
-        def token(logits: Tensor) -> int:
-            nonlocal ended
-            self._logits = logits
-            ended = bool(self._draw())
-            return row.ids[-1]
+    def _prompt(self, row: Generation) -> Prompt:
+        whole = [*row.prompt, *row.ids]
+        budget = min(self._tokens, row.budget - len(row.ids))
+        uniforms = row.uniforms.random(self._tokens)
+        return Prompt(row=row.place, past=row.read, new=tuple(whole[row.read :]), uniforms=uniforms, budget=budget)
 
-        budget = row.sampling.max_new_tokens
-        stream_tokens(self.loaded, row.prompt, budget, token, lambda: ended or row.cancelled or self._closing)
-
-    def _draw(self) -> list[int]:
-        """Sample every row under its own settings. Returns the slots that are done, in order."""
-        assert self._logits is not None
-        by_settings: dict[SamplingConfig, list[int]] = {}
-        for slot, row in enumerate(self._active):
-            by_settings.setdefault(row.drawn_by, []).append(slot)
-        finished: list[int] = []
-        for settings, slots in by_settings.items():
-            logprobs = sampling_logprobs(self._logits[slots], settings)
-            uniforms = torch.tensor([self._active[slot].uniforms.random() for slot in slots], dtype=torch.float64)
-            drawn = draw(logprobs, uniforms.to(logprobs.device)).clamp_(max=logprobs.shape[-1] - 1)
-            # A greedy token has the log-prob 0 whatever the logits are.
-            sound = self._logits[slots].amax(dim=-1).isfinite()
-            chosen = logprobs.gather(-1, drawn[:, None]).squeeze(-1).where(sound, torch.nan).tolist()
-            for place, (slot, token) in enumerate(zip(slots, drawn.tolist(), strict=True)):
-                if self._say(self._active[slot], token, chosen[place]):
-                    finished.append(slot)
-        return sorted(finished)
-
-    def _say(self, row: Generation, token: int, logprob: float) -> bool:
-        """Tell the asker of one token; true if it was the last."""
-        row.ids.append(token)
-        if not math.isfinite(logprob):
-            row.tell(PolicyError("the model's logits are not finite, so nothing can be drawn; serve other weights"))
-            return True
-        stopped, full = (
-            token in self.loaded.renderer.stop_ids or token in row.stops,
-            len(row.ids) >= row.sampling.max_new_tokens,
-        )
-        finish = "stop" if stopped else "length" if full else None
-        row.tell(Sampled(id=token, logprob=logprob, finish=finish))
-        return finish is not None
-
-    def _drop(self, slot: int) -> None:
-        """Let a row go; the last row moves into its slot."""
-        last = len(self._active) - 1
-        assert self._logits is not None
-        if slot != last:
-            self._cache.swap([slot], [last], max(self._active[slot].length, self._active[last].length))
-            self._active[slot] = self._active[last]
-            self._logits[slot] = self._logits[last]
-        self._active.pop()
-        self._logits = self._logits[:last] if last else None
-
-    def _forward(self, ids: Tensor, positions: Tensor, width: int) -> Tensor:
-        """Run (n, S) tokens; logits (n, V) behind the last of each."""
-        assert self._plan is not None
-        out = self.loaded.model(
-            input_ids=ids,
-            attention_mask=self._plan.masks(positions, width, self.loaded.dtype),
-            position_ids=positions,
-            **self._plan.cached(self._cache),
-        )
-        return out.logits[:, -1]
+    def _say(self, row: Generation, answer: Answer) -> bool:
+        """Tell the asker of new tokens; true if the last was among them."""
+        for token, logprob in zip(answer.ids, answer.logprobs, strict=True):
+            row.ids.append(token)
+            if not math.isfinite(logprob):
+                row.tell(PolicyError("the model's logits are not finite, so nothing can be drawn; serve other weights"))
+                return True
+            stopped = token in self.loaded.renderer.stop_ids or token in row.stops
+            finish = "stop" if stopped else "length" if len(row.ids) >= row.budget else None
+            row.tell(Sampled(id=token, logprob=logprob, finish=finish))
+            if finish is not None:
+                return True
+        return False
 
     def _fail(self, error: Exception) -> None:
         for row in self._active:
             row.tell(error)
-        self._active, self._logits = [], None
-        self._cache = self._fresh_cache()
+        self._active = []
+        self._let_go()
 
-    def _fresh_cache(self) -> RaggedCache:
-        """One row at first: each takes the room of the longest."""
-        return RaggedCache(1, min(_FIRST_CAPACITY, self.loaded.context or _FIRST_CAPACITY))
+    def _let_go(self) -> None:
+        """Free the cache: every row of it has room for the longest one that was under way."""
+        self._places, self._decoder = 0, self._policy.decoder(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import torch
@@ -11,9 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from gradus.core import StorageError
+from gradus.interop.serving.endpoint import Handler, read_json
+from gradus.interop.serving.requests import ApiError
 from gradus.policies.local.loading import LoadedModel
 
 
@@ -31,13 +31,11 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the weights in {source} could not be read: {error}") from error
     own = loaded.model.state_dict()
-    strange = sorted(set(tensors) - set(own))
-    misshapen = [name for name in tensors if name in own and tensors[name].shape != own[name].shape]
-    # Tied weights are stored once, so some of the model's names may be missing; at least the body must be there.
-    if not tensors or strange or misshapen:
+    # Tied weights are stored once, so some of the model's names may be missing.
+    strange = [name for name, value in tensors.items() if name not in own or own[name].shape != value.shape]
+    if not tensors or strange:
         raise StorageError(
-            f"the weights in {source} do not fit the model that is served: "
-            f"{len(tensors)} tensors, unknown {strange[:3]}, of another shape {misshapen[:3]}"
+            f"the weights in {source} do not fit the model that is served: {len(tensors)} tensors, other ones {strange[:3]}"
         )
     with torch.no_grad():
         for name, value in tensors.items():
@@ -46,7 +44,7 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     return len(tensors)
 
 
-def reload_route(loaded: LoadedModel, below: Path) -> Route:
+def reload_route(loaded: LoadedModel, below: Path) -> Handler:
     """``POST /collective_rpc`` with ``{"method": "reload_weights"}``, and ``{"kwargs": {"weights_path": FOLDER}}`` for other files.
 
     Folders outside ``below`` are refused, links that lead out of it as well.
@@ -54,28 +52,21 @@ def reload_route(loaded: LoadedModel, below: Path) -> Route:
     root = below.resolve()
 
     async def collective_rpc(request: Request) -> Response:
+        body = await read_json(request)
         try:
-            body = json.loads(await request.body())
             method, folder = body["method"], (body.get("kwargs") or {}).get("weights_path")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (KeyError, TypeError, AttributeError):
             method, folder = None, None
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            return _refused(415, "expected the content type application/json")
         if method != "reload_weights" or not isinstance(folder, str | None):
-            return _refused(
-                400,
-                'expected {"method": "reload_weights"}, with {"kwargs": {"weights_path": FOLDER}} for another folder',
+            raise ApiError(
+                'expected {"method": "reload_weights"}, with {"kwargs": {"weights_path": FOLDER}} for another folder'
             )
         try:
             if folder is not None and not Path(folder).resolve().is_relative_to(root):
-                return _refused(403, f"weights are loaded from below {root} only")
+                raise ApiError(f"weights are loaded from below {root} only", status=403)
             count = await asyncio.to_thread(reload_weights, loaded, folder)
         except (StorageError, ValueError) as error:
-            return _refused(409, str(error))
+            raise ApiError(str(error), status=409) from error
         return JSONResponse({"results": [count]})
 
-    return Route("/collective_rpc", collective_rpc, methods=["POST"])
-
-
-def _refused(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message}}, status_code=status)
+    return collective_rpc

@@ -86,7 +86,7 @@ class Decoder:
         capacity: int | None = None,
     ) -> None:
         self._loaded, self._device, self._dtype = loaded, loaded.device, loaded.dtype
-        self._sampling, self._plan, self._grammar = sampling, plan, grammar
+        self.sampling, self._plan, self._grammar = sampling, plan, grammar
         causal = causal_model(loaded.model)
         known = has_lean_decoder(causal) and plan.window is None
         lean = known and causal.config._attn_implementation == "sdpa"
@@ -181,7 +181,7 @@ class Decoder:
         stops = set(self._stop_ids)
         for step in range(max(prompt.budget for prompt in prompts)):
             legal = self._legal_of(states, order, answers)
-            drawn, logprobs = draw_tokens(logits, uniforms[order, step], self._sampling, legal)
+            drawn, logprobs = draw_tokens(logits, uniforms[order, step], self.sampling, legal)
             ids, values = drawn.tolist(), logprobs.tolist()
             going: list[int] = []
             for slot, index in enumerate(order):

@@ -34,7 +34,7 @@ class GeneralDecoder:
     """As :class:`~gradus.policies.local.decoding.Decoder`, without a cache from turn to turn."""
 
     def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: Grammar | None) -> None:
-        self._loaded, self._sampling, self._grammar = loaded, sampling, grammar
+        self._loaded, self.sampling, self._grammar = loaded, sampling, grammar
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
@@ -57,7 +57,7 @@ class GeneralDecoder:
         model: Any = causal_model(self._loaded.model)
         given = torch.tensor(ids, device=self._loaded.device)
         stops = sorted(self._loaded.renderer.stop_ids)
-        drawer = _Drawer(self._sampling, self._grammar, torch.from_numpy(uniforms), answers, stops)
+        drawer = _Drawer(self.sampling, self._grammar, torch.from_numpy(uniforms), answers, stops)
         config = GenerationConfig(
             do_sample=False,
             max_new_tokens=budget,

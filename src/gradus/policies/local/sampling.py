@@ -159,7 +159,9 @@ def draw_tokens(
     """
     if config.greedy:  # no sums over many words for one that is certain
         ids = (logits if legal is None else logits.masked_fill(~legal, NEVER)).argmax(-1)
-        return ids, torch.zeros(ids.shape, dtype=torch.promote_types(logits.dtype, torch.float32), device=ids.device)
+        largest = logits.gather(-1, ids[:, None]).squeeze(-1)
+        certain = torch.zeros(ids.shape, dtype=torch.promote_types(logits.dtype, torch.float32), device=ids.device)
+        return ids, certain.where(largest.isfinite(), torch.nan)  # the caller refuses what is not finite
     plain = legal is None and not (config.top_k or config.top_p < 1.0)
     if plain and logits.shape[-1] >= MANY_WORDS:
         return _draw_by_blocks(logits, uniforms, config.temperature)

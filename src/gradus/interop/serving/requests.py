@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from gradus.policies.local.sampling import SamplingConfig
 
 T = TypeVar("T", bound="RequestBody")
 
 # These tell the server about the asker and not about the answer.
 _IGNORED = frozenset(
-    [
-        "user",
-        "metadata",
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "priority",
-        "request_id",
-        "tool_choice",
-    ]
+    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "priority", "request_id"]
 )
 # A parameter that is not supported is taken at a value that changes nothing: an empty one, or one of these.
 _NEUTRAL: dict[str, Any] = {
@@ -31,7 +19,6 @@ _NEUTRAL: dict[str, Any] = {
     "n": 1,
     "best_of": 1,
     "function_call": "none",
-    "parallel_tool_calls": True,
     "response_format": {"type": "text"},
     "modalities": ["text"],
     "add_generation_prompt": True,
@@ -39,6 +26,7 @@ _NEUTRAL: dict[str, Any] = {
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
+_MOST_CHOICES = 64
 Stop = Annotated[str, Field(max_length=256)]
 
 
@@ -67,21 +55,14 @@ class RequestBody(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    model: str
+    model: str = ""
     max_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
     stop: Stop | list[Stop] | None = Field(default=None, max_length=256)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=256)  # vLLM's
-
-    @property
-    def most_calls(self) -> int | None:
-        """Only chats have calls."""
-        return None
 
     @property
     def stops(self) -> list[str]:
@@ -94,23 +75,15 @@ class RequestBody(BaseModel):
         """Tokens asked for."""
         return self.max_tokens
 
-    def sampling(self, default: SamplingConfig, budget: int) -> SamplingConfig:
-        """The settings of this request; what it does not name is the server's. Temperature 0 is greedy."""
-        temperature = (
-            self.temperature if self.temperature is not None else (0.0 if default.greedy else default.temperature)
-        )
-        if temperature == 0:
-            return SamplingConfig(max_new_tokens=budget, greedy=True)
-        top_k = default.top_k if self.top_k is None else max(self.top_k, 0)
-        top_p = default.top_p if self.top_p is None else self.top_p
-        return SamplingConfig(max_new_tokens=budget, temperature=temperature, top_k=top_k, top_p=top_p)
-
 
 class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``."""
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
+    n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -136,6 +109,17 @@ class CompletionRequest(RequestBody):
     prompt: str | list[int]
     logprobs: int | None = Field(default=None, ge=0, le=0)
     return_token_ids: bool | None = None  # vLLM's
+
+
+def parse_chat(body: Any, overruled: Collection[str]) -> tuple[ChatRequest, dict[str, Any]]:
+    """The request for a chat, and what of it is ``overruled``: parameters that the server decides whatever a client says."""
+    taken: dict[str, Any] = {}
+    if isinstance(body, dict):
+        free = {"tool_choice": ("auto", "none")}
+        asked = (name for name in overruled if body.get(name) is not None and body[name] not in free.get(name, ()))
+        taken = {name: body[name] for name in asked}
+        body = {name: value for name, value in body.items() if name not in taken}
+    return parse_body(ChatRequest, body), taken
 
 
 def parse_body(kind: type[T], body: Any) -> T:

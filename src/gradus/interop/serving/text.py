@@ -1,0 +1,113 @@
+"""Answers on their way: tokens become text piece by piece, and the whole text an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gradus.core import Usage, child_seed
+from gradus.interop.serving.conversation import Tools
+from gradus.interop.serving.generation import Generation, Sampled
+from gradus.interop.serving.replies import Answer, answer_of
+from gradus.policies.local.answer_text import RunningText, text_behind
+from gradus.policies.local.loading import LoadedModel
+from gradus.policies.local.renderers import ChatRenderer, answer_message
+
+
+class ReplyText:
+    """Text of tokens, up to a stop string. It is held back while it could still become a stop string or half of a character.
+
+    ``renderer``: whose form the text of a chat has; None for what the tokens spell. ``text`` is what was told so far, and the whole
+    text as soon as ``finish`` says why it ended.
+    """
+
+    def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
+        self._tokenizer, self._renderer, self._stops = tokenizer, renderer, stops
+        self._running = renderer.running_text() if renderer else RunningText(self._decode)
+        self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
+        self._begin = len(self._opened)
+        self._held = ""  # could still become a stop string
+        self.tokens: list[Sampled] = []
+        self.text, self.finish = "", ""
+
+    def add(self, token: Sampled) -> str:
+        """Returns the text that can be told now."""
+        self.tokens.append(token)
+        if token.finish is None:
+            self._held += self._running.add(token.id)
+        if token.finish is not None or any(stop in self._held for stop in self._stops):
+            whole = self._whole(token)
+            if self.finish:
+                told, self.text = self.text, whole
+                return text_behind(told, whole)
+        ready = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        piece = self._opened + self._held[:ready]
+        if piece:
+            self._opened, self._held = "", self._held[ready:]
+        self.text += piece
+        return piece
+
+    @property
+    def ids(self) -> list[int]:
+        """All sampled ids, the stop token included."""
+        return [token.id for token in self.tokens]
+
+    def _whole(self, last: Sampled) -> str:
+        """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
+        whole = self._decode(self.ids[:-1] if last.finish == "stop" else self.ids)
+        places = [place for stop in self._stops if (place := whole.find(stop, self._begin)) >= 0]
+        self.finish = "stop" if places else last.finish or ""
+        return whole[: min(places, default=len(whole))]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        if self._renderer is not None:
+            return self._renderer.decode(ids)
+        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that begins ``stop``."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
+
+
+class Reply:
+    """One answer on its way, from the model's thread to the loop that this is made in."""
+
+    def __init__(
+        self, loaded: LoadedModel, generation: Generation, *, stops: Sequence[str], tools: Tools = (), chat: bool = True
+    ) -> None:
+        self.generation, self._loaded, self._tools = generation, loaded, tools
+        self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Queue[Sampled | Exception] = asyncio.Queue()
+        generation.tell = self.tell
+
+    def tell(self, token: Sampled | Exception) -> None:
+        """Bring what was sampled to the loop."""
+        with suppress(RuntimeError):  # the loop may be gone when the server closes
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, token)
+
+    async def parts(self) -> AsyncIterator[str | Answer]:
+        """Texts as they come, then the answer; with tools the answer alone, for whether it is a call is known at the end."""
+        while not self.text.finish:
+            token = await self._arrived.get()
+            if isinstance(token, Exception):
+                raise token
+            piece = self.text.add(token)
+            if piece and not self._tools and not self.text.finish:
+                yield piece
+        yield self._answer()
+
+    def leave(self) -> None:
+        """Let the row leave the batch."""
+        self.generation.cancelled = True
+
+    def _answer(self) -> Answer:
+        usage = Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(self.text.tokens))
+        said = answer_message(self._loaded.renderer, self._tools, self.text.text) if self._tools else None
+        cut, seed = self.text.finish == "length", self.generation.seed
+        # An id of nine letters and digits: some templates take no other.
+        ids = lambda place: f"{child_seed(seed, 'call', place) % 16**9:09x}"  # noqa: E731
+        return answer_of(self.text.text, said, cut=cut, usage=usage, call_id=ids)
