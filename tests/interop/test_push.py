@@ -147,7 +147,7 @@ def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
-    shown = CliRunner().invoke(app, ["push", str(run), "me/it", "--dry-run", "--endpoint", "http://127.0.0.1:1"])
+    shown = CliRunner().invoke(app, ["push", str(run), "me/it", "--dry-run"])
     assert shown.exit_code == 0, shown.output
     for file in plan_push(run, "me/it").files:
         assert file.path in shown.output

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradus.commands.given import checked_sampling, path_text
+from gradus.commands.given import path_text
 from gradus.commands.options import (
     Host,
     KeepHistory,
@@ -55,8 +55,6 @@ def export(
     merge: Annotated[bool, typer.Option(help="Merge adapters into the weights.")] = True,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: that of the base model.")] = "auto",
     overwrite: Overwrite = False,
-    temperature: Temperature = None,
-    max_new_tokens: MaxNewTokens = None,
 ) -> ExportResult:
     """Write model, tokenizer, generation config and a model card with the evaluation table.
 
@@ -64,17 +62,12 @@ def export(
     """
     from gradus.policies.local.export import export_model
     from gradus.policies.local.folders import run_of
-    from gradus.policies.local.settings import ModelSettings, default_sampling, read_settings
     from gradus.runs.policies import existing_model
 
-    checked_sampling({"temperature": temperature, "max_new_tokens": max_new_tokens})
     source = existing_model(path_text("run", run))
-    changed = temperature is not None or max_new_tokens is not None
-    stored = default_sampling(read_settings(source) or ModelSettings())
-    sampling = stored.changed(temperature=temperature, max_new_tokens=max_new_tokens) if changed else None
     results = run_of(run, source) / "results.json"
     document = read_document(results, Results) if results.is_file() else None
-    return export_model(source, out, sampling=sampling, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
+    return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
 
 
 def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository: str) -> None:
@@ -90,7 +83,7 @@ def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository
         if file.text is not None:
             typer.echo(f"\n--- {file.path} ---\n{file.text}")
     typer.echo("dry run: nothing was uploaded")
-    next_command("push", source, repository, *same("public", "endpoint"))
+    next_command("push", source, repository, *same("public"))
 
 
 @command("push", _after_push)
@@ -100,7 +93,6 @@ def push(
     *,
     public: Annotated[bool, typer.Option("--public", help="Let everybody see it; private otherwise.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show exactly what would be uploaded, and stop.")] = False,
-    endpoint: Annotated[str | None, typer.Option(help="Another Hub than huggingface.co.")] = None,
 ) -> tuple[PushPlan, str | None]:
     """Upload a model with a card to the Hugging Face Hub.
 
@@ -109,7 +101,7 @@ def push(
     from gradus.interop.push import plan_push, upload
 
     plan = plan_push(source, repository, private=not public)
-    return plan, None if dry_run else upload(plan, endpoint=endpoint)
+    return plan, None if dry_run else upload(plan)
 
 
 def _asks_in_terminal() -> Callable[[], str | None]:

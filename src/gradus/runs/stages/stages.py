@@ -57,7 +57,9 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
     """Audit the grader that is going to pay."""
     if not run.recipe.audit.enabled:
-        run.console.print("switched off (audit.enabled = false, in most --quick runs too); gradus audit asks the grader")
+        run.console.print(
+            "switched off (audit.enabled = false, in most --quick runs too); gradus audit asks the grader"
+        )
         return
     section = run.recipe.audit
     result = audit_stage(
