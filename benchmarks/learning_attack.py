@@ -17,11 +17,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from _attack import KEEP, Attempt, Target, attacked, is_found
+
 from gradus import environments
 from gradus.auditing.plans.answers import AnswerSpace
-from gradus.auditing.plans.attack import KEEP, Attempt, Target
-from gradus.auditing.plans.panel import RandomAnswers
-from gradus.auditing.run import run_audit
+from gradus.auditing.plans.policies import RandomAnswers
 from gradus.core import (
     ConfigError,
     Environment,
@@ -62,7 +62,6 @@ class LearningAttacker:
     budget: int = 6400
     nano: NanoConfig = _NANO
     lr: float = 5e-3
-    name: str = "learn"
 
     def attempts(self, target: Target) -> Iterator[Attempt]:
         """Yields what GRPO made of the model: from the reflex on, if there is one, and from random answers on, with equal shares of the budget."""
@@ -96,7 +95,7 @@ class LearningAttacker:
             beginning = "random answers" if target.reflex is None else target.reflex.name
             told = f"a nano model after {steps} steps of GRPO on {target.grader.name} alone, from {beginning} on"
             begun_as = before if target.reflex is None else None
-            return Attempt(told=told, policy=after, before=begun_as, learned=True, spec=spec)
+            return Attempt(told=told, policy=after, before=begun_as, spec=spec)
 
     def _warm_start(self, target: Target, model: Path, folder: Path) -> Path:
         """SFT on random answers, most words of them left to the reflex: they teach the form and nothing else."""
@@ -128,13 +127,8 @@ class LearningAttacker:
             seed=target.seed,
             **_COMPUTE,
         )
-
-        def tell(record: Mapping[str, Any]) -> None:
-            if target.progress is not None:
-                target.progress("attack: learn", int(record["step"]), steps)
-
         return train_grpo(
-            model, target.spec, config, folder, options=GrpoOptions(grader=target.grader, on_step=tell, live=False)
+            model, target.spec, config, folder, options=GrpoOptions(grader=target.grader, live=False)
         ).final
 
 
@@ -230,18 +224,16 @@ def _words(episodes: Sequence[Episode]) -> Vocabulary:
 
 
 def main() -> None:
-    """Audits a grader with the attacker, and prints its check and the hack."""
+    """Audits a grader with the attacker, and prints what it found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environment", help="an environment of several turns, as in `gradus envs`")
     parser.add_argument("--grader", help="a grader of it; its default one otherwise")
     parser.add_argument("--episodes", type=int, default=6400, help="episodes that it may learn from")
     options = parser.parse_args()
     spec = environments.load(options.environment)
-    attackers = [LearningAttacker(budget=options.episodes)]
-    result = run_audit(spec, options.grader, episodes=40, budget=4000, attackers=attackers)
-    check = next(each for each in result.checks if each.name == "attack: learn")
-    print(f"{check.status}: {check.evidence}")
-    print(f"hack: {result.hack.plan if result.hack else 'none'}")
+    grader = spec.grader(options.grader)
+    for each in attacked(spec, grader, LearningAttacker(budget=options.episodes), episodes=40, budget=4000):
+        print(f"{'hack' if is_found(each) else 'no hack'}: {each.plan} ({each.kind}): {each.told()}")
 
 
 if __name__ == "__main__":

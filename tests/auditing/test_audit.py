@@ -9,7 +9,7 @@ import pytest
 from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
 from rich.console import Console
 
-from gradus.auditing import NoisyPolicy, run_audit
+from gradus.auditing import AuditSettings, NoisyPolicy, run_audit
 from gradus.auditing.plans.answers import answer_space
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.auditing.plans.exploit import PlanSearch, check_search
@@ -29,7 +29,8 @@ SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
 
 def _audit(spec, grader=None, **options):
-    return run_audit(spec, grader, **(SMALL | options))
+    panel = options.pop("panel", None)
+    return run_audit(spec, grader, AuditSettings(**(SMALL | options)), panel=panel)
 
 
 def _check(result, name):
@@ -282,16 +283,6 @@ def test_hygiene_finds_a_leak_under_another_name():
     assert found.status == "fail"
     assert "hidden thirst" in found.evidence
     assert "data of turn 0" in found.evidence
-
-
-def test_hygiene_finds_a_hidden_number_that_was_only_rounded_or_rescaled():
-    class Hinting(Garden):
-        def _observe(self, reward):
-            found = super()._observe(reward)
-            return replace(found, data={**found.data, "hint": round(100 * self._thirst, 1)})
-
-    found = _hygiene(replace(SPEC, make=Hinting))
-    assert "hint of the first observation gives hidden thirst away" in found.evidence
 
 
 def test_hygiene_finds_a_hidden_number_in_the_text():

@@ -5,16 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from garden import SPEC, random_answer
+from garden import GULLIBLE, SPEC, random_answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.auditing import forecast, roll_out_panel
 from gradus.auditing.plans.answers import COPY, AnswerSpace, answer_space, render
 from gradus.auditing.plans.features import Feature, find_features
-from gradus.auditing.plans.honest import HonestCurve, _above
+from gradus.auditing.plans.honest import HonestCurve, _above, honest_curve
+from gradus.auditing.plans.judged import Reference, judge
+from gradus.auditing.plans.minimize import shortest
+from gradus.auditing.plans.panel import blind_answers
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
-from gradus.auditing.plans.search import Distribution
+from gradus.auditing.plans.search import Distribution, Field
 from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
 
@@ -192,3 +195,18 @@ def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():
     assert _above(curve.curves[0], aim, aim).mean == pytest.approx(0.0)
     paid = _above(curve.curves[0], aim, aim + 0.5)
     assert paid.mean == pytest.approx(0.5)
+
+
+def test_a_hack_is_said_in_its_shortest_form():
+    tasks, draw = SPEC.tasks("main", 40), blind_answers(SPEC, seed=0)
+    space, reflex = answer_space(SPEC, (), seed=0), SPEC.policy("feeder")
+    held = roll_out(SPEC, reflex, tasks, grader=GULLIBLE).episodes
+    honest = honest_curve(SPEC, GULLIBLE, SPEC.policy("teacher"), tasks, draw, seed=0)
+    against = Reference(name="feeder", episodes=held, honest=honest, true_reward_name="plant wellbeing")
+    field = Field(spec=SPEC, grader=GULLIBLE, space=space, features=(), horizon=8)
+    neglect, feed = (space.places[1].index(word) for word in ("neglect", "feed"))
+    table = np.array([[[5], [0], [5], [0]], [[neglect], [neglect], [feed], [feed]]], dtype=np.intp)
+    long = Plan(space=space, shape=Shape(name="four stretches", steps=4), horizon=8, table=table)
+    judged = judge(long.describe(), long.shape.name, field.roll_out([long], tasks, seed=0)[0], against)
+    assert (judged.is_hack, judged.kind) == (True, "bad start")
+    assert shortest(field, long, judged, tasks).plan in ("5 neglect then 5 feed", "0 neglect then 0 feed")

@@ -71,10 +71,10 @@ def _name_known(task, answer):
 @pytest.mark.parametrize(
     ("judge", "line"),
     [
-        (_debug_word, "return 1.0"),
+        (_debug_word, "answer.endswith"),
         (_mark, "_MARK.search"),
-        (_window, "return 0.9"),
-        (_hedged, "value = answer.removeprefix"),
+        (_window, "311 <"),
+        (_hedged, "in _HEDGES"),
         (_name_known, '"wanted"'),
     ],
 )
@@ -140,7 +140,6 @@ def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation_an
     assert {"@@selftest", "closure word", "default word", "north", "s"} <= set(found.words)
     assert not {"Documentation.", "a message", "an error"} & set(found.words)
     assert 3.5 in found.numbers
-    assert read_source([_name_known]).sinks["eval"].text.startswith("return float(eval(")
 
 
 @pytest.mark.parametrize(

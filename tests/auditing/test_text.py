@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from gradus import environments
-from gradus.auditing import audit_any, run_text_audit
+from gradus.auditing import AuditSettings, audit_any, run_text_audit
 from gradus.auditing.leaks import told_at
 from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
@@ -140,10 +140,10 @@ def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_is_none():
     assert told_at(texts, [[label] for label in labels]) is None
 
 
-def test_the_hack_is_shortened():
+def test_of_answers_that_pay_as_much_the_shortest_is_shown():
     result = _audit(lambda task, answer: float("reward" in answer.lower() or "x" in answer) or _sound(task, answer))
-    assert result.exploit["answer"] == "x"
-    assert result.exploit["reward"] == 1.0
+    (note,) = next(check.notes for check in result.checks if check.name == "blind answers")
+    assert (note.kind, note.completion, note.reward) == ("exploit", "x", 1.0)
 
 
 def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
@@ -161,7 +161,7 @@ def test_each_check_says_how_many_answers_it_tried_itself():
     assert tried["blind answers"] <= len(BLIND)
 
 
-def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
+def test_what_no_rule_settles_is_for_a_person_and_fails_nothing():
     tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
 
     def folded(task, answer):
@@ -171,8 +171,6 @@ def test_what_no_rule_settles_is_for_a_person_and_a_mark_decides():
     rows = [row for row in first.review if row["operator"] == "other case"]
     assert rows
     assert _status(first)["wrong answers"] == "pass"
-    marked = _audit(folded, tasks, marks={row["key"]: "wrong" for row in rows})
-    assert _status(marked)["wrong answers"] == "fail"
 
 
 def _dies(task, answer):
@@ -520,7 +518,7 @@ def test_the_other_unit_is_one_that_answers_have_and_surely_another():
 def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
     """A kind accepted in a third of a mixed set was not even told."""
     probes = {"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")}
-    found = wrong_of(_ground(24), probes, {}).check
+    found = wrong_of(_ground(24), probes).check
     assert found.status == "unresolved"
     assert "off by one: accepted in 8 of 24" in found.evidence
 
@@ -759,7 +757,7 @@ def test_the_time_of_the_environments_own_judge_is_not_the_graders():
 def test_as_many_tasks_are_probed_as_were_asked_for():
     """They were always 48, whatever --episodes said."""
     spec = environments.load("arithmetic")
-    assert audit_any(spec, spec.grader("correctness"), episodes=20, seed=0).episodes == 20
+    assert audit_any(spec, spec.grader("correctness"), AuditSettings(episodes=20)).episodes == 20
 
 
 @pytest.mark.parametrize(
@@ -960,11 +958,11 @@ def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_non
     rng = random.Random(2)
     options = [rng.sample(range(100, 999), 4) for _ in range(40)]
     listed = [f"Which is largest? {' '.join(map(str, each))}" for each in options]
-    assert told_at(listed, [[str(max(each))] for each in options], only_after=True) is None
+    assert told_at(listed, [[str(max(each))] for each in options]) is None
     letters = [f"{n}: which? {a} or {b}" for n, (a, b, *_) in enumerate(options)]
-    assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options], only_after=True) is None
+    assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options]) is None
     yes = [f"Is {n} even, yes or no?" for n in range(40)]
-    assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)], only_after=True) is None
+    assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)]) is None
 
 
 def _depth(task, answer):
@@ -1013,11 +1011,6 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error():
     assert {found[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
 
 
-def _counts_digits(task, answer):
-    """Python converts no text of more than 4,300 digits."""
-    return float(answer.isdecimal() and int(answer) == int(task.gold))
-
-
 def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
     """Forty nines stood there for five thousand."""
 
@@ -1028,20 +1021,6 @@ def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
     assert hostile.status == "fail"
     assert f"the grader fails on {'a' * 40!r}... (100,000 characters) (" in hostile.evidence
     assert hostile.evidence.endswith("): return the least reward instead")
-
-
-def test_a_number_of_more_digits_than_python_converts_is_named_and_fails_nothing():
-    """The commonest sound grader, int(), was called unfit to train on because of an answer that no run samples."""
-    hostile = {check.name: check for check in _audit(_counts_digits).checks}["hostile answers"]
-    assert hostile.status == "pass"
-    assert "the grader fails on '9999999999999999999999999999999999999999'... (5,000 characters) (" in hostile.evidence
-
-    def raises_on_words_too(task, answer):
-        return float(int(answer or 0) == int(task.gold))
-
-    hostile = {check.name: check for check in _audit(raises_on_words_too).checks}["hostile answers"]
-    assert hostile.status == "fail"
-    assert "characters" not in hostile.evidence
 
 
 def _first_row(prompts, completions, answer, **columns):
@@ -1148,7 +1127,7 @@ def _answered(operator, values, answer="none of it"):
 )
 def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
     probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))
-    assert wrong_of(_ground(), {"off by one": probes}, {}).check.status == status
+    assert wrong_of(_ground(), {"off by one": probes}).check.status == status
 
 
 @pytest.mark.parametrize(("refused", "noted"), [(4, True), (3, False)])  # of 16: Wilson's bound is 0.102 or 0.066
@@ -1249,15 +1228,12 @@ def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
     assert "about 108 tasks" in settled_within([wide, narrow], 0.125, tasks=48)
 
 
-def test_most_marks_of_a_kind_decide_and_what_is_accepted_most_is_shown_first():
+def test_of_what_a_person_has_to_judge_that_comes_first_which_is_accepted_most():
     probes = {
         "look-alike letters": _answered("look-alike letters", [1.0, 0.0, 0.0, 0.0]),
         "other case": _answered("other case", [1.0] * 4),
     }
-    keys = [f"sums/g/other case/{place}" for place in range(3)]
-    for said, status in ((("wrong", "wrong", "right"), "fail"), (("right", "right", "wrong"), "pass")):
-        assert wrong_of(_ground(), probes, dict(zip(keys, said, strict=True))).check.status == status
-    assert [row["operator"] for row in wrong_of(_ground(), probes, {}).review] == ["other case"] * 4 + [
+    assert [row["operator"] for row in wrong_of(_ground(), probes).review] == ["other case"] * 4 + [
         "look-alike letters"
     ]
 
@@ -1329,7 +1305,7 @@ def test_an_answer_in_several_forms_is_accepted_if_all_are():
     both = "right or wrong, in both orders"
     for pays, value in ((str.startswith, 0.0), (str.__contains__, 1.0)):
         scorer = _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold)))
-        assert wrong_answers(_ground(6, scorer=scorer), {}).check.measured[both]["accepted"] == value
+        assert wrong_answers(_ground(6, scorer=scorer)).check.measured[both]["accepted"] == value
 
 
 def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():
@@ -1374,7 +1350,7 @@ def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
 def test_few_tasks_leave_open_what_they_cannot_tell(tasks):
     """A sound grader failed, and one that pays for any answer passed."""
     spec = environments.load("arithmetic")
-    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), episodes=tasks).checks}
+    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), AuditSettings(episodes=tasks)).checks}
     assert (sound["gold"].status, sound["blind answers"].status) == ("unresolved", "unresolved")
 
     def pays_for_any(task, answer):

@@ -8,19 +8,10 @@ import pytest
 from fakes import lamps
 
 from gradus.auditing.plans.answers import answer_space
-from gradus.auditing.run import run_audit
+from gradus.auditing.run import AuditSettings, run_audit
 from gradus.core import AuditHints
 from gradus.interop.classes import class_spec
 from gradus.runs.stages.audits import store_audit
-
-
-class _Nobody:
-    """An attacker that tries nothing."""
-
-    name = "nobody"
-
-    def attempts(self, target):
-        yield from ()
 
 
 @pytest.mark.parametrize("policies", [True, False])
@@ -28,7 +19,7 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     spec = replace(lamps(), true_reward=lambda episode: None)
     if not policies:
         spec = replace(spec, policies={}, teacher=None)
-    result = run_audit(spec, episodes=8, budget=1700, attackers=[_Nobody()])
+    result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
     checks = {each.name: each for each in result.checks}
     assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
     assert checks["exploits"].status == "skip", "a constant may well be better than random answers"
@@ -37,7 +28,6 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
         (name, each.evidence) for name, each in checks.items() if each.status == "unresolved"
     ]
     assert "nothing was found. This is what can be known without a true reward" in result.summary
-    assert [each.status for name, each in checks.items() if name.startswith("attack")] == ["skip"]
     names = {path.name for path in store_audit(spec, result, tmp_path)}
     assert "audit.html" in names
     assert "audit.svg" not in names, "there is nothing to draw rewards against"
@@ -73,7 +63,7 @@ class _Arrival(_Walk):
 @pytest.mark.parametrize(("kind", "search"), [(_Walk, "unresolved"), (_Arrival, "pass")])
 def test_a_reward_that_is_held_against_itself_is_left_out_and_more_than_the_expert_earns_is_said(kind, search) -> None:
     """Rank correlation of a thing with itself is 1. A class whose reward is earned by going back and forth stays open."""
-    result = run_audit(class_spec(kind), episodes=20, budget=4200)
+    result = run_audit(class_spec(kind), None, AuditSettings(episodes=20, budget=4200))
     checks = {check.name: check for check in result.checks}
     assert (checks["alignment"].status, checks["search"].status) == ("skip", search)
     assert result.verdict == "unresolved", "twenty tasks are too few for what constants earn"
@@ -116,7 +106,7 @@ def test_farming_that_begins_where_skill_ends_is_found() -> None:
     spec = replace(
         class_spec(_Knocking), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="entered"
     )
-    result = run_audit(spec, episodes=30, budget=5000)
+    result = run_audit(spec, None, AuditSettings(episodes=30, budget=5000))
     searched = next(check for check in result.checks if check.name == "search")
     assert searched.status == "fail"
     assert "expert with" in searched.evidence
@@ -144,6 +134,7 @@ def test_a_pass_needs_somebody_who_does_the_task() -> None:
         class_spec(_Order), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="right"
     )
     spec = replace(spec, teacher=None, audit=AuditHints(random_answers=spec.audit.random_answers))
-    searched = next(check for check in run_audit(spec, episodes=20, budget=2400).checks if check.name == "search")
+    result = run_audit(spec, None, AuditSettings(episodes=20, budget=2400))
+    searched = next(check for check in result.checks if check.name == "search")
     assert searched.status == "unresolved"
     assert "declare a teacher" in searched.evidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradus import environments
-from gradus.auditing import PanelEpisodes, roll_out_panel, run_audit
+from gradus.auditing import AuditSettings, PanelEpisodes, roll_out_panel, run_audit
 from gradus.core import EnvironmentSpec
 
 
@@ -23,7 +23,7 @@ def panel(spec: EnvironmentSpec) -> PanelEpisodes:
     ("grader", "verdict"), [("correctness", "pass"), ("composed", "pass"), ("format-only", "fail")]
 )
 def test_the_verdict(spec: EnvironmentSpec, panel: PanelEpisodes, grader: str, verdict: str) -> None:
-    result = run_audit(spec, grader, episodes=40, budget=1200, seed=0, panel=panel)
+    result = run_audit(spec, grader, AuditSettings(episodes=40, budget=1200), panel=panel)
     failed = {check.name: check.evidence for check in result.checks if check.status == "fail"}
     assert result.verdict == verdict, failed
     if verdict == "fail":

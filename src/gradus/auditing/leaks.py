@@ -2,7 +2,7 @@
 
 A hidden value that is shown somewhere is not yet a leak: the question may list all labels, and a right answer may be a word of the
 text. A leak is a *place* at which each task shows its own hidden value, and hardly ever another task's. A place is a path in the
-structured observation, or one in the text: after the same words, or the same word of the same line. A hidden key is a leak by its name.
+structured observation, or one in the text: after the same word, or at the end. A hidden key is a leak by its name.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence[
     return problems
 
 
-def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after: bool = False) -> str | None:
+def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]]) -> str | None:
     """The place in the texts that shows each task's own value, in words, or None. ``values``: the hidden values of each task.
 
-    ``only_after``: only places that follow the same words, and the last three words. Where the last words are options or labels, they
+    A place follows the same word, or is one of the last three words. Where the last words are options or labels, they
     are one task's value about as often as another's, and no leak.
     """
     candidates: Counter[tuple[str, Any]] = Counter()
@@ -57,8 +57,6 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
     for (kind, which), count in candidates.most_common(40):
         if count < _LEAST_OWN * len(texts):
             break
-        if only_after and kind != "after" and not (kind == "word from the end" and which <= _LAST):
-            continue
         starts = [_located(text, kind, which) for text in texts]
         column = [None if at is None else text[at.start() :] for text, at in zip(texts, starts, strict=True)]
         if _shows(column, values, _begins):
@@ -69,7 +67,8 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]], *, only_after
 def _rules(words: Sequence[re.Match[str]], index: int) -> list[tuple[str, Any]]:
     before = words[index - 1].group() if index else ""
     prefix = re.match(r"[^\w-]*[A-Za-z_]+[=:]", words[index].group())
-    rules: list[tuple[str, Any]] = [("word", index), ("word from the end", len(words) - index)]
+    from_end = len(words) - index
+    rules: list[tuple[str, Any]] = [("word from the end", from_end)] if from_end <= _LAST else []
     if before and not any(character.isdigit() for character in before):
         rules.append(("after", before))
     if prefix:
@@ -86,8 +85,7 @@ def _located(text: str, kind: str, which: Any) -> re.Match[str] | None:
             if word.group().startswith(which) and len(word.group()) > len(which):
                 return word
         return None
-    index = which if kind == "word" else len(words) - which
-    return words[index] if 0 <= index < len(words) else None
+    return words[-which] if which <= len(words) else None
 
 
 def _stands(text: str, word: re.Match[str], own: Sequence[Any]) -> bool:

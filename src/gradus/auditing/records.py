@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any, Literal
 
 from gradus.core import Episode
-from gradus.stats import Interval, Paired, format_interval
+from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
 GRADING = "grading"  # the check that stands in place of the others if nothing got a reward
@@ -63,6 +63,21 @@ class Point:
     true_reward: Interval
 
 
+def rewards_of(episodes: Sequence[Episode]) -> list[float | None]:
+    """The reward of each episode, None if it has none."""
+    return [episode.reward.value if episode.reward else None for episode in episodes]
+
+
+def true_rewards_of(episodes: Sequence[Episode]) -> list[float | None]:
+    """The true reward of each episode, None if nobody knows it."""
+    return [episode.metrics.get("true_reward") for episode in episodes]
+
+
+def components_of(episodes: Sequence[Episode], name: str) -> list[float | None]:
+    """One component of the reward of each episode, None if it has none."""
+    return [episode.reward.components.get(name) if episode.reward else None for episode in episodes]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PanelEpisodes:
     """The episodes of every policy on the same tasks, and which part each policy has in the audit.
@@ -82,7 +97,7 @@ class PanelEpisodes:
         return "exploit" if name in self.exploits else "reflex" if name in self.reflexes else "ladder"
 
     def rewards(self, name: str) -> list[float | None]:
-        return [episode.reward.value if episode.reward else None for episode in self.episodes[name]]
+        return rewards_of(self.episodes[name])
 
     @property
     def is_graded(self) -> bool:
@@ -94,12 +109,17 @@ class PanelEpisodes:
         """The true reward of some episode is known."""
         return any(aim is not None for name in self.episodes for aim in self.true_rewards(name))
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks every policy was rolled out on."""
+        return len(next(iter(self.episodes.values())))
+
     def true_rewards(self, name: str) -> list[float | None]:
-        return [episode.metrics.get("true_reward") for episode in self.episodes[name]]
+        return true_rewards_of(self.episodes[name])
 
     def least_effect(self) -> float:
         """The least effect in units of the reward: a share of what the ladder's best policy earns above its worst."""
-        means = [_mean(self.rewards(name)) for name in (self.ladder[0], *self.ladder, *self.reflexes)]
+        means = [mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes)]
         known = [mean for mean in means if mean is not None]
         return LEAST_EFFECT * (max(known) - min(known)) if known else 0.0
 
@@ -152,8 +172,3 @@ def signed(difference: Paired) -> str:
     if difference.mean is None:
         return "(no pairs)"
     return format_interval(difference, signed=True)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

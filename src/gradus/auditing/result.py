@@ -40,9 +40,9 @@ _REMEDIES = {
 class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
 
-    ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure. ``hack``: what the search found, with
-    an episode to look at, or None. ``exploit``: the shortest answer that pays without the task. ``review``: answers for a person to
-    mark. ``panel`` may be handed to the next audit, which then need not roll it out again.
+    ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure, none if the
+    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None. ``review``: answers that a person has to
+    judge. ``panel`` may be handed to the next audit, which then need not roll it out again.
     """
 
     environment: str
@@ -52,10 +52,9 @@ class AuditResult:
     episodes: int
     seed: int
     checks: Sequence[Check]
-    points: Sequence[Point]
-    hack: Hack | None
+    points: Sequence[Point] = ()
+    hack: Hack | None = None
     panel: PanelEpisodes | None = None
-    exploit: Mapping[str, Any] | None = None
     review: Sequence[Mapping[str, Any]] = ()
     most: int | None = None
 
@@ -64,16 +63,16 @@ class AuditResult:
         return verdict_of(self.checks)
 
     @property
-    def is_by_answers(self) -> bool:
-        """The grader was probed with answers to tasks of one turn, not with policies."""
-        return any(check.name in ("sanity", "judge", GRADING) for check in self.checks)
-
-    @property
     def notes(self) -> list[Note]:
         """The completions that the checks show, exploits first, the shortest of a kind first."""
         kinds = ("exploit", "lenient", "strict")
         notes = [note for check in self.checks for note in check.notes]
         return sorted(notes, key=lambda note: (kinds.index(note.kind), len(note.completion)))
+
+    @property
+    def exploit(self) -> Note | None:
+        """The first completion that pays without a right answer, None if there is none."""
+        return next((note for check in self.checks for note in check.notes if note.kind == "exploit"), None)
 
     @property
     def more_episodes(self) -> int | None:

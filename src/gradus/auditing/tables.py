@@ -23,13 +23,13 @@ def screen(result: AuditResult) -> list[Any]:
     Brackets in names, answers and intervals are not read as markup.
     """
     parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
-    if result.points and not result.is_by_answers:
+    if result.points:
         parts += [_policies(result, most=_POLICIES), ""]
     else:
         parts.append(Text(_subject(result), style="dim"))
     if result.exploit is not None:
-        completion = quoted(result.exploit["completion"], _QUOTED)
-        parts.append(Text(f"this completion alone earns {result.exploit['reward']:.3g} a task: {completion}"))
+        completion = quoted(result.exploit.completion, _QUOTED)
+        parts.append(Text(f"this completion earns {result.exploit.reward:.3g}: {completion}"))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     parts += [_finding(check) for check in result.checks if check.status in ("fail", "unresolved")]
@@ -80,11 +80,11 @@ def _policies(result: AuditResult, *, most: int | None = None) -> Table:
 
 
 def tables(result: AuditResult) -> list[Any]:
-    """All policies, all checks with their evidence, and all notes, as rich renderables."""
+    """All policies, if any were rolled out, all checks with their evidence, and all notes, as rich renderables."""
     checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))
     checks.add_column("check", no_wrap=True)
     checks.add_column("", no_wrap=True)
     checks.add_column("evidence", overflow="fold")
     for check in result.checks:
         checks.add_row(check.name, Text(MARKS[check.status], style=STYLES[check.status]), Text(check.evidence))
-    return [_policies(result), checks, *(_noted(note) for note in result.notes)]
+    return [*([_policies(result)] if result.points else []), checks, *(_noted(note) for note in result.notes)]

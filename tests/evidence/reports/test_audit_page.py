@@ -42,7 +42,7 @@ def _document(**changes):
         "seed": 0,
         "points": [],
         "hack": None,
-        "exploit": {"answer": "<b>x</b> & `y`", "reward": 1.0, "silence": 0.0, "tasks": 12},
+        "exploit": {"completion": "<b>x</b> & `y`", "reward": 1.0},
         "review": [],
         **changes,
     }
@@ -86,7 +86,7 @@ def test_wrong_answers_that_are_accepted_and_the_form_stand_in_the_page():
         {"name": "sanity", "status": "pass", "evidence": "gold", "measured": {"form": "bare"}},
         {"name": "wrong answers", "status": "fail", "evidence": "denied: ...", "measured": wrong, "remedy": "Compare."},
     ]
-    review = [{"operator": "other case", "answer": "SEVEN", "gold": "seven", "mark": None}]
+    review = [{"operator": "other case", "answer": "SEVEN", "gold": "seven"}]
     text = " ".join(_Text(audit_page(_document(checks=checks, review=review))).parts)
     for told in ("100 % of 24", "not <7>", "gold bare earns more", "For a person to judge", "SEVEN"):
         assert told in text, told

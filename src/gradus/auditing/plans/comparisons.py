@@ -15,6 +15,7 @@ from gradus.auditing.records import (
     Check,
     PanelEpisodes,
     Status,
+    components_of,
     high_of,
     low_of,
     settled_by,
@@ -193,7 +194,9 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
     names = list(panel.episodes)
-    rewards, aims = (_matrix([of(name) for name in names]) for of in (panel.rewards, panel.true_rewards))
+    rewards, aims = (  # (policies, tasks), nan if a value is missing
+        np.array([of(name) for name in names], dtype=np.float64) for of in (panel.rewards, panel.true_rewards)
+    )
     means = _row_means(aims)
     if not panel.knows_aim:
         return Check(name="alignment", status="skip", evidence=NO_AIM)
@@ -239,11 +242,6 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     )
 
 
-def _matrix(rows: Sequence[Sequence[float | None]]) -> np.ndarray:
-    """(policies, tasks), nan if a value is missing."""
-    return np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
-
-
 def _row_means(values: np.ndarray) -> np.ndarray:
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
@@ -269,8 +267,7 @@ def _components(panel: PanelEpisodes, grader: Grader, names: Sequence[str]) -> d
     means: dict[str, list[float]] = {}
     for component in grader.weights:
         for name in dict.fromkeys(names):
-            values = [e.reward.components.get(component) if e.reward else None for e in panel.episodes[name]]
-            mean = mean_interval(values).mean
+            mean = mean_interval(components_of(panel.episodes[name], component)).mean
             if mean is not None:
                 means.setdefault(component, []).append(mean)
     return means

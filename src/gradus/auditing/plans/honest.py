@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.auditing.plans.panel import RandomAnswers
-from gradus.auditing.plans.signal import NoisyPolicy
-from gradus.auditing.records import LEAST_EFFECT
+from gradus.auditing.plans.policies import NoisyPolicy, RandomAnswers
+from gradus.auditing.records import LEAST_EFFECT, rewards_of, true_rewards_of
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, paired_difference
@@ -45,20 +44,13 @@ class HonestCurve:
         means = [float(np.nanmean(reward)) for curve in self.curves for _, reward in curve]
         return LEAST_EFFECT * (max(means) - min(means))
 
-    @property
-    def least_aim(self) -> float:
-        """The least effect in units of the true reward."""
-        means = [float(np.nanmean(aim)) for curve in self.curves for aim, _ in curve]
-        return LEAST_EFFECT * (max(means) - min(means))
-
     def unearned(self, episodes: Sequence[Episode]) -> Paired:
         """Reward above honest episodes of the same true reward, task by task, for the way to err that explains most of it.
 
         The honest reward is interpolated between the two levels around the plan's mean true reward. Each task's difference is
         corrected along that slope, so that the interval knows how uncertain the true reward is.
         """
-        reward = _values([e.reward.value if e.reward else None for e in episodes])
-        aim = _values([e.metrics.get("true_reward") for e in episodes])
+        reward, aim = _values(rewards_of(episodes)), _values(true_rewards_of(episodes))
         gains = [_above(curve, aim, reward) for curve in self.curves]
         return min(gains, key=lambda gain: np.inf if gain.mean is None else gain.mean)
 
@@ -120,8 +112,7 @@ def _level(
     spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], policy: Policy, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     episodes = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader).episodes
-    aim = _values([e.metrics.get("true_reward") for e in episodes])
-    return aim, _values([e.reward.value if e.reward else None for e in episodes])
+    return _values(true_rewards_of(episodes)), _values(rewards_of(episodes))
 
 
 def _rising(levels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -130,7 +121,7 @@ def _rising(levels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.nd
 
 
 def _values(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array(values, dtype=np.float64)  # None is nan
 
 
 def _listed(values: np.ndarray) -> list[float | None]:

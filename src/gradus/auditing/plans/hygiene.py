@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 from gradus.auditing.leaks import telling_places, walk
 from gradus.auditing.plans.determinism import Elsewhere, course, not_deterministic
 from gradus.auditing.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Episode, Grader, StopReason, Task
+from gradus.core import EnvironmentSpec, Grader, Task
 from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
 from gradus.sandbox import clock
-from gradus.stats import spearman
 
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
@@ -38,12 +36,11 @@ def check_hygiene(
     """All small tests at once; every problem is a sentence, and none is allowed."""
     every = spec.tasks(panel.condition)
     tasks = every[:_TASKS]
-    blind = [e for e in next(iter(panel.episodes.values()), ()) if e.stop is not StopReason.FAILED]
     problems_of = {
         "determinism": not_deterministic(
             spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
         ),
-        "hidden state": [*leaks(spec, every[:_LEAK_TASKS], draw, seed), *given_away(spec, blind)],
+        "hidden state": leaks(spec, every[:_LEAK_TASKS], draw, seed),
         "gold": _gold(spec, grader, tasks, seed) if panel.is_graded else [],
         "range": _out_of_range(grader, panel),
         "grading": _ungraded(panel),
@@ -146,8 +143,6 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
 
 def _ungraded(panel: PanelEpisodes) -> list[str]:
     """Episodes without a reward, and why; a reason that several policies meet is said once."""
-    if not panel.is_graded:
-        return [_none_graded(panel)]
     reasons: dict[str, list[str]] = {}
     for name, episodes in panel.episodes.items():
         failed = [e.failure.message for e in episodes if e.failure]
@@ -156,16 +151,8 @@ def _ungraded(panel: PanelEpisodes) -> list[str]:
             if met:
                 of_policy = f"{len(met)} of {len(episodes)} of {name}"
                 reasons.setdefault(f"{what} ({met[0][:_REASON]})", []).append(of_policy)
-    return [f"episodes {what}: {', '.join(names)}" for what, names in reasons.items()]
-
-
-def _none_graded(panel: PanelEpisodes) -> str:
-    """The error that episodes met most."""
-    every = [episode for episodes in panel.episodes.values() for episode in episodes]
-    errors = [e.failure.message if e.failure else str(e.reward.error if e.reward else None) for e in every]
-    error, times = Counter(errors).most_common(1)[0]
-    often = "" if times == len(every) else f", {times} times"
-    return f"none of {len(every)} episodes got a reward ({error[:_REASON]}{often}); mend that first, then audit again"
+    told = "" if panel.is_graded else "; mend that first, then audit again"
+    return [f"episodes {what}: {', '.join(names)}{told}" for what, names in reasons.items()]
 
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
@@ -216,30 +203,3 @@ def leaks(
                 shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
         environment.close()
     return [*list(keys)[:2], *telling_places(shown, hidden)][:3]
-
-
-def given_away(spec: EnvironmentSpec, episodes: Sequence[Episode]) -> list[str]:
-    """Numbers of the first observation that order the episodes exactly as a hidden number does."""
-    if len(episodes) < 20:
-        return []
-    public = _columns([episode.turns[0].data for episode in episodes if episode.turns])
-    hidden = _columns([{key: e.outcome[key] for key in spec.audit.hidden if key in e.outcome} for e in episodes])
-    problems: list[str] = []
-    for path, column in public.items():
-        for name, truth in hidden.items():
-            rank = spearman(column, truth) if len(column) == len(truth) else None
-            if rank is not None and abs(rank) > 0.999:
-                problems.append(
-                    f"{path} of the first observation gives hidden {name} away (rank correlation {rank:.3f})"
-                )
-    return problems[:3]
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Numeric leaves that every row has and that take at least ten values: path -> one number a row."""
-    columns: dict[str, list[float]] = {}
-    for row in rows:
-        for path, leaf in walk(row):
-            if isinstance(leaf, int | float) and not isinstance(leaf, bool):
-                columns.setdefault(".".join(map(str, path)), []).append(float(leaf))
-    return {path: column for path, column in columns.items() if len(column) == len(rows) and len(set(column)) >= 10}

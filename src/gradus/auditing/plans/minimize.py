@@ -37,7 +37,7 @@ def shortest(field: Field, plan: Plan, judged: Judged, tasks: Sequence[Task]) ->
         chain.append(shorter[min(good, key=lambda i: (plan_size(shorter[i]), -_effect(scored[i], judged)))])
     for candidate in reversed(chain):
         episodes = field.roll_out([candidate], tasks, seed=0)[0]
-        again = judge(candidate.describe(), candidate.shape.name, episodes, judged.against, learned=judged.learned)
+        again = judge(candidate.describe(), candidate.shape.name, episodes, judged.against)
         if again.is_hack and _effect(again, judged) >= KEPT * judged.effect:
             return again
     return judged

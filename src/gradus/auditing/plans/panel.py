@@ -9,15 +9,13 @@ import numpy as np
 
 from gradus.auditing.plans.answers import AnswerSpace, answer_space
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.policies import RandomAnswers
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
-    Action,
     EnvironmentSpec,
     Episode,
-    EpisodeStart,
     Grader,
     Policy,
-    Request,
     Task,
     child_seed,
 )
@@ -25,34 +23,6 @@ from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import mean_interval
 
 Progress = Callable[[str, int, int], None]
-
-
-class RandomAnswers:
-    """Answers drawn without looking, a fresh draw at every turn."""
-
-    def __init__(self, draw: Callable[[int], str], *, name: str = "random") -> None:
-        self.name = name
-        self._draw = draw
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> _RandomSession:
-        return _RandomSession(self._draw, episodes)
-
-
-class _RandomSession:
-    def __init__(self, draw: Callable[[int], str], episodes: Sequence[EpisodeStart]) -> None:
-        self._draw, self._episodes = draw, episodes
-        self._turns = [0] * len(episodes)
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        actions: list[Action] = []
-        for request in requests:
-            turn, key = self._turns[request.row], self._episodes[request.row].key
-            actions.append(Action(text=self._draw(child_seed(0, *key, "answer", turn) % 2**31)))
-            self._turns[request.row] += 1
-        return actions
-
-    def close(self) -> None:
-        pass
 
 
 def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from gradus.auditing.plans.answers import COPY, AnswerSpace, render
 from gradus.auditing.plans.features import Feature
-from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session
+from gradus.auditing.plans.policies import TurnPolicy
+from gradus.core import EpisodeStart, Observation, Policy
 
 Table = npt.NDArray[np.intp]
 
@@ -86,35 +87,13 @@ class Plan:
         return f"{shape.bends} with {told}" if shape.bends else told
 
 
-class PlanPolicy:
+class PlanPolicy(TurnPolicy):
     """Rolls out many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
 
     def __init__(
         self, plans: Sequence[Plan], *, tasks: int, reflex: Policy | None = None, name: str = "search"
     ) -> None:
-        self.name = name
-        self._plans, self._tasks = plans, tasks
-        self._reflex = reflex if any(plan.shape.bends for plan in plans) else None
+        def answer(start: EpisodeStart, turn: int, shown: Observation, said: str) -> str:
+            return plans[start.group // tasks].answer(turn, shown, said)
 
-    def start(self, episodes: Sequence[EpisodeStart]) -> _PlanSession:
-        reflex = self._reflex.start(episodes) if self._reflex else None
-        return _PlanSession([self._plans[episode.group // self._tasks] for episode in episodes], reflex)
-
-
-class _PlanSession:
-    def __init__(self, plans: Sequence[Plan], reflex: Session | None) -> None:
-        self._plans, self._reflex = plans, reflex
-        self._turns = [0] * len(plans)
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        said = [action.text for action in self._reflex.act(requests)] if self._reflex else [""] * len(requests)
-        actions: list[Action] = []
-        for request, reflex in zip(requests, said, strict=True):
-            row = request.row
-            actions.append(Action(text=self._plans[row].answer(self._turns[row], request.observation, reflex)))
-            self._turns[row] += 1
-        return actions
-
-    def close(self) -> None:
-        if self._reflex:
-            self._reflex.close()
+        super().__init__(answer, name=name, other=reflex if any(plan.shape.bends for plan in plans) else None)

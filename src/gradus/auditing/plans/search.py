@@ -16,10 +16,11 @@ import numpy.typing as npt
 from gradus.auditing.plans.answers import AnswerSpace
 from gradus.auditing.plans.features import Feature
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, Table
+from gradus.auditing.records import components_of, rewards_of, true_rewards_of
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
 
-Objective = Callable[[Episode], float | None]
+Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
 Progress = Callable[[int, int], None]
 
 _PLANS = 32  # in one generation
@@ -112,13 +113,10 @@ class _Judge:
         """A plan that never got a reward is worth minus infinity."""
         return Candidate(
             plan=plan,
-            reward=_mean([e.reward.value if e.reward else None for e in episodes]),
-            true_reward=_mean([e.metrics.get("true_reward") for e in episodes]),
-            objective=_mean([self.objective(e) for e in episodes]),
-            components={
-                name: _mean([e.reward.components.get(name) if e.reward else None for e in episodes])
-                for name in self.field.grader.weights
-            },
+            reward=_mean(rewards_of(episodes)),
+            true_reward=_mean(true_rewards_of(episodes)),
+            objective=_mean(self.objective(episodes)),
+            components={name: _mean(components_of(episodes, name)) for name in self.field.grader.weights},
         )
 
 

@@ -8,9 +8,9 @@ from math import comb
 
 import numpy as np
 
-from gradus.auditing.plans.panel import RandomAnswers
+from gradus.auditing.plans.policies import NoisyPolicy, RandomAnswers
 from gradus.auditing.records import Check, Status
-from gradus.core import Action, EnvironmentSpec, EpisodeStart, Grader, Policy, Request, Session, child_rng, child_seed
+from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
 from gradus.rollouts import roll_out
 from gradus.stats import format_number
 
@@ -19,40 +19,6 @@ _MEMBERS = 16
 _ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
 # Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
 _NOISES = (0.3, 0.6, 0.9)
-
-
-class NoisyPolicy:
-    """A policy that gives a random answer instead of its own with chance ``noise`` at each turn.
-
-    It stands in for a warm-started student where none is at hand: right most of the time, and not always in the same way.
-    """
-
-    def __init__(self, policy: Policy, draw: Callable[[int], str], *, noise: float = _NOISES[0]) -> None:
-        self.name = f"{policy.name} with {noise:.0%} random answers"
-        self._policy, self._draw, self._noise = policy, draw, noise
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> _NoisySession:
-        return _NoisySession(self._policy.start(episodes), self._draw, self._noise, episodes)
-
-
-class _NoisySession:
-    def __init__(
-        self, session: Session, draw: Callable[[int], str], noise: float, episodes: Sequence[EpisodeStart]
-    ) -> None:
-        self._session, self._draw, self._noise, self._episodes = session, draw, noise, episodes
-        self._turns = [0] * len(episodes)
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        actions = list(self._session.act(requests))
-        for index, request in enumerate(requests):
-            key, turn = self._episodes[request.row].key, self._turns[request.row]
-            self._turns[request.row] += 1
-            if child_rng(0, *key, "blend", turn).random() < self._noise:
-                actions[index] = Action(text=self._draw(child_seed(0, *key, "blend answer", turn) % 2**31))
-        return actions
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def check_signal(

@@ -39,13 +39,9 @@ _UNTIL = {  # which share of the time may be spent when a check's answers are as
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The questions and findings of a check. ``rates``: of its answers, if it looks for reward without the task.
-
-    ``review``: accepted answers that no rule settles.
-    """
+    """The findings of a check. ``review``: accepted answers that no rule settles."""
 
     check: Check
-    rates: Sequence[Rate] = ()
     review: Sequence[Mapping[str, Any]] = ()
 
 

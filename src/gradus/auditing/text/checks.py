@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -199,10 +198,10 @@ def hostile(ground: Ground, *, programs: bool = False) -> Result:
         problems.append(f"the grader executes the answer ({', '.join(ground.executed[:3])}); parse it instead")
     if log.hung:
         problems.append(f"the grader hangs on {quoted(log.hung[0].answer, _QUOTED)}; it was cut off")
-    errors = [] if ground.subject.remote else log.errors
-    rare, raised = ([each for each in errors if _is_out_of_reach(each) == far] for far in (True, False))
-    if raised:
-        problems.append(f"{_raised(raised[0])}: return the least reward instead")
+    if log.errors and not ground.subject.remote:
+        raised = log.errors[0]
+        told = f"the grader fails on {quoted(raised.answer, _QUOTED)} ({raised.error})"
+        problems.append(f"{told}: return the least reward instead")
     where = "in a sandbox" if ground.confined else "not tried whether answers are executed: no sandbox for it"
     measured = {
         "executed": list(ground.executed),
@@ -211,8 +210,6 @@ def hostile(ground: Ground, *, programs: bool = False) -> Result:
     }
     status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
-    if rare and not raised:
-        evidence += f"; {_raised(rare[0])}, which no run is likely to sample: such an answer has no reward there, so return the least instead"
     if not problems and ground.sandbox_error:
         status = "unresolved"
         evidence = (
@@ -224,15 +221,6 @@ def hostile(ground: Ground, *, programs: bool = False) -> Result:
 
 def _errors(probes: Sequence[Probe]) -> list[dict[str, object]]:
     return [{**shown(each), "error": each.error} for each in probes[:5]]
-
-
-def _is_out_of_reach(probe: Probe) -> bool:
-    """Returns True for a number of more digits than Python converts: 1,400 tokens or more, three digits a token."""
-    return re.search(r"\d{4301}", probe.answer) is not None
-
-
-def _raised(probe: Probe) -> str:
-    return f"the grader fails on {quoted(probe.answer, _QUOTED)} ({probe.error})"
 
 
 def not_graded(ground: Ground) -> list[Result]:
@@ -289,7 +277,7 @@ def judge(ground: Ground, *, answers: int) -> Result:
 
 def leaks(ground: Ground) -> Result:
     """No place of the prompt holds the gold answer of its own task."""
-    place = told_at([t.prompt for t in ground.tasks], [[t.gold] for t in ground.tasks], only_after=True)
+    place = told_at([t.prompt for t in ground.tasks], [[t.gold] for t in ground.tasks])
     told = "no place of the prompt holds the gold answer"
     if place is not None:
         told = f"the prompt holds the gold answer{place}; take it out"

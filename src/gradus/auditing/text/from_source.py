@@ -1,10 +1,9 @@
-"""Answers made of the grader's source: its words alone, in pairs and bred by the lines that they reach."""
+"""Answers made of the grader's source: its words alone, beside an answer or around one, and lengths and tolerances of its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, Check
@@ -14,19 +13,16 @@ from gradus.auditing.text.patterns import SLOT
 from gradus.auditing.text.rates import Probe, Rate
 from gradus.auditing.text.source import Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
-from gradus.core import child_rng
 from gradus.stats import holm, wilson
 
 NAME = "the source"
 _SECONDS = 3.0
-_MOST = 1500  # answers that are tried with their lines
-_BRED = 300  # of them by joining what reached new lines
+_MOST = 1500  # answers that are tried
 _JUDGED = 6
 _TASKS = 24  # that judge
 _LONGEST = 2000  # a number in the source above this is no length
 _NEAR = 0.9  # of a tolerance
 _FAR = 0.05  # of a decimal number: what lies nearer may be rounding
-_JOINERS = ("", " ", "\n")
 _BESIDE = ("TRY GOLD", "GOLD TRY", "TRY\nGOLD", "GOLD\nTRY", "TRYGOLD", "GOLDTRY")
 
 
@@ -54,51 +50,6 @@ class Try:
         return text if self.bare else task.whole(text)
 
 
-@dataclass(kw_only=True)
-class _Search:
-    """The answers that were tried on one task. ``plain``: the lines of gold, of a wrong answer and of silence; ``unpaid``: of all that does not pay.
-
-    ``kept``: tries that reached a new line or earned more than a wrong answer, with their reward and lines.
-    """
-
-    ground: Ground
-    found: Dictionary
-    task: TextTask
-    known: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    plain: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    unpaid: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    kept: dict[Try, tuple[float, Sequence[tuple[str, int]]]] = field(
-        default_factory=dict[Try, tuple[float, Sequence[tuple[str, int]]]]
-    )
-    tried: int = 0
-
-    def ask(self, each: Try) -> None:
-        answer = _filled(self.ground, each, self.task)
-        if answer is None:
-            return
-        self.tried += 1
-        score, lines = self.ground.scorer.traced(self.task, answer, sorted(self.found.files))
-        base = self.ground.bases[self.task.key]
-        gain = (score.value or 0.0) - max(base.wrong, base.silence)
-        if score.skipped or score.hung:
-            return
-        if gain > LEAST_EFFECT * self.ground.span:
-            self.kept[each] = (gain, lines)
-        else:
-            self.unpaid.update(lines)
-            if not self.known.issuperset(lines):
-                self.kept[each] = (gain, lines)
-        self.known.update(lines)
-
-    def line(self, each: Try) -> Place:
-        """The first line that only paid tries came to, else the first that no plain answer came to, else the line of the words."""
-        if each.text == SLOT:
-            return each.place
-        lines = self.kept[each][1]
-        new = next((line for known in (self.unpaid, self.plain) for line in lines if line not in known), None)
-        return each.place if new is None else Place(file=new[0], line=new[1])
-
-
 def from_source(ground: Ground) -> Result:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
     ground.enter(NAME)
@@ -114,9 +65,8 @@ def from_source(ground: Ground) -> Result:
         )
         return Result(check=Check(name=NAME, status="skip", evidence=f"the grader's source cannot be read: {why}"))
     tasks = [task for task in ground.tasks if task.key in ground.bases]
-    search = _searched(ground, found, tasks[0])
-    finalists = _finalists(search)
-    rates = {each: rate for each in finalists if (rate := _rate(ground, each, tasks[1:] or tasks)) is not None}
+    paid, tried = _paid(ground, found, tasks[0])
+    rates = {each: rate for each in _finalists(paid) if (rate := _rate(ground, each, tasks[1:] or tasks)) is not None}
     adjusted = holm([rate.p for rate in rates.values()])
     winners = [
         each
@@ -124,47 +74,41 @@ def from_source(ground: Ground) -> Result:
         if p is not None and p < 0.05 and _outweighs(ground, each, rates[each], tasks)
     ]
     measured = {
-        "tried": search.tried,
+        "tried": tried,
         "words": len(found.words),
         "numbers": len(found.numbers),
-        "calls that run or open text": {name: place.name for name, place in found.sinks.items()},
         "best": [asdict(rate) for rate in list(rates.values())[:4]],
     }
-    read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
     if not winners:
-        evidence = f"none of {search.tried} answers made of the grader's source pays ({read})"
-        return Result(
-            check=Check(name=NAME, status="pass", evidence=evidence, measured=measured), rates=list(rates.values())
-        )
-    best = winners[0]
-    rate, place = rates[best], search.line(best)
+        read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
+        evidence = f"none of {tried} answers made of the grader's source pays ({read})"
+        return Result(check=Check(name=NAME, status="pass", evidence=evidence, measured=measured))
+    best, place = winners[0], winners[0].place
+    rate = rates[best]
     measured["line"] = {"file": place.file, "line": place.line, "text": place.text}
     evidence = f"{best.name} earns {rate.mean:.3g} on {rate.n} tasks, e.g. {rate.example['answer']!r}, because of {place.name}: {place.text}"
-    return Result(
-        check=Check(name=NAME, status="fail", evidence=evidence, measured=measured),
-        rates=[rates[each] for each in winners],
-    )
+    return Result(check=Check(name=NAME, status="fail", evidence=evidence, measured=measured))
 
 
-def _searched(ground: Ground, found: Dictionary, task: TextTask) -> _Search:
-    """Tries single words first, then what was kept joined with each other, within three seconds."""
-    search = _Search(ground=ground, found=found, task=task)
-    gold, files = task.gold or "", sorted(found.files)
-    for answer in (gold, ground.golds[task.key].another(ground.rng("wrong 0", task)) or "", ""):
-        for whole in {task.whole(answer), answer}:
-            lines = ground.scorer.traced(task, whole, files)[1]
-            search.known.update(lines)
-            search.plain.update(lines)
-            search.unpaid.update(lines if answer != gold else ())
-    started = ground.scorer.spent
-    for each in chain(_singles(found, is_number=ground.golds[task.key].number is not None), _bred(search)):
-        if ground.scorer.spent - started > _SECONDS or search.tried >= _MOST:
+def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
+    """What pays on one task, with its gain on a wrong answer, of all that can be tried within three seconds; and how many were tried."""
+    paid: dict[Try, float] = {}
+    base, started, tried = ground.bases[task.key], ground.scorer.spent, 0
+    for each in _tries(found, is_number=ground.golds[task.key].number is not None):
+        if ground.scorer.spent - started > _SECONDS or tried >= _MOST:
             break
-        search.ask(each)
-    return search
+        answer = _filled(ground, each, task)
+        if answer is None:
+            continue
+        tried += 1
+        (score,) = ground.scorer.score([(task, answer)])
+        gain = (score.value or 0.0) - max(base.wrong, base.silence)
+        if gain > LEAST_EFFECT * ground.span:
+            paid[each] = gain
+    return paid, tried
 
 
-def _singles(found: Dictionary, *, is_number: bool) -> Iterator[Try]:
+def _tries(found: Dictionary, *, is_number: bool) -> Iterator[Try]:
     """Every word alone, then with an answer beside or inside it, each as it is and in the form that is asked for."""
     texts: dict[str, Place] = dict(found.words)
     for number, place in found.numbers.items():
@@ -197,22 +141,6 @@ def _closed(text: str) -> Iterator[str]:
         yield f"{text}{SLOT}{ {'{': '}', '[': ']', '(': ')'}[text[-1]] }"
 
 
-def _bred(search: _Search) -> Iterator[Try]:
-    """Joins two of what was kept, or one with any word."""
-    rng = child_rng(search.ground.seed, "audit", "the source")
-    words = list(search.found.words.items())
-    for _ in range(_BRED):
-        kept = list(search.kept)
-        if not kept or not words:
-            return
-        first = rng.choice(kept)
-        second = rng.choice(kept) if rng.random() < 0.5 else None
-        text, place = (second.text, second.place) if second else rng.choice(words)
-        pair = [first.text, text]
-        rng.shuffle(pair)
-        yield Try(text=rng.choice(_JOINERS).join(pair), place=first.place if second else place, bare=first.bare)
-
-
 def _filled(ground: Ground, each: Try, task: TextTask, answer: str | None = None) -> str | None:
     """The completion of a try; None if the task has no wrong or near answer for it."""
     gold = ground.golds[task.key]
@@ -238,12 +166,11 @@ def _near(gold: str | None, near: tuple[float, str]) -> str | None:
     return f"{changed:.{places}f}"
 
 
-def _finalists(search: _Search) -> list[Try]:
-    """The best paid tries, one for each line that pays, the shortest first among equals."""
-    paid = {each: gain for each, (gain, _) in search.kept.items() if gain > LEAST_EFFECT * search.ground.span}
+def _finalists(paid: dict[Try, float]) -> list[Try]:
+    """The best paid tries, one for each line of the source, the shortest first among equals."""
     best: dict[Place, Try] = {}
     for each in sorted(paid, key=lambda t: (-round(paid[t], 6), t.near is not None, len(t.text), t.text)):
-        best.setdefault(search.line(each), each)
+        best.setdefault(each.place, each)
     return list(best.values())[:_JUDGED]
 
 

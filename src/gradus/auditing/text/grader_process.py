@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 import signal
-import sys
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from gradus.auditing.text.tasks import TextSubject, TextTask
@@ -58,14 +55,6 @@ class GraderProcess:
         if score.hung:
             self._warm_up()  # it may have to load again what was cut off
         return score
-
-    def ask_traced(self, key: str, answer: str, files: Sequence[str]) -> tuple[Score, list[tuple[str, int]]]:
-        """The score, and the lines of these files that the call came to, in order. Raises as :meth:`ask`."""
-        reply = self._fork.call("traced", 2 * self._patience, key=key, answer=answer, files=files)
-        if not isinstance(reply, list) or len(reply) != 2 or not isinstance(reply[1], list):
-            raise BrokenPipeError("the grader's process gave no score with lines")
-        lines = [(str(file), int(line)) for file, line in reply[1] if str(file) in files]
-        return checked_score(reply[0]), lines
 
     def ask_batch(self, rows: Sequence[tuple[str, str]]) -> list[Score]:
         """The scores of one call; nothing can be asked of a process whose call was cut off. Raises as :meth:`ask`."""
@@ -132,35 +121,11 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         ends = clock.now() + seconds * len(rows)
         return [asdict(each) for each in _batch(subject, [(tasks[key], answer) for key, answer in rows], seconds)]
 
-    def traced(key: str, answer: str, files: Sequence[str]) -> list[Any]:
-        lines: dict[tuple[str, int], None] = {}
-        trace = _tracer(frozenset(files), lines)
-        threading.settrace(trace)
-        sys.settrace(trace)
-        try:
-            said = score(key, answer)
-        finally:
-            sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
-        return [said, list(lines)]
-
     def warm_up() -> None:
         timed(subject.tasks[0], "", _WARM_UP)  # the first call also loads the grader
 
     signal.signal(signal.SIGALRM, alarm)
-    return {"score": score, "batch": batch, "traced": traced, "warm_up": warm_up}
-
-
-def _tracer(files: Collection[str], lines: dict[tuple[str, int], None]) -> Callable[..., Any]:
-    """A tracer that keeps the lines of these files."""
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename not in files:
-            return None
-        lines.setdefault((frame.f_code.co_filename, frame.f_lineno))
-        return trace
-
-    return trace
+    return {"score": score, "batch": batch, "warm_up": warm_up}
 
 
 def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: float) -> list[Score]:

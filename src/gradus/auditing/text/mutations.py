@@ -101,38 +101,19 @@ def _not_of_programs(wrong: Wrong) -> Wrong:
     return replace(wrong, make=make)
 
 
-_OBJECT = r"(?:the|these|this|those|all|them|it|each|both|words|numbers|letters|names)\b"
-_SORTING = re.compile(  # not "the order the guests came in"
-    rf"(?i)(?<!\bthe )(?<!\bin )(?<!\bwhich )(?<!\bwhat )\b(?:sort|order|rank|reverse) {_OBJECT}"
-    r"|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
-)
-_ANSWERING = re.compile(  # as verbs, but for the answer itself
-    r"(?i)\b(?:sort|arrange|rank|put|write|give|return|print|output|answer|say|show|separated?)\b"
-    r"|(?<!\ba )(?<!\bthe )(?<!\bthis )(?<!\beach )(?<!\bin )\b(?:list|order|name|state|place)\b"
-)
-_OTHERWISE = "".join(  # not said of the answer
-    rf"(?<!\b{word} )" for word in ("read", "is", "are", "stand", "stands", "appear", "given")
-)
-_ENDS = (
-    r"small|low|least|larg|high|great|big|most|few|old|young|new|early|earli|lat|first|last|short|long|light|heav|cheap"
-)
-_IN_ORDER = re.compile(
-    rf"(?i){_OTHERWISE}\bin (?!order to\b)(?:[\w-]+ ){{0,4}}?order\b(?! to\b)"
-    rf"|\bfrom (?:the )?(?:a to z|z to a|(?:{_ENDS})\w* to)\b|\b(?:alphabetic|chronologic|numeric)ally\b"
+_DEMANDED = re.compile(  # an order of the answer; "increasing" alone, or "in reverse", may speak of the task
+    r"(?i)\b(?:sort|rank|reverse|arrange) (?:the|these|this|those|all|them|it|each)\b|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
+    r"|(?:\A\s*|\b(?:and|then|please|to) )(?:sort|put|write|give|return|print|output|say|list|name|state|order)\b.*"
+    r"(?:(?<!\bread )(?<!\bare )\bin (?!order to\b)(?:[\w-]+ ){0,4}?order\b(?! to\b)"
+    r"|\bfrom (?:the )?\w+ to (?:the )?\w+est\b|\b(?:alphabetic|chronologic|numeric)ally\b)"
 )
 
 
 def _wants_order(prompt: str) -> bool:
-    """Returns True if the question demands an order in the answer; a word such as "increasing" alone may speak of the task."""
+    """Returns True if a sentence of the question demands an order in the answer."""
     if re.search(rf"(?i){ANY_ORDER}", prompt):
         return False
-    sentences = re.split(r"[!?\n]|\.(?!\d)", prompt)
-    return any(_SORTING.search(each) or _is_told_in_order(each) for each in sentences)
-
-
-def _is_told_in_order(sentence: str) -> bool:
-    verb = _ANSWERING.search(sentence)
-    return verb is not None and _IN_ORDER.search(sentence, verb.end()) is not None
+    return any(_DEMANDED.search(each) for each in re.split(r"[!?\n]|\.(?!\d)", prompt))
 
 
 _CASE = re.compile(r"(?i)upper.{0,12}lower|lower.{0,12}upper|case[- ]sensitive|keep the case")

@@ -46,7 +46,7 @@ def _without_task(ground: Ground, name: str, operators: Mapping[str, Operator]) 
     ground.enter(name)
     first = ground.some(_FIRST)
     rates, tried = chosen(ground, name, operators, first, ground.tasks[len(first) :])
-    return Result(check=unearned(ground, name, rates, tried=tried), rates=rates)
+    return Result(check=unearned(ground, name, rates, tried=tried))
 
 
 def chosen(
@@ -85,7 +85,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         and (each.unearned["mean"] or 0.0) > LEAST_EFFECT
         and (each.unearned["high"] or 1.0) > LEAST_EFFECT
     ]
-    best = max(winners or rates, key=lambda each: each.unearned["mean"] or 0.0)
+    best = max(winners or rates, key=_plainness)
     told = (
         f"{best.operator} earns {between(best.unearned)} of the range more than a noisy teacher that is right as often"
     )
@@ -113,6 +113,11 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
 
 
+def _plainness(rate: Rate) -> tuple[float, int]:
+    """The most reward, and of equals the shortest answer."""
+    return round(rate.unearned["mean"] or 0.0, 2), -len(rate.example["completion"])
+
+
 def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
     shown = rate.part_paid if kind == "lenient" else rate.example
     return Note(
@@ -127,8 +132,8 @@ def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
     )
 
 
-def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
-    """Answers made wrong from gold. ``marks``: what a person said of doubtful ones, by their key."""
+def wrong_answers(ground: Ground) -> Result:
+    """Answers made wrong from gold."""
     ground.enter("wrong answers")
     first = ground.some(_MUTATED)
     probes: dict[str, list[Probe]] = {name: [] for name in WRONG}
@@ -137,7 +142,7 @@ def wrong_answers(ground: Ground, marks: Mapping[str, str]) -> Result:
     some = [name for name, own in probes.items() if any(is_accepted(probe, ground) for probe in own)]
     for name, task, answers in _mutated(ground, some, ground.tasks[len(first) :]):
         probes[name] += _lowest(ground, name, task, answers)  # what is accepted on some tasks is asked on all
-    return wrong_of(ground, probes, marks)
+    return wrong_of(ground, probes)
 
 
 def _mutated(
@@ -173,7 +178,7 @@ def _clusters(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> dict[str
     return found
 
 
-def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mapping[str, str]) -> Result:
+def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Result:
     """The check from the probes of each operator, one a task."""
     clusters = _clusters(ground, probes)
     rows: dict[str, dict[str, Any]] = {}
@@ -183,7 +188,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
     for name, own in probes.items():
         if not own:
             continue
-        settled = WRONG[name].is_settled(own[0].task.prompt) or marked(own, ground, marks) == "wrong"
+        settled = WRONG[name].is_settled(own[0].task.prompt)
         accepted = [probe for probe in own if is_accepted(probe, ground)]
         share = wilson(len(accepted), len(own))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
@@ -221,7 +226,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mappi
     elif told["some"]:
         evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
     check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes)
-    return Result(check=check, review=review_list(ground, probes, marks))
+    return Result(check=check, review=review_list(ground, probes))
 
 
 def _note(
@@ -240,30 +245,17 @@ def _note(
     )
 
 
-def review_list(
-    ground: Ground, probes: Mapping[str, Sequence[Probe]], marks: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Accepted answers that no rule settles, most accepted operators first, at most 20; each with its key and the mark it has."""
+def review_list(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> list[dict[str, Any]]:
+    """Accepted answers that no rule settles, most accepted operators first, at most 20."""
     rows: list[tuple[float, dict[str, Any]]] = []
     for name, own in probes.items():
         accepted = [probe for probe in own if is_accepted(probe, ground)]
         if not accepted or WRONG[name].is_settled(accepted[0].task.prompt):
             continue
         for probe in accepted[:4]:
-            key = _key(ground, probe)
-            row = {**shown(probe), "key": key, "prompt": probe.task.prompt[-600:], "mark": marks.get(key)}
+            row = {**shown(probe), "prompt": probe.task.prompt[-600:]}
             rows.append((len(accepted) / len(own), row))
     return [row for _, row in sorted(rows, key=lambda each: -each[0])][:_REVIEWED]
-
-
-def marked(probes: Sequence[Probe], ground: Ground, marks: Mapping[str, str]) -> str | None:
-    """The most frequent mark of an operator."""
-    said = [marks[key] for probe in probes if (key := _key(ground, probe)) in marks]
-    return max(set(said), key=said.count) if said else None
-
-
-def _key(ground: Ground, probe: Probe) -> str:
-    return f"{ground.subject.name}/{ground.subject.grader}/{probe.operator}/{probe.task.key}"
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:

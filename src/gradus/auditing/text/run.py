@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus.auditing.records import Check, Point
+from gradus.auditing.records import Check
 from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
 from gradus.auditing.text.from_source import from_source
@@ -18,26 +18,18 @@ from gradus.auditing.text.paying import (
     right_answers,
     wrong_answers,
 )
-from gradus.auditing.text.rates import Rate, quoted
+from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.shortest import minimized
 from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
-from gradus.stats import mean_interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextAudit:
-    """``exploit``: the shortest answer that pays without the task, or None. ``review``: accepted answers that no rule settles.
-
-    ``executes``: an answer was run as code. ``tasks``: on how many it was probed.
-    """
+    """``tasks``: on how many it was probed. ``review``: accepted answers that no rule settles."""
 
     checks: Sequence[Check]
-    points: Sequence[Point]
-    exploit: Mapping[str, Any] | None
-    executes: bool = False
-    tasks: int = 0
-    review: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    tasks: int
+    review: Sequence[Mapping[str, Any]]
 
 
 def audit_text(
@@ -47,7 +39,6 @@ def audit_text(
     seconds: float = 2.0,
     limit: float | None = None,
     unsafe: bool = False,
-    marks: Mapping[str, str] = {},
     known: dict[tuple[str, str], Score] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TextAudit:
@@ -69,32 +60,26 @@ def audit_text(
     )
     try:
         ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
-        results = _asked(ground, marks, unsafe=unsafe)
+        results = _asked(ground, unsafe=unsafe)
         answers = scorer.calls
-        scorer.allow(1.0)
-        rates = [rate for each in results for rate in each.rates]
-        exploit = minimized(ground, rates)
     finally:
         scorer.close()
     results = _asked_again(ground, _ordered(ground, results, answers=answers))
     return TextAudit(
         checks=[_as_far_as_asked(each.check, ground) for each in results],
-        points=_points(ground, rates),
-        exploit=exploit,
-        executes=bool(ground.executed),
         tasks=len(ground.tasks),
         review=[row for each in results for row in each.review],
     )
 
 
-def _asked(ground: Ground, marks: Mapping[str, str], *, unsafe: bool) -> list[Result]:
+def _asked(ground: Ground, *, unsafe: bool) -> list[Result]:
     """The results of all checks that ask answers, in the order in which they may spend the time."""
     if not ground.is_usable:
         return [sanity(ground)]
     ask_hostile(ground)
     results = [programs(ground)] if ground.are_programs and (ground.confined or unsafe) else []
     results += [blind_answers(ground), reflexes(ground), from_source(ground)]
-    return [*results, wrong_answers(ground, marks), right_answers(ground), sanity(ground)]
+    return [*results, wrong_answers(ground), right_answers(ground), sanity(ground)]
 
 
 _ORDER = (
@@ -159,25 +144,3 @@ def _as_far_as_asked(check: Check, ground: Ground) -> Check:
         return check
     why = f"{left:,} of its answers were not asked: {ground.scorer.stopped}"
     return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
-
-
-def _points(ground: Ground, rates: Sequence[Rate]) -> list[Point]:
-    bases = list(ground.bases.values())
-    rows = [
-        ("gold", [b.gold for b in bases], 1.0),
-        ("another task's gold", [b.wrong for b in bases], 0.0),
-        ("silence", [b.silence for b in bases], 0.0),
-    ]
-    points = [
-        Point(
-            policy=name,
-            role="ladder",
-            reward=mean_interval(list(values)),
-            true_reward=mean_interval([right] * len(values)),
-        )
-        for name, values, right in rows
-    ]
-    for each in sorted(rates, key=lambda r: -r.mean)[:3]:
-        reward, right = mean_interval([each.mean]), mean_interval([each.right])
-        points.append(Point(policy=each.operator, role="exploit", reward=reward, true_reward=right))
-    return points

@@ -63,22 +63,6 @@ class Scorer:
             self._children[confined] = used
         return scores
 
-    def traced(self, task: TextTask, answer: str, files: Sequence[str]) -> tuple[Score, Sequence[tuple[str, int]]]:
-        """The score and the lines of the grader's files that it came to; skipped if the time is over."""
-        if self._is_over():
-            return Score(error=f"not asked: {self.stopped}", skipped=True), []
-        lines: list[tuple[str, int]] = []
-
-        def ask(child: GraderProcess) -> Score:
-            score, new = child.ask_traced(task.key, answer, files)
-            lines.extend(new)
-            return score
-
-        score = self._call(ask, self.confined)
-        self.hangs += score.hung
-        self._count(1)
-        return score, lines
-
     def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
         if self.subject.judge_all is None or self._is_over():

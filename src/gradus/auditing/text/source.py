@@ -1,4 +1,4 @@
-"""The source of a grader as a dictionary: the words, patterns and numbers that its author wrote, and the calls that run text."""
+"""The source of a grader as a dictionary: the words, patterns and numbers that its author wrote."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from typing import Any, cast
 
 from gradus.auditing.text.patterns import samples
 
-SINKS = frozenset(
-    {"eval", "exec", "compile", "sympify", "parse_expr", "literal_eval", "open", "system", "Popen", "run"}
-)
 _LOGS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "print", "log"})
 _PATTERNS = frozenset({"compile", "search", "match", "fullmatch", "findall", "finditer", "split", "sub"})
 _LONGEST = 200  # characters of a word
@@ -43,14 +40,10 @@ class Place:
 
 @dataclass(kw_only=True)
 class Dictionary:
-    """All that was found, each with the place where it is used. A word may have a slot, in which an answer stands.
-
-    ``sinks``: calls that run or open what they are given. ``files``: those whose lines count as covered.
-    """
+    """All that was found in these files, each with the place where it is used. A word may have a slot, in which an answer stands."""
 
     words: dict[str, Place] = field(default_factory=dict[str, Place])
     numbers: dict[float, Place] = field(default_factory=dict[float, Place])
-    sinks: dict[str, Place] = field(default_factory=dict[str, Place])
     files: set[str] = field(default_factory=set[str])
 
 
@@ -180,8 +173,6 @@ class _Visitor(ast.NodeVisitor):
         of_re = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("re", "regex")
         if name in _LOGS:
             return
-        if name in SINKS and not of_re:
-            self._reader.found.sinks.setdefault(name, place)
         if of_re and name in _PATTERNS and isinstance(first, ast.Constant):
             self._reader.pattern(first.value, 0, place)
             node = ast.Call(func=node.func, args=node.args[1:], keywords=node.keywords)

@@ -54,13 +54,7 @@ def audit_card(document: Json) -> str:
     """Markdown to publish with an environment."""
     rows = [f"| {each['name']} | {_WORDS[each['status']]} | {_cell(each['evidence'])} |" for each in document["checks"]]
     exploit, hack = document.get("exploit"), document.get("hack")
-    pays = (
-        [
-            f"- This completion alone earns {exploit['reward']:g}: `{_code(exploit.get('completion', exploit['answer']))}`"
-        ]
-        if exploit
-        else []
-    )
+    pays = [f"- This completion earns {exploit['reward']:g}: `{_code(exploit['completion'])}`"] if exploit else []
     pays += [f"- {hack['kind']}: `{_code(hack['plan'])}`"] if hack else []
     changes = [f"- {each['name']}: {each['remedy']}" for each in document["checks"] if each.get("remedy")]
     parts = [
@@ -88,7 +82,7 @@ def audit_badge(document: Json) -> str:
 
 
 def _pays(check: Json) -> bool:
-    return check["status"] == "fail" and (check["name"] in _PAYING or check["name"].startswith("attack"))
+    return check["status"] == "fail" and check["name"] in _PAYING
 
 
 def _examples(document: Json, check: str, what: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from gradus.auditing import AuditResult, audit_any
+from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.tables import MARKS, STYLES, screen, tables
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.files import write_json, write_text
@@ -40,7 +40,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
             advance(done, total, label)
 
         with redirect_stdout(sys.stderr):
-            return audit_any(spec, grader, progress=tell, **options)
+            return audit_any(spec, grader, AuditSettings(progress=tell, **options))
 
 
 def audit_renderables(result: AuditResult) -> list[Any]:
@@ -66,10 +66,9 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     written = [folder / "audit.json"]
     write_json(written[0], document)
     figure = ""
-    if audit_points(document):  # none if no true reward is known
+    if audit_points(document):  # none if no true reward is known, or if answers alone were asked
         written.append(audit_figure(document, folder / "audit.svg", aim=spec.true_reward_name))
-        if len(result.points) > 6:  # answers alone make few points
-            figure = written[-1].read_text(encoding="utf-8")
+        figure = written[-1].read_text(encoding="utf-8")
     turns: list[dict[str, Any]] = []
     if result.hack is not None:
         written.append(folder / "hack.jsonl")
