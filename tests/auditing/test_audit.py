@@ -331,19 +331,6 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
     assert "got no reward (ZeroDivisionError: no days (test_audit.py:" in _hygiene(spec).evidence
 
 
-def test_hygiene_asks_for_the_full_reward_only_where_a_range_says_what_is_full():
-    """Without a range 1 was taken for the full reward, so that gold with a reward of 10 failed."""
-    taught = replace(SPEC, audit=replace(SPEC.audit, gold="teacher"))
-    assert "the gold policy 'teacher' gets" in _hygiene(taught).evidence
-
-    def tenfold(episodes):
-        return [10 * each.value for each in HONEST.compute(episodes)]
-
-    open_ended = Grader(name="honest", compute=tenfold)
-    found = _hygiene(replace(taught, graders={"honest": open_ended}))
-    assert (found.status, "gold gets a reward" in found.evidence) == ("pass", True)
-
-
 def test_hygiene_is_clean_where_nothing_is_wrong():
     found = _hygiene(SPEC)
     assert found.status == "pass", found.evidence

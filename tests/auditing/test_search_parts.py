@@ -1,6 +1,5 @@
 """The parts of the search: answers, features, plans, the distribution it moves, and the forecast of groups."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.auditing import forecast, roll_out_panel
-from gradus.auditing.plans.answers import COPY, AnswerSpace, answer_space, render
+from gradus.auditing.plans.answers import AnswerSpace, answer_space
 from gradus.auditing.plans.features import Feature, find_features
 from gradus.auditing.plans.honest import HonestCurve, _above, honest_curve
 from gradus.auditing.plans.judged import Reference, judge
@@ -36,27 +35,6 @@ def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
     assert len(pool.places) == 1
     assert {"", "0", "yes"} <= set(pool.places[0])
     assert any(answer.endswith("water") for answer in pool.places[0])
-
-
-def test_forms_copy_what_was_shown_into_a_call():
-    from dataclasses import replace
-
-    call = json.dumps({"name": "memory_insert", "arguments": {"category": "values", "content": "Ann likes tea"}})
-    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: call))
-    form = next(a for a in answer_space(spec, (), seed=0).places[0] if COPY in a and a != COPY)
-    shown = 'He said "hi"\n' + " ".join(["word"] * 50)
-    calls = [json.loads(line) for line in render(form, shown).splitlines()]
-    assert [c["arguments"]["content"].split()[0] for c in calls] == ["He", "word", "word"]
-    assert calls[0]["arguments"]["content"] == 'He said "hi"'
-    assert calls[0]["arguments"]["category"] == "values"
-    assert render(COPY, "all of it") == "all of it"
-
-
-def test_a_tag_form_copies_into_the_answer_tag():
-    from dataclasses import replace
-
-    spec = replace(SPEC, language=Language(), audit=AuditHints(random_answers=lambda seed: "<answer>12</answer>"))
-    assert f"<answer>{COPY}</answer>" in answer_space(spec, (), seed=0).places[0]
 
 
 def test_stretches_and_cycles_keep_time():

@@ -126,19 +126,16 @@ def test_without_a_source_the_check_says_so():
     assert "cannot be read" in check.evidence
 
 
-def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation_and_messages():
+def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation():
     suffix = "closure word"
 
     def reward(completions, answer, unit="default word", **kwargs):
         """Documentation."""
-        print("a message")
-        if not completions:
-            raise ValueError("an error")
         return [_debug_word(answer, c + suffix) * len(_CODES) * 3.5 for c in completions]
 
     found = read_source([reward])
     assert {"@@selftest", "closure word", "default word", "north", "s"} <= set(found.words)
-    assert not {"Documentation.", "a message", "an error"} & set(found.words)
+    assert "Documentation." not in found.words
     assert 3.5 in found.numbers
 
 

@@ -1,23 +1,19 @@
 """The possible answers: places and the words that are legal at each, or a pool of complete answers.
 
 The search knows no environment. It takes the grammar if one is declared, and otherwise a pool: legal answers that the
-environment can draw, answers seen in episodes, and forms of both into which the observation is copied.
+environment can draw, answers seen in episodes, and what was shown.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, child_seed
 
-COPY = "\x00"  # stands in an answer where what was shown is copied
+COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
-_PIECE_WORDS = 40
 _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
 
 
@@ -48,15 +44,6 @@ class AnswerSpace:
         return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
 
 
-def render(answer: str, observation: str) -> str:
-    """The answer as it is given: a form with a copy in it is repeated for each piece of what was shown."""
-    if COPY not in answer:
-        return answer
-    if answer == COPY:
-        return observation
-    return "\n".join(answer.replace(COPY, json.dumps(piece)[1:-1]) for piece in _pieces(observation))
-
-
 def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -> AnswerSpace:
     """The grammar's places, or one place with a pool of whole answers."""
     if spec.language.grammar:
@@ -69,46 +56,15 @@ def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -
             return AnswerSpace(places=((*known, ""),))
         drawn = drawn[:_POOL]
     pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(rolled_out)), _POOL)]))
-    forms = list(dict.fromkeys(form for answer in pool for form in _forms(answer)))[: _POOL // 2]
-    return AnswerSpace(places=(tuple(dict.fromkeys((*pool, *forms, COPY, *_PLAIN))),))
+    return AnswerSpace(places=(tuple(dict.fromkeys((*pool, COPY, *_PLAIN))),))
 
 
 def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
-    """These few answers are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
-    plain = not any(_forms(answer) for answer in answers)
+    """These few words are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
+    plain = not any("<" in answer or "{" in answer for answer in answers)
     return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
 
 
 def _spread(values: list[str], n: int) -> list[str]:
     """``n`` of ``values``, evenly over the list."""
     return values if len(values) <= n else [values[i * len(values) // n] for i in range(n)]
-
-
-def _forms(answer: str) -> list[str]:
-    """The answer with its longest free text replaced by a copy of what was shown; none if it has no such text."""
-    try:
-        call = json.loads(answer)
-        texts = sorted(_texts(call), key=len)
-    except (ValueError, RecursionError):
-        tag = re.search(r">([^<>]+)</", answer)
-        return [answer[: tag.start(1)] + COPY + answer[tag.end(1) :]] if tag else []
-    if not texts:
-        return []
-    return [json.dumps(call).replace(json.dumps(texts[-1]), f'"{COPY}"')]
-
-
-def _texts(value: Any) -> list[str]:
-    """The strings inside a JSON value that look like free text."""
-    if isinstance(value, str):
-        return [value] if " " in value else []
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for each in inner for text in _texts(each)]
-
-
-def _pieces(observation: str) -> list[str]:
-    """Lines of the observation, cut so that no piece is longer than an entry usually may be."""
-    pieces: list[str] = []
-    for line in observation.splitlines():
-        words = line.split()
-        pieces += [" ".join(words[i : i + _PIECE_WORDS]) for i in range(0, len(words), _PIECE_WORDS)]
-    return pieces or [""]

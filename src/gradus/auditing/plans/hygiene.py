@@ -12,7 +12,6 @@ from gradus.auditing.plans.determinism import Elsewhere, course, not_determinist
 from gradus.auditing.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, Task
 from gradus.core.waiting import blocking
-from gradus.rollouts import roll_out
 from gradus.sandbox import clock
 
 _TRAIN_SEEDS = 20_000
@@ -41,7 +40,6 @@ def check_hygiene(
             spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
         ),
         "hidden state": leaks(spec, every[:_LEAK_TASKS], draw, seed),
-        "gold": _gold(spec, grader, tasks, seed) if panel.is_graded else [],
         "range": _out_of_range(grader, panel),
         "grading": _ungraded(panel),
         "seeds": _shared_seeds(spec),
@@ -50,7 +48,6 @@ def check_hygiene(
     declared = [
         "the same seed gives the same episode" + (", also in another process" if elsewhere else ""),
         _told_of_hidden(len(spec.audit.hidden)),
-        _told_of_gold(spec, grader),
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
     ]
@@ -102,30 +99,6 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     environment.close()
     told = f"{len(shared)} of {len(tasks)} test questions are training questions too, e.g. seed"
     return [f"{told} {shared[0].seed}"] if len(shared) > _SHARED * len(tasks) else []
-
-
-def _gold(spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], seed: int) -> list[str]:
-    """If the environment knows the right answers, they must get the full reward, or some reward if nobody says what is full."""
-    name = spec.audit.gold
-    if name is None:
-        return []
-    episodes = roll_out(spec, spec.policy(name), tasks, seed=seed, key=("audit", "gold"), grader=grader).episodes
-    values = {episode.task.seed: episode.reward.value if episode.reward else None for episode in episodes}
-    top = grader.range[1] if grader.range else None
-    short = {s: value for s, value in values.items() if value is None or (top is not None and abs(value - top) > 1e-6)}
-    if not short:
-        return []
-    worst, value = next(iter(short.items()))
-    full = "a reward" if top is None else f"{top:g}"
-    return [
-        f"the gold policy {name!r} gets {value} instead of {full} on seed {worst}, and less on {len(short)} of {len(values)}"
-    ]
-
-
-def _told_of_gold(spec: EnvironmentSpec, grader: Grader) -> str:
-    if spec.audit.gold is None:
-        return "no gold policy is declared"
-    return "gold gets the full reward" if grader.range else "gold gets a reward"
 
 
 def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:

@@ -30,7 +30,7 @@ def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:
     if spec.audit.random_answers is not None:
         return spec.audit.random_answers
     space = answer_space(spec, (), seed=seed)
-    return lambda drawn: space.text([drawn // (7 * place + 1) % size for place, size in enumerate(space.sizes)])
+    return lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
 
 
 def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]:
@@ -101,22 +101,15 @@ def _declared(spec: EnvironmentSpec) -> list[str]:
 def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
     """Policies for an environment that declares no panel."""
     space = answer_space(spec, (), seed=seed)
-    cast: dict[str, Policy] = {"random": _random(spec, space)}
+    named = "random" in spec.policies
+    cast: dict[str, Policy] = {
+        "random": spec.policy("random") if named else RandomAnswers(blind_answers(spec, seed=seed))
+    }
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
     cast["constant"] = _fixed(space, Shape(name="constant"), len(tasks), seed)
     cast["cycle"] = _fixed(space, Shape(name="cycle", steps=2, cycle=True), len(tasks), seed)
     return cast
-
-
-def _random(spec: EnvironmentSpec, space: AnswerSpace) -> Policy:
-    if "random" in spec.policies:
-        return spec.policy("random")
-    if spec.audit.random_answers is not None:
-        return RandomAnswers(spec.audit.random_answers)
-    return RandomAnswers(
-        lambda drawn: space.text([drawn // (7 * place + 1) % 9973 % size for place, size in enumerate(space.sizes)])
-    )
 
 
 def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:

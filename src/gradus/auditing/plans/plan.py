@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.answers import COPY, AnswerSpace, render
+from gradus.auditing.plans.answers import COPY, AnswerSpace
 from gradus.auditing.plans.features import Feature
 from gradus.auditing.plans.policies import TurnPolicy
 from gradus.core import EpisodeStart, Observation, Policy
@@ -66,7 +66,7 @@ class Plan:
         """The answer of the plan; ``reflex`` is the answer of the policy that it bends."""
         step, column = self.shape.cell(turn, self.horizon, observation)
         kept = self.space.parse(reflex) if self.shape.bends else ()
-        return render(self.space.text(self.table[:, step, column].tolist(), kept), observation.text)
+        return self.space.text(self.table[:, step, column].tolist(), kept).replace(COPY, observation.text)
 
     def describe(self) -> str:
         """The plan in words."""

@@ -163,7 +163,7 @@ class Ground:
 def are_programs(tasks: Sequence[TextTask]) -> bool:
     """Returns True if the gold answers are Python programs: they define, import or print something."""
     others = Others(golds=[])
-    return bool(tasks) and all(Gold(task=task, others=others).kind == "program" for task in tasks[:_LEAST_TASKS])
+    return bool(tasks) and all(Gold(task=task, others=others).is_program for task in tasks[:_LEAST_TASKS])
 
 
 def prepare(subject: TextSubject, scorer: Scorer, *, seed: int, unsafe: bool = False) -> Ground:

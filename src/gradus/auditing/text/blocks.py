@@ -47,7 +47,8 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     """
     golds = [task.gold or "" for task in tasks]
     others = Others(golds=golds)
-    if len(set(golds)) < 2 or any(Gold(task=task, others=others).kind in ("program", "JSON") for task in tasks):
+    parsed = [Gold(task=task, others=others) for task in tasks]
+    if len(set(golds)) < 2 or any(each.is_program or each.object for each in parsed):
         return None
     marks = [mark for mark in dict.fromkeys(_MARKS.findall(golds[0])) if all(mark in gold for gold in golds)]
     if not marks:

@@ -69,7 +69,7 @@ def rules_of(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
     """Names the features of a task: operators and words of its question, and sign, digits, range, length and fields of its gold answer."""
     rules = {f"the question has {sign!r}" for sign in _OPERATOR.findall(gold.prompt)}
     rules |= {f"the question says {word!r}" for word in re.findall(r"[a-z]{3,}", gold.prompt.lower())}
-    rules |= {f"the right answer has {len(gold.bare)} characters", f"the right answer is of the kind {gold.kind}"}
+    rules.add(f"the right answer has {len(gold.bare)} characters")
     rules |= {f"the right answer says {word!r}" for word in re.findall(r"[a-z]{2,}", gold.bare.lower())}
     fields = {key for other in golds.values() for key in other.object}
     rules |= {f"the right answer has {'the' if key in gold.object else 'no'} field {key!r}" for key in fields}

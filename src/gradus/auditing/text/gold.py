@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from gradus.auditing.text.tasks import TextTask
 
@@ -156,7 +156,6 @@ def alike(a: str, b: str) -> bool:
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
 
 
-Kind = Literal["number", "list", "set", "JSON", "program", "date", "options", "text"]
 _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
 _DATE = re.compile(r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)")
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
@@ -182,22 +181,14 @@ class Gold:
         """The text without space around it."""
         return self.text.strip()
 
-    @cached_property
-    def kind(self) -> Kind:
-        """The kind of the answer. A number, a date or a program keeps its kind also where answers are a closed set."""
-        if self.statements:
-            return "program"
-        if is_number(self.bare):
-            return "number"
-        if isinstance(self.json, list | dict):
-            return "JSON"
-        if self.date is not None:
-            return "date"
-        if self.is_option:
-            return "options"
-        if self.elements is None or is_sentence(self.text):
-            return "text"
-        return "set" if re.search(rf"(?i){ANY_ORDER}", self.prompt) else "list"
+    @property
+    def is_program(self) -> bool:
+        return bool(self.statements)
+
+    @property
+    def is_number(self) -> bool:
+        """The answer is one number without a unit."""
+        return is_number(self.bare)
 
     @cached_property
     def is_option(self) -> bool:

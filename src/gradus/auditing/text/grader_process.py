@@ -10,7 +10,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AllowInfNan, ConfigDict, Field, Strict, StrictBool, StrictStr, TypeAdapter, ValidationError
 
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.sandbox import clock
@@ -18,6 +20,7 @@ from gradus.sandbox.worker import Fork
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
+_Finite = Annotated[float, Strict(), AllowInfNan(False)]
 _GRACE = 2.0  # seconds beyond the limit until a process that ignores its alarm is killed
 
 
@@ -28,17 +31,22 @@ class Score:
     ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
     """
 
-    value: float | None = None
-    error: str | None = None
-    hung: bool = False
-    executed: bool = False
-    skipped: bool = False
-    seconds: float = 0.0
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    value: _Finite | None = None
+    error: StrictStr | None = None
+    hung: StrictBool = False
+    executed: StrictBool = False
+    skipped: StrictBool = False
+    seconds: Annotated[_Finite, Field(ge=0)] = 0.0
 
 
 def what_was_raised(error: BaseException) -> str:
     """A grader's error as a score holds it."""
     return f"{type(error).__name__}: {str(error)[:300]}"
+
+
+_SCORE = TypeAdapter(Score)
 
 
 class GraderProcess:
@@ -76,20 +84,10 @@ class GraderProcess:
 
 def checked_score(reply: Any) -> Score:
     """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
-    fields = set(Score.__dataclass_fields__)
-    if not isinstance(reply, dict) or set(reply) != fields:
-        raise BrokenPipeError("the grader's process sent something else than a score")
-    value, error = reply["value"], reply["error"]
-    numbers = [reply["seconds"], *([] if value is None else [value])]
-    right = (
-        all(type(each) in (int, float) and abs(each) < math.inf for each in numbers)
-        and numbers[0] >= 0
-        and all(type(reply[name]) is bool for name in ("hung", "executed", "skipped"))
-        and (error is None or type(error) is str)
-    )
-    if not right:
-        raise BrokenPipeError("the grader's process sent a score with a field of a wrong type")
-    return Score(**{**reply, "value": None if value is None else float(value)})
+    try:
+        return _SCORE.validate_python({name: reply[name] for name in Score.__dataclass_fields__} | reply)
+    except (KeyError, TypeError, ValidationError) as error:
+        raise BrokenPipeError(f"the grader's process sent something else than a score: {error}") from error
 
 
 class _TooSlow(BaseException):

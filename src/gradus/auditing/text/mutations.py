@@ -85,7 +85,7 @@ def _with_other(*forms: str) -> Wrong:
         other = gold.another(rng)
         if other is None:
             return None
-        program = gold.kind == "program"
+        program = gold.is_program
         apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if program else str
         return tuple(apart(form).replace("GOLD", gold.text).replace("OTHER", other) for form in forms)
 
@@ -96,7 +96,7 @@ def _not_of_programs(wrong: Wrong) -> Wrong:
     """Without programs: of several the last one counts, whatever words say, and one may define more than was asked for."""
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-        return None if gold.kind == "program" else wrong.make(gold, rng)
+        return None if gold.is_program else wrong.make(gold, rng)
 
     return replace(wrong, make=make)
 
@@ -141,7 +141,7 @@ def _elements(
 def _listed(gold: Gold) -> tuple[list[str], str, str, str] | None:
     """The elements of an answer of three or more, as :func:`parts` has them. The lines of a program may do nothing, and the
     words of a sentence may be left out, unless the question asks for their order."""
-    if gold.kind == "program" or (is_sentence(gold.text) and not _wants_order(gold.prompt)):
+    if gold.is_program or (is_sentence(gold.text) and not _wants_order(gold.prompt)):
         return None
     return gold.elements if gold.elements is not None and len(gold.elements[0]) >= 3 else None
 
@@ -268,7 +268,7 @@ def _text(
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
         text = gold.bare
-        if len(text) < least or gold.kind == "number" or text[:1] in "[{" or not re.search(r"[A-Za-z]", text):
+        if len(text) < least or gold.is_number or text[:1] in "[{" or not re.search(r"[A-Za-z]", text):
             return None
         changed = change(text)
         return None if not changed or changed == text else (changed,)
@@ -284,7 +284,7 @@ def _number_replaced(place: int, *, least: int) -> Wrong:
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
         numbers = list(NUMBER.finditer(gold.bare))
-        if gold.kind == "number" or len(numbers) < least:
+        if gold.is_number or len(numbers) < least:
             return None
         match = numbers[place]
         own = float(match[0].replace("−", "-"))
@@ -369,7 +369,7 @@ def _look_alike(gold: str) -> str | None:
 
 
 def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    return (f"{gold.bare} bananas", f"{gold.bare} million") if gold.kind == "number" else None
+    return (f"{gold.bare} bananas", f"{gold.bare} million") if gold.is_number else None
 
 
 def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:

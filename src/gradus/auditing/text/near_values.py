@@ -40,7 +40,7 @@ def digit_in_word(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     text = gold.bare
     places = [match.start() for match in _DIGIT_IN_WORD.finditer(text)]
     measured = _MEASURED.fullmatch(text) is not None  # as 18m: its digits are not part of a word
-    if not places or len(text) > 400 or text[:1] in "[{" or measured or gold.kind in ("program", "number"):
+    if not places or len(text) > 400 or text[:1] in "[{" or measured or gold.is_program or gold.is_number:
         return None
     place = rng.choice(places)
     return (text[:place] + str(int(text[place]) % 9 + 1) + text[place + 1 :],)
@@ -67,7 +67,7 @@ def strange_letter(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 def half_of_its_words(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """Of a sentence half of the words, but two at least, that another answer of as many words has otherwise."""
     words = gold.text.split()
-    if not is_sentence(gold.text) or gold.kind == "program":
+    if not is_sentence(gold.text) or gold.is_program:
         return None
     alike = [
         said for text in gold.others.counts if len(said := text.split()) == len(words) and len(_differ(words, said)) > 1

@@ -19,12 +19,12 @@ def _form(text: str) -> Operator:
 
 def _indented(gold: Gold, rng: Random) -> str | None:
     """A space before the answer; None for a program or several lines, where it may mean something."""
-    return None if "\n" in gold.text.rstrip() or gold.kind == "program" else f" {gold.text}"
+    return None if "\n" in gold.text.rstrip() or gold.is_program else f" {gold.text}"
 
 
 def _if_number(change: Callable[[str], str | None]) -> Operator:
     def make(gold: Gold, rng: Random) -> str | None:
-        return change(gold.bare) if gold.kind == "number" and "e" not in gold.bare.lower() else None
+        return change(gold.bare) if gold.is_number and "e" not in gold.bare.lower() else None
 
     return make
 
@@ -80,57 +80,42 @@ EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
 }
 
 
+_CHARACTERS = "()[{\\\x00∞²٣😀\u202e=,:/×-\n"  # each alone
+_BROKEN = (
+    "1/0",
+    "1e999999",
+    "[1, 2",
+    "(1",
+    "1:",
+    "1,",
+    ",1",
+    '{"a":',
+    '{"a": 1}',
+    "[null]",
+    "a=b",
+    "a b c",
+    "1 2 3",
+    "%s%n",
+)
+_LONG = {
+    "(": 60,
+    "x**": 50,
+    "a": 100_000,
+    " ": 5000,
+    "\n": 5000,
+    "<tool_call>": 500,
+    "<answer>": 500,
+    "[": 12_000,  # Python's json nests to 10,000 from 3.12 on
+    '{"a":': 12_000,
+}
 HOSTILE: Mapping[str, Operator] = {
     f"the text {quoted(text, 20)}": (lambda t: lambda gold, rng: t)(text)
     for text in (
-        *(
-            "(",
-            ")",
-            "[",
-            "{",
-            "\\",
-            "\x00",
-            "1/0",
-            "1e999999",
-            "[1, 2",
-            '{"a":',
-            "0",
-            "null",
-            "[null]",
-            '"x"',
-        ),
-        *(
-            "[[]]",
-            '{"a": 1}',
-            "∞",
-            "²",
-            "٣",
-            "😀",
-            "‮",
-            "a=b",
-            "=",
-            ",",
-            ":",
-            "/",
-            "1:",
-            "×",
-            "\n",
-            "a b c",
-            "1 2 3",
-            "(1",
-            "-",
-        ),
-        *("(" * 60, "[" * 60, "x**" * 50, "%s%n", "NaN", "{}", "[0]", "true", "1,", ",1", "a" * 100_000),
-        *(
-            " " * 5000,
-            "\n" * 5000,
-            "<tool_call>" * 500,
-            "<answer>" * 500,
-            "[" * 12_000,  # Python's json nests to 10,000 from 3.12 on
-            '{"a":' * 12_000,
-            f"```{' ' * 5000}",
-            "9**9**9**9",  # a signal does not interrupt this
-        ),
+        *_CHARACTERS,
+        *_BROKEN,
+        *(piece * times for piece, times in _LONG.items()),
+        f"```{' ' * 5000}",
+        "9**9**9**9",  # a signal does not interrupt this
     )
 }
 

@@ -1,24 +1,24 @@
-"""The source of a grader as a dictionary: the words, patterns and numbers that its author wrote."""
+"""The code of a grader as a dictionary: the words, patterns and numbers that its author wrote."""
 
 from __future__ import annotations
 
-import ast
+import dis
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 from gradus.auditing.text.patterns import samples
 
-_LOGS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "print", "log"})
-_PATTERNS = frozenset({"compile", "search", "match", "fullmatch", "findall", "finditer", "split", "sub"})
 _LONGEST = 200  # characters of a word
 _MOST = 400  # words, and as many numbers
 _DEPTH = 3  # of collections in collections
+_LIKE_PATTERN = re.compile(r"\\[bdswBDSWAZ]|\(.*\)|\[.*\]|\.[*+]")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -34,8 +34,7 @@ class Place:
 
     @property
     def text(self) -> str:
-        lines = _lines(self.file)
-        return lines[self.line - 1].strip() if 0 < self.line <= len(lines) else ""
+        return linecache.getline(self.file, self.line).strip()
 
 
 @dataclass(kw_only=True)
@@ -48,7 +47,7 @@ class Dictionary:
 
 
 def read_source(functions: Sequence[Callable[..., Any]]) -> Dictionary | None:
-    """Reads functions and what they call in their own packages. None if none of them has a source."""
+    """Reads functions and what they call in their own packages. None if none of them is written in Python."""
     reader = _Reader(functions)
     while reader.waiting:
         reader.read(reader.waiting.pop(0))
@@ -64,27 +63,48 @@ class _Reader:
         self._seen: set[CodeType] = set()
         self._packages: set[str] | None = None
         for each in functions:
-            self.take(each, Place(file="", line=0))
+            self._take(each, Place(file="", line=0))
         self._packages = {each.__module__.split(".")[0] for each in self.waiting}
 
     def read(self, function: FunctionType) -> None:
-        node = _node_of(function.__code__)
-        if node is None:
-            return
-        self.found.files.add(function.__code__.co_filename)
-        _Visitor(self, function).visit_all(node)
+        code = function.__code__
+        self.found.files.add(code.co_filename)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+        names = {**function.__globals__, **{name: _content(cell) for name, cell in cells}}
+        place = Place(file=code.co_filename, line=code.co_firstlineno)
+        self._take([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()], place)
+        self._read_code(code, names)
 
-    def take(self, value: Any, place: Place, depth: int = 0) -> None:
+    def _read_code(self, code: CodeType, names: Mapping[str, Any]) -> None:
+        """Takes constants, and what names of the module or of the closure and their attributes stand for. Documentation is not loaded."""
+        value: Any = None
+        line = code.co_firstlineno
+        for step in dis.get_instructions(code):
+            line = (step.positions.lineno if step.positions else None) or line
+            if isinstance(step.argval, CodeType):
+                self._read_code(step.argval, names)
+            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
+                value = names.get(step.argval)
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                value = getattr(value, "__dict__", {}).get(step.argval)
+            else:
+                value = step.argval if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
+            if value is not None and not isinstance(value, ModuleType):
+                self._take(value, Place(file=code.co_filename, line=line))
+
+    def _take(self, value: Any, place: Place, depth: int = 0) -> None:
         """Takes what a name stands for: text, a number, a pattern, a collection of them, or a function that is read later."""
         if isinstance(value, str):
-            self.word(value, place)
+            self._word(value, place)
+            if _LIKE_PATTERN.search(value):
+                self._pattern(value, 0, place)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            self.number(value, place)
+            if len(self.found.numbers) < _MOST:
+                self.found.numbers.setdefault(value, place)
         elif isinstance(value, re.Pattern):
-            self.pattern(cast("re.Pattern[Any]", value).pattern, value.flags, place)
+            self._pattern(cast("re.Pattern[Any]", value).pattern, value.flags, place)
         elif isinstance(value, partial):
-            for each in (value.func, *value.args, *value.keywords.values()):
-                self.take(each, place, depth)
+            self._collection([value.func, *value.args, *value.keywords.values()], place, depth)
         elif isinstance(value, Mapping | list | tuple | set | frozenset):
             self._collection(value, place, depth)
         elif inspect.isroutine(value):
@@ -94,20 +114,16 @@ class _Reader:
         ):
             for each in vars(kind).values():
                 self._function(each)
-            if kind is not value and depth < _DEPTH:
+            if kind is not value:
                 self._collection(getattr(value, "__dict__", {}), place, depth)
 
-    def word(self, text: str, place: Place) -> None:
+    def _word(self, text: str, place: Place) -> None:
         if 0 < len(text) <= _LONGEST and len(self.found.words) < _MOST:
             self.found.words.setdefault(text, place)
 
-    def number(self, value: float, place: Place) -> None:
-        if len(self.found.numbers) < _MOST:
-            self.found.numbers.setdefault(value, place)
-
-    def pattern(self, text: Any, flags: int, place: Place) -> None:
+    def _pattern(self, text: Any, flags: int, place: Place) -> None:
         for each in samples(text, flags) if isinstance(text, str) else ():
-            self.word(each, place)
+            self._word(each, place)
 
     def _collection(self, values: Any, place: Place, depth: int) -> None:
         if depth >= _DEPTH:
@@ -115,11 +131,11 @@ class _Reader:
         several = [*values, *values.values()] if isinstance(values, Mapping) else list(values)
         several = sorted(several, key=repr) if isinstance(values, set | frozenset) else several
         for each in several[:_MOST]:
-            self.take(each, place, depth + 1)
+            self._take(each, place, depth + 1)
         group = [each for each in several if isinstance(each, str)]
         if 2 <= len(group) <= 12:  # all options in a row
-            self.word(", ".join(group), place)
-            self.word(" ".join(group), place)
+            self._word(", ".join(group), place)
+            self._word(" ".join(group), place)
 
     def _function(self, function: Any) -> None:
         function = getattr(function, "__func__", function)
@@ -135,104 +151,8 @@ class _Reader:
         return known and top != "builtins" and not module.startswith("gradus.sandbox.")
 
 
-class _Visitor(ast.NodeVisitor):
-    """Reads the syntax of one function. Documentation, and messages of logs and errors, say nothing about answers."""
-
-    def __init__(self, reader: _Reader, function: FunctionType) -> None:
-        self._reader, self._file = reader, function.__code__.co_filename
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-        self._names = {**function.__globals__, **{name: _content(cell) for name, cell in cells}}
-
-    def visit_all(self, node: ast.AST) -> None:
-        for each in ast.iter_child_nodes(node):
-            self.visit(each)
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        if not isinstance(node.value, ast.Constant):
-            self.visit(node.value)
-
-    def visit_Raise(self, node: ast.Raise) -> None:
-        pass
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        self.visit(node.test)
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        self._reader.take(node.value, self._place(node))
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self._use(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if not self._use(node):
-            self.visit(node.value)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        place, first = self._place(node), node.args[0] if node.args else None
-        of_re = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("re", "regex")
-        if name in _LOGS:
-            return
-        if of_re and name in _PATTERNS and isinstance(first, ast.Constant):
-            self._reader.pattern(first.value, 0, place)
-            node = ast.Call(func=node.func, args=node.args[1:], keywords=node.keywords)
-        self.generic_visit(node)
-
-    def visit_List(self, node: ast.List | ast.Tuple | ast.Set) -> None:
-        texts = [each.value for each in node.elts if isinstance(each, ast.Constant)]
-        self._reader.take(texts, self._place(node))
-        self.generic_visit(node)
-
-    visit_Tuple = visit_Set = visit_List
-
-    def _use(self, node: ast.expr) -> bool:
-        """Takes what a name of the module or of the closure stands for, if it is one."""
-        value = self._value(node)
-        if value is not None and not isinstance(value, ModuleType):
-            self._reader.take(value, self._place(node))
-        return value is not None
-
-    def _value(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id)
-        if isinstance(node, ast.Attribute):
-            base = self._value(node.value)
-            return None if base is None else getattr(base, "__dict__", {}).get(node.attr)
-        return None
-
-    def _place(self, node: ast.AST) -> Place:
-        return Place(file=self._file, line=getattr(node, "lineno", 0))
-
-
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return None
-
-
-@cache
-def _lines(file: str) -> tuple[str, ...]:
-    try:
-        return tuple(Path(file).read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError):
-        return ()
-
-
-@cache
-def _node_of(code: CodeType) -> ast.AST | None:
-    """The syntax tree of a function; None if its source cannot be read."""
-    try:
-        lines, _ = inspect.findsource(code)
-        tree = ast.parse("".join(lines))
-    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return None
-    return next((node for node in ast.walk(tree) if _starts_as(node, code)), None)
-
-
-def _starts_as(node: ast.AST, code: CodeType) -> bool:
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-        return False
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-    return name == code.co_name and min([node.lineno, *(each.lineno for each in decorators)]) == code.co_firstlineno
