@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -49,7 +49,7 @@ def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int)
     rows: list[list[str]] = []
     for task in tasks:
         environment = blocking(spec.make())
-        rows.append([_digest(observation) for observation, _ in course(spec, environment, task, draw, seed)])
+        rows.append(_digests(course(spec, environment, task, draw, seed)))
         environment.close()
     return rows
 
@@ -75,24 +75,31 @@ def not_deterministic(
         environment.close()
     ends = {number: seen[-1][0].text for number, seen in first.items()}
     problems = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)][:1]
-    problems += _again(spec, tasks, draw, seed, first)
-    problems += _interleaved(spec, tasks, draw, seed, first)
+    seen = {number: _digests(each) for number, each in first.items()}
+    problems += _differing("rolled out twice", seen, _again(spec, tasks, draw, seed))
+    problems += _differing("rolled out beside another environment", seen, _interleaved(spec, tasks, draw, seed))
     if (
-        len({tuple(_digest(seen) for seen, _ in each) for each in first.values()}) == 1
+        len(set(map(tuple, seen.values()))) == 1
         and len(first) > 1
-        and any(seen.action_valid for each in first.values() for seen, _ in each[1:])  # else nothing was done in any
+        and any(shown.action_valid for each in first.values() for shown, _ in each[1:])  # else nothing was done in any
         and len(outcomes) == 1  # what is hidden may differ where no blind answer shows it
         and not _seeds_differ(known)
     ):
         problems.append(f"{len(first)} different seeds are one and the same episode")
     if elsewhere is not None and not problems:
-        ours = [[_digest(observation) for observation, _ in first[task.seed]] for task in tasks]
-        for task, here, there in zip(tasks, ours, elsewhere(tasks, seed), strict=True):
-            if here != list(there):
-                turn = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), len(there))
-                problems.append(f"seed {task.seed} differs at turn {turn} in a process with another PYTHONHASHSEED")
-                break
+        there = zip(tasks, elsewhere(tasks, seed), strict=True)
+        problems += _differing("rolled out in a process with another PYTHONHASHSEED", seen, there)
     return problems[:3]
+
+
+def _differing(how: str, first: Mapping[int, Sequence[str]], again: Iterable[tuple[Task, Sequence[str]]]) -> list[str]:
+    """The first task whose observations are others than at first."""
+    for task, there in again:
+        here = first[task.seed]
+        if list(there) != list(here):
+            turn = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), len(there))
+            return [f"seed {task.seed} {how} differs at turn {turn}"]
+    return []
 
 
 def _seeds_differ(episodes: Sequence[Episode]) -> bool:
@@ -110,18 +117,14 @@ def _seeds_differ(episodes: Sequence[Episode]) -> bool:
     return False
 
 
-def _again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, first: Mapping[int, Any]) -> list[str]:
-    used, problems = blocking(spec.make()), []
-    for task in [*reversed(tasks), *tasks]:
-        again = list(course(spec, used, task, draw, seed))
-        problems += _compared(task, first[task.seed], again, "rolled out twice")
+def _again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[tuple[Task, list[str]]]:
+    used = blocking(spec.make())
+    rows = [(task, _digests(course(spec, used, task, draw, seed))) for task in (*reversed(tasks), *tasks)]
     used.close()
-    return problems[:2]
+    return rows
 
 
-def _interleaved(
-    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, first: Mapping[int, Any]
-) -> list[str]:
+def _interleaved(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[tuple[Task, list[str]]]:
     """Two environments in turns, the global generator drawn from in between: neither may see it."""
     if len(tasks) < 2 or spec.max_sessions == 1:
         return []
@@ -129,38 +132,18 @@ def _interleaved(
     courses = [course(spec, each, task, draw, seed) for each, task in zip(pair, tasks[:2], strict=True)]
     seen: list[list[Any]] = [[], []]
     state = random.getstate()
-    waiting = [0, 1]
-    while waiting:
-        for index in tuple(waiting):
-            step = next(courses[index], None)
-            random.random()
-            if step is None:
-                waiting.remove(index)
-            else:
-                seen[index].append(step)
+    for steps in zip_longest(*courses):
+        random.random()
+        for own, step in zip(seen, steps, strict=True):
+            own += [] if step is None else [step]
     random.setstate(state)
     for each in pair:
         each.close()
-    problems: list[str] = []
-    for task, again in zip(tasks[:2], seen, strict=True):
-        problems += _compared(task, first[task.seed], again, "rolled out beside another environment")
-    return problems[:1]
+    return [(task, _digests(each)) for task, each in zip(tasks[:2], seen, strict=True)]
 
 
-def _compared(task: Task, first: Sequence[Any], again: Sequence[Any], how: str) -> list[str]:
-    for turn, (a, b) in enumerate(zip(first, again, strict=False)):
-        if a[0] != b[0]:
-            return [f"seed {task.seed} {how} differs at turn {turn}: {_difference(a[0], b[0])}"]
-    return []
-
-
-def _difference(a: Observation, b: Observation) -> str:
-    """Says which field differs, with both values."""
-    for name in ("text", "reward", "terminated", "truncated", "data"):
-        left, right = getattr(a, name), getattr(b, name)
-        if left != right:
-            return f"{name} {str(left)[:60]!r} and {str(right)[:60]!r}"
-    return "what is said of the action"
+def _digests(seen: Iterable[tuple[Observation, Mapping[str, Any]]]) -> list[str]:
+    return [_digest(observation) for observation, _ in seen]
 
 
 def _digest(observation: Observation) -> str:
