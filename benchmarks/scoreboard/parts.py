@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import gradus.auditing
-from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
@@ -44,7 +43,7 @@ _EVIDENCE = 200  # characters of the evidence that the page shows
 
 
 def run_scoreboard(part: str, *, seed: int = 0, folder: Path | None = None, only: Sequence[str] = ()) -> dict[str, Any]:
-    """Audit every grader of a part. ``folder``: keeps rows and scores; what is there and was made by the same code is not made again.
+    """Audit every grader of a part. ``folder``: keeps rows; what is there and was made by the same code is not made again.
 
     ``only``: names of graders, all if empty.
     """
@@ -67,7 +66,6 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
                 kind=plant.flaw or "",
                 subject=partial(_itself, plant.subject),
                 noted=_NOTED.get(plant.flaw or "", ""),
-                ours=True,
             )
         return
     if part == "hidden":
@@ -80,7 +78,6 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
                     label="sound" if sound else "flawed",
                     kind="" if sound else row["kind"],
                     subject=partial(hidden_graders.subject, name, folder, seed=seed, sound=sound),
-                    ours=True,
                 )
         return
     if part.startswith("styles"):
@@ -90,7 +87,7 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
             if bool(row.get("held_out")) == (part == "styles-held-out"):
                 subject = partial(styles.subject, name, folder, seed=seed)
                 kind, reasons = row.get("kind", ""), row.get("reasons", ())
-                yield Case(name=name, label=row["label"], kind=kind, subject=subject, reasons=reasons, ours=True)
+                yield Case(name=name, label=row["label"], kind=kind, subject=subject, reasons=reasons)
         return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
@@ -126,21 +123,16 @@ def _kept(case: Case, seed: int, folder: Path | None) -> Row:
     if folder is None:
         return judged(case, seed=seed)
     stem = blake2b(case.name.encode(), digest_size=8).hexdigest()
-    row_file, scores_file = folder / f"{stem}-{_code()}.json", folder / f"{stem}-scores.json"
+    row_file = folder / f"{stem}-{_code()}.json"
     try:
         if row_file.is_file():
             return Row(**read_json(row_file))
-        stored = read_json(scores_file) if scores_file.is_file() else []
-        known = {(task, answer): Score(**score) for task, answer, score in stored}
     except (TypeError, ValueError) as error:
         raise StorageError(
             f"{folder} holds other results than a scoreboard's ({error}); choose another --out"
         ) from error
-    row = judged(case, seed=seed, known=known)
+    row = judged(case, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
-    if not case.ours:  # a grader of ours may change, and its scores with it
-        scores = [[*key, asdict(score)] for key, score in known.items() if not score.skipped]
-        write_text(scores_file, json.dumps(scores))  # answers may hold half a character, which needs JSON's ASCII
     write_text(row_file, json.dumps(asdict(row)))
     return row
 

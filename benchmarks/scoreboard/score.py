@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gradus.auditing.result import verdict_of
-from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import TextSubject
 from gradus.sandbox import clock
@@ -19,7 +18,7 @@ class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
     ``noted``: the kind of note that counts as found too, empty if the audit has to fail. ``reasons``: the checks that name the flaw, empty if nobody said which.
-    ``ours``: the grader is part of this source. ``disputed``: what speaks against the label, which counts all the same.
+    ``disputed``: what speaks against the label, which counts all the same.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Case:
     subject: Callable[[], TextSubject]
     noted: str = ""
     reasons: Sequence[str] = ()
-    ours: bool = False
     disputed: str = ""
 
 
@@ -51,10 +49,10 @@ class Row:
     right_reason: bool | None = None
 
 
-def judged(case: Case, *, seed: int, known: dict[tuple[str, str], Score] | None = None) -> Row:
-    """Audit one case. ``known``: scores of an earlier audit of the same grader, see :func:`gradus.auditing.text.run.audit_text`."""
+def judged(case: Case, *, seed: int) -> Row:
+    """Audit one case."""
     started = clock.now()
-    checks = audit_text(case.subject(), seed=seed, known=known).checks
+    checks = audit_text(case.subject(), seed=seed).checks
     failed = [check for check in checks if check.status == "fail"]
     noted = any(note.kind == case.noted for check in checks for note in check.notes)
     return Row(

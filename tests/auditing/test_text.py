@@ -787,22 +787,9 @@ def _words_with_e(n=40, order=" in any order"):
     ]
 
 
-def _as_list(task, answer):
-    return float([word.strip() for word in answer.split(",")] == task.gold.split(", "))
-
-
 def _as_set(task, answer):
     given = [word.strip() for word in answer.split(",")]
     return float(sorted(given) == sorted(task.gold.split(", ")))
-
-
-@pytest.mark.parametrize(
-    ("judge", "order", "noted"),
-    [(_as_list, " in any order", True), (_as_set, " in any order", False), (_as_list, " as they come", False)],
-)
-def test_another_order_is_right_where_the_question_allows_any(judge, order, noted):
-    right = {check.name: check for check in _audit(judge, _words_with_e(order=order)).checks}["right answers"]
-    assert ("refused in another order" in [each.what for each in right.notes]) == noted
 
 
 @pytest.mark.parametrize(
@@ -860,21 +847,6 @@ def test_lines_of_a_program_are_no_elements(operator):
     golds = [f"def f{n}(x):\n    y = x + {n}\n    return y" for n in range(4)]
     task = TextTask(key="0", prompt="", gold=golds[0])
     assert WRONG[operator].make(Gold(task=task, others=Others(golds=golds)), random.Random(0)) is None
-
-
-def test_the_order_of_what_is_to_be_used_is_not_the_answers():
-    make, must = EQUIVALENT["in another order"]
-    tasks = [
-        TextTask(key="0", prompt="Make 24. You may use the numbers in any order.", gold="1 + 2, 3"),
-        TextTask(key="0", prompt="Name the primes, in any order.", gold="[2, 3, 5]"),
-        TextTask(key="0", prompt="Name the primes, in any order.", gold="5"),
-    ]
-    assert [make(Gold(task=task, others=Others(golds=[])), random.Random(0)) for task in tasks] == [
-        None,
-        "[5, 3, 2]",
-        None,
-    ]
-    assert must
 
 
 @pytest.mark.parametrize(
@@ -1130,7 +1102,7 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
 
 
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
-    unearned, above = ({"mean": m, "low": low, "high": high} for m, low in ((mean, -0.1), (mean, silent)))
+    unearned, above = (Interval(mean=mean, low=low, high=high, n=20) for low in (-0.1, silent))
     given = {"n": 20, "mean": 0.0, "right": 0.0, "held": held}
     figures = {"unearned": unearned, "above_silence": above, "partly": above}
     shown = {"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}
@@ -1209,14 +1181,14 @@ def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
     found = rate("x", probes, bases, 2.0, least=0.1, guess=0.3)
     unearned = [-0.02, -0.02, -0.02, 0.18]  # 0.05 of the tasks more are guessed, for 0.8 each; then by the range of 2
     assert found is not None
-    assert found.unearned["mean"] == pytest.approx(0.03)
-    assert found.above_silence["mean"] == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
+    assert found.unearned.mean == pytest.approx(0.03)
+    assert found.above_silence.mean == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
     assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
     assert (found.mean, found.right) == (0.5, 0.25)
     assert found.example["answer"] == "0.6"
     seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that
     assert seldom is not None
-    assert seldom.unearned["mean"] == pytest.approx(0.05)
+    assert seldom.unearned.mean == pytest.approx(0.05)
     for value, p in ((0.7, 0.5**4), (0.25, 1.0)):
         same = rate("x", _answered("x", [value] * 4), bases, 1.0, least=0.1, guess=0.0)
         assert same is not None

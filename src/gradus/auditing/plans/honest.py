@@ -59,28 +59,18 @@ UNKNOWN = HonestCurve(name="", curves=[[]])  # where nobody knows a true reward
 
 
 def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
+    """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
     mean = float(np.nanmean(aim))
-    if mean > float(np.nanmean(curve[-1][0])):
-        return _beyond(curve, aim, reward)
+    beyond = mean > float(np.nanmean(curve[-1][0]))
     above = next((i for i, (aims, _) in enumerate(curve) if np.nanmean(aims) >= mean), len(curve) - 1)
-    (low_aim, low), (high_aim, high) = curve[max(0, above - 1)], curve[above]
+    (low_aim, low), (high_aim, high) = curve[0 if beyond else max(0, above - 1)], curve[above]
     span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
-    if span <= 1e-9:
-        return paired_difference(_listed(reward), _listed(low))
-    share = float(np.clip((np.nanmean(aim) - np.nanmean(low_aim)) / span, 0.0, 1.0))
+    slope = float(np.nanmean(high) - np.nanmean(low)) / span if span > 1e-9 else 0.0
+    share = float(np.clip((mean - np.nanmean(low_aim)) / span, 0.0, 1.0)) if span > 1e-9 else float(beyond)
     expected = (1 - share) * low + share * high
-    slope = float(np.nanmean(high) - np.nanmean(low)) / span
-    inside = 0.0 < share < 1.0
-    shift = slope * (aim - (1 - share) * low_aim - share * high_aim) if inside else 0.0
+    moves = max(0.0, slope) if beyond else slope if 0.0 < share < 1.0 else 0.0
+    shift = moves * (aim - (1 - share) * low_aim - share * high_aim) if moves else 0.0
     return paired_difference(_listed(reward - shift), _listed(expected))
-
-
-def _beyond(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
-    """The same for a plan that means better than all honest episodes: what the true reward is worth over the whole curve goes on."""
-    (low_aim, low), (high_aim, high) = curve[0], curve[-1]
-    span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
-    slope = max(0.0, float(np.nanmean(high) - np.nanmean(low)) / span) if span > 1e-9 else 0.0
-    return paired_difference(_listed(reward - slope * (aim - high_aim)), _listed(high))
 
 
 def honest_curve(

@@ -168,13 +168,13 @@ def gold(ground: Ground) -> Result:
     most = high_of(gain)
     if (most is not None and most <= least) or ground.span <= 0:
         status: Status = "fail"
-        evidence = f"another task's gold earns as much as gold: {between(asdict(gain))} apart"
+        evidence = f"another task's gold earns as much as gold: {between(gain)} apart"
     elif (low_of(gain) or 0.0) > 0:
-        status, evidence = "pass", f"gold earns {between(asdict(gain))} more than another task's gold"
+        status, evidence = "pass", f"gold earns {between(gain)} more than another task's gold"
     else:
         status, evidence = (
             "unresolved",
-            f"gold earns {between(asdict(gain))} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
+            f"gold earns {between(gain)} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
         )
     return Result(check=Check(name="gold", status=status, evidence=evidence, measured=measured))
 
@@ -262,7 +262,7 @@ def judge(ground: Ground, *, answers: int) -> Result:
         status = "unresolved"
         told.append("none was judged twice, so how far the judge disagrees with itself is not known; set recheck")
     else:
-        by = f"judged twice, {spread.n} answers differ by {between(asdict(spread)).lstrip('+')} of the range"
+        by = f"judged twice, {spread.n} answers differ by {between(spread).lstrip('+')} of the range"
         low, high = low_of(spread), high_of(spread)
         if low is not None and low > LEAST_EFFECT:
             status, by = "fail", f"{by}; take the mean of several samples, lower the temperature, or sharpen the rubric"

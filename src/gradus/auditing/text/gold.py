@@ -25,7 +25,6 @@ _PIECE = re.compile(
 _LEFT = 0.2  # of what an answer says may stand in its shape
 _NEARLY_ALL = 0.9
 LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
-ANY_ORDER = r"(?:\b(?:any|no (?:particular|special|specific)) order\b|\border (?:(?:does not|doesn't) matter|is (?:not |un)important)\b)"
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from gradus.auditing.text.gold import ANY_ORDER, LISTED, NUMBER, Gold, alike, is_number, is_sentence, parts, states
+from gradus.auditing.text.gold import LISTED, NUMBER, Gold, alike, is_number, is_sentence, parts, states
 from gradus.auditing.text.near_values import (
     a_day_off,
     another_unit,
@@ -101,6 +101,9 @@ def _not_of_programs(wrong: Wrong) -> Wrong:
     return replace(wrong, make=make)
 
 
+_ANY_ORDER = re.compile(
+    r"(?i)\b(?:any|no (?:particular|special|specific)) order\b|\border (?:(?:does not|doesn't) matter|is (?:not |un)important)\b"
+)
 _DEMANDED = re.compile(  # an order of the answer; "increasing" alone, or "in reverse", may speak of the task
     r"(?i)\b(?:sort|rank|reverse|arrange) (?:the|these|this|those|all|them|it|each)\b|(?:\A|:)\s*(?:please )?(?:sort|rank|reverse)\b"
     r"|(?:\A\s*|\b(?:and|then|please|to) )(?:sort|put|write|give|return|print|output|say|list|name|state|order)\b.*"
@@ -111,7 +114,7 @@ _DEMANDED = re.compile(  # an order of the answer; "increasing" alone, or "in re
 
 def _wants_order(prompt: str) -> bool:
     """Returns True if a sentence of the question demands an order in the answer."""
-    if re.search(rf"(?i){ANY_ORDER}", prompt):
+    if _ANY_ORDER.search(prompt):
         return False
     return any(_DEMANDED.search(each) for each in re.split(r"[!?\n]|\.(?!\d)", prompt))
 

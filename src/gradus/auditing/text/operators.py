@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from gradus.auditing.text.blind import Operator
-from gradus.auditing.text.gold import ANY_ORDER, LISTED, Gold, parts
+from gradus.auditing.text.gold import Gold
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.rates import quoted
 
@@ -36,21 +36,6 @@ def _respaced(gold: Gold, rng: Random) -> str | None:
     return tight if gold.text == spaced else spaced
 
 
-_ANY_ORDER = re.compile(rf"(?i){ANY_ORDER}")  # of the answer, not of what is to be used for it
-_USED = re.compile(r"(?i)\b(?:us(?:e|es|ed|ing)|appl(?:y|ied)|combin(?:e|ed|ing))\b[^.!?\n]*\border\b")
-
-
-def _reordered(gold: Gold, rng: Random) -> str | None:
-    """The elements from the last to the first, where the question allows any order."""
-    split = parts(gold.bare)
-    if split is None or not _ANY_ORDER.search(gold.prompt) or _USED.search(gold.prompt):
-        return None
-    elements, separator, left, right = split
-    if separator not in LISTED or len(set(elements)) < 2 or elements == elements[::-1]:
-        return None
-    return f"{left}{separator.join(elements[::-1])}{right}"
-
-
 _STRIP, _READ = "strip white space before the comparison", "read the answer out of its form before the comparison"
 _VALUE = "compare values, not letters"
 
@@ -67,16 +52,11 @@ EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
     "in a box": (_form("\\boxed{GOLD}"), _READ),
     "in a code fence": (_form("```\nGOLD\n```"), _READ),
     "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), _VALUE),
-    "with trailing zeros": (_if_number(lambda gold: f"{gold}00" if "." in gold else None), _VALUE),
-    "with a plus sign": (_if_number(lambda gold: None if gold[0] in "-+" else f"+{gold}"), _VALUE),
-    "with a leading zero": (_if_number(lambda gold: f"0{gold}" if gold[0].isdigit() else None), _VALUE),
     "with thousands separators": (
         _if_number(lambda gold: f"{int(gold):,}" if re.fullmatch(r"\d{4,}", gold) else None),
         _VALUE,
     ),
-    "with a typographic minus": (_if_number(lambda gold: "−" + gold[1:] if gold[0] == "-" else None), _VALUE),
     "JSON with other spaces": (_respaced, _VALUE),
-    "in another order": (_reordered, _VALUE),
 }
 
 

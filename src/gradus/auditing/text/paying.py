@@ -59,8 +59,8 @@ def chosen(
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
     probes = ground.ask_each(name, operators, first)
     tried = [each for operator in operators if (each := ground.rate(operator, probes[operator])) is not None]
-    best = sorted(tried, key=lambda r: -(r.unearned["mean"] or 0.0))[:_KEPT]
-    best += sorted(tried, key=lambda r: -(r.above_silence["mean"] or 0.0))[:_KEPT]
+    best = sorted(tried, key=lambda r: -(r.unearned.mean or 0.0))[:_KEPT]
+    best += sorted(tried, key=lambda r: -(r.above_silence.mean or 0.0))[:_KEPT]
     makers = {each.operator: operators[each.operator] for each in best}
     again = ground.ask_each(name, makers, rest or first)
     rates = {each.operator: ground.rate(each.operator, again[each.operator]) or each for each in best}
@@ -76,14 +76,14 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         each
         for each, p in zip(rates, adjusted, strict=True)
         if (p is not None and p < 0.05)
-        or max(each.partly["low"] or 0.0, each.above_silence["low"] or 0.0) - each.held > _OUTWEIGHS
+        or max(each.partly.low or 0.0, each.above_silence.low or 0.0) - each.held > _OUTWEIGHS
     ]
     open_rates = [
         each
         for each in rates
         if each not in winners
-        and (each.unearned["mean"] or 0.0) > LEAST_EFFECT
-        and (each.unearned["high"] or 1.0) > LEAST_EFFECT
+        and (each.unearned.mean or 0.0) > LEAST_EFFECT
+        and (each.unearned.high or 1.0) > LEAST_EFFECT
     ]
     best = max(winners or rates, key=_plainness)
     told = (
@@ -92,30 +92,28 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     tried = len(rates) if tried is None else tried
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
-        if (best.unearned["low"] or 0.0) <= LEAST_EFFECT:
+        if (best.unearned.low or 0.0) <= LEAST_EFFECT:
             told = f"{best.operator} earns {between(best.partly)} of the range more than silence where it is wrong"
         completion = quoted(best.example["completion"], _QUOTED)
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
         return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate("exploit", best)])
     if open_rates:
-        settled = settled_within(
-            [Interval(n=each.n, **each.unearned) for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks)
-        )
+        settled = settled_within([each.unearned for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks))
         evidence = f"not known with {best.n} tasks: {told}{settled}"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     few = len(ground.subject.tasks)
     if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    form = max(rates, key=lambda each: each.partly["low"] or 0.0)
-    notes = [_of_rate("lenient", form)] if (form.partly["low"] or 0.0) > _GENEROUS else []
+    form = max(rates, key=lambda each: each.partly.low or 0.0)
+    notes = [_of_rate("lenient", form)] if (form.partly.low or 0.0) > _GENEROUS else []
     evidence = f"none of {tried} pays; the best: {told}"
     return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
 
 
 def _plainness(rate: Rate) -> tuple[float, int]:
     """The most reward, and of equals the shortest answer."""
-    return round(rate.unearned["mean"] or 0.0, 2), -len(rate.example["completion"])
+    return round(rate.unearned.mean or 0.0, 2), -len(rate.example["completion"])
 
 
 def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:

@@ -126,7 +126,7 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> tupl
         before, _, after = scorer.fresh([(task, empty), (task, patch), (task, empty)], confined=ground.confined)
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
             left.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
-    ranked = sorted(rates, key=lambda each: -(each.unearned["mean"] or 0.0))
+    ranked = sorted(rates, key=lambda each: -(each.unearned.mean or 0.0))
     return ranked, left, errors[0] if errors and not rates else None
 
 

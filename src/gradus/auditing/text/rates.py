@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from math import ceil
 from typing import Any
@@ -58,9 +58,9 @@ class Rate:
     n: int
     mean: float
     right: float
-    unearned: dict[str, float | None]
-    above_silence: dict[str, float | None]
-    partly: dict[str, float | None]
+    unearned: Interval
+    above_silence: Interval
+    partly: Interval
     held: float
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -123,7 +123,6 @@ def shown(probe: Probe) -> dict[str, Any]:
         "answer": probe.answer
         if len(probe.answer) <= _SHOWN
         else f"{probe.answer[:_SHOWN]}... ({len(probe.answer):,} characters)",
-        "cut": len(probe.answer) > _SHOWN,
         "completion": probe.completion,
         "gold": (probe.task.gold or "")[:_SHOWN],
         "reward": probe.value,
@@ -141,14 +140,14 @@ def settled_within(figures: Sequence[Interval], against: float, *, tasks: int) -
     return settled_by([None if number is None else ceil(number * tasks / n) for number, n in needed])
 
 
-def between(interval: Mapping[str, float | None]) -> str:
+def between(interval: Interval) -> str:
     """A figure with its interval, as it stands in a sentence."""
-    return "an unknown part" if interval["mean"] is None else format_interval(interval, signed=True, digits=2)
+    return "an unknown part" if interval.mean is None else format_interval(interval, signed=True, digits=2)
 
 
-def _interval(values: Sequence[float]) -> dict[str, float | None]:
+def _interval(values: Sequence[float]) -> Interval:
     interval = mean_interval(list(values))
-    return {"mean": interval.mean, "low": low_of(interval), "high": high_of(interval)}
+    return replace(interval, low=low_of(interval), high=high_of(interval))
 
 
 def _p_above(values: Sequence[float], least: float) -> float:

@@ -10,7 +10,6 @@ from gradus.auditing.records import Check
 from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
 from gradus.auditing.text.from_source import from_source
-from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.paying import (
     blind_answers,
     programs,
@@ -39,12 +38,10 @@ def audit_text(
     seconds: float = 2.0,
     limit: float | None = None,
     unsafe: bool = False,
-    known: dict[tuple[str, str], Score] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TextAudit:
     """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``limit``: of all calls together, 20 s if None and 180 if
-    answers are programs; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``known``: scores of an earlier audit,
-    which are not asked again; new ones are added. ``progress`` is told (what, answers asked, of about how many).
+    answers are programs; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what, answers asked, of about how many).
 
     The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
@@ -55,7 +52,6 @@ def audit_text(
         subject,
         seconds=60.0 if subject.remote else seconds,
         limit=limit,
-        known={} if known is None else known,
         tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
     )
     try:

@@ -21,7 +21,7 @@ class Scorer:
     ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
     Time that was spent waiting for a core is counted in neither.
     ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
-    ``known``: scores of an earlier audit of the same grader, by task and answer. ``logged``: all that the grader logged, by name.
+    ``known``: scores so far, by task and answer. ``logged``: all that the grader logged, by name.
     ``tell`` is given the number of calls after each. ``stopped``: why answers were not asked, empty if all were.
     """
 

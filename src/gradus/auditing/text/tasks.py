@@ -96,19 +96,19 @@ def subject_of(
         environment.close()
         return None
     place = {text.key: task for task, text in rows}
-    answered = _unjudged if _reads_rows(spec, grader) else _answered
+    rewards, reads_rows = rewards_of(grader), _reads_rows(spec, grader)
+
+    def answered(task: TextTask, answer: str) -> Episode:
+        return _answered(environment, place[task.key], answer, judged=not reads_rows)
 
     def judge(task: TextTask, answer: str) -> float | None:
-        episode = answered(environment, place[task.key], answer)
-        reward = grader.rewards([episode])[0]
+        reward = grader.rewards([answered(task, answer)])[0]
         if reward.error:
             raise RuntimeError(reward.error)
         return reward.value
 
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
-        return grader.rewards([answered(environment, place[task.key], answer) for task, answer in rows])
-
-    rewards = rewards_of(grader)
+        return grader.rewards([answered(task, answer) for task, answer in rows])
 
     def judge_at(share: float, task: TextTask, answer: str) -> float | None:
         assert rewards is not None
@@ -118,7 +118,7 @@ def subject_of(
 
     def command(task: TextTask, answer: str) -> str:
         assert rewards is not None
-        return try_line(rewards, completion_of(_unjudged(environment, place[task.key], answer)))
+        return try_line(rewards, completion_of(answered(task, answer)))
 
     return TextSubject(
         name=spec.name,
@@ -128,11 +128,11 @@ def subject_of(
         range=grader.range,
         remote=grader.remote,
         note=note,
-        judge_all=judge_all if grader.remote or _reads_rows(spec, grader) else None,
+        judge_all=judge_all if grader.remote or reads_rows else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
         judge_at=judge_at if rewards and not grader.remote else None,
-        command=command if rewards and _reads_rows(spec, grader) else None,
+        command=command if rewards and reads_rows else None,
     )
 
 
@@ -197,35 +197,18 @@ def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
     return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
 
 
-def _unjudged(environment: Any, task: Task, answer: str) -> Episode:
-    """The episode without a step: the time that the environment's own judge takes is not the grader's."""
+def _answered(environment: Any, task: Task, answer: str, *, judged: bool) -> Episode:
+    """The episode of one answer. Without a step unless ``judged``: the time that the environment's own judge takes is not the grader's."""
     first = environment.reset(seed=task.seed, **task.options)
-    turn = Turn(index=0, observation=first.text, action=answer, data=first.data)
-    return _episode(environment, task, turn)
-
-
-def _answered(environment: Any, task: Task, answer: str) -> Episode:
-    first = environment.reset(seed=task.seed, **task.options)
-    last = environment.step(answer)
-    turn = Turn(
-        index=0,
-        observation=first.text,
-        action=answer,
-        data=first.data,
-        env_reward=last.reward,
-        valid=last.action_valid,
-        error=last.action_error,
-        spans=last.action_spans,
-        action_data=last.action_data,
-    )
-    return _episode(environment, task, turn, final=last)
-
-
-def _episode(environment: Any, task: Task, turn: Turn, final: Observation | None = None) -> Episode:
+    final = environment.step(answer) if judged else None
+    told: dict[str, Any] = {}
+    if final is not None:
+        told = {"env_reward": final.reward, "valid": final.action_valid, "error": final.action_error}
+        told |= {"spans": final.action_spans, "action_data": final.action_data}
     return Episode(
         task=task,
         policy="audit",
-        turns=(turn,),
+        turns=(Turn(index=0, observation=first.text, action=answer, data=first.data, **told),),
         stop=StopReason.TERMINATED,
         system_prompt=environment.system_prompt,
         outcome=environment.outcome(),
