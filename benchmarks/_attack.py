@@ -89,7 +89,7 @@ def is_found(judged: Judged) -> bool:
     """Returns True for a hack, and if the reward has risen by the least effect and the true reward has not, both by intervals."""
     against = judged.against
     aims = [float(np.nanmean(aim)) for curve in against.honest.curves for aim, _ in curve]
-    low, high = low_of(judged.reward) or 0.0, high_of(judged.aim)
+    low, high = low_of(judged.reward) or 0.0, high_of(judged.true_reward)
     rose = low > max(against.honest.least_effect, 0.0)
     return judged.is_hack or (rose and high is not None and high < LEAST_EFFECT * (max(aims) - min(aims)))
 

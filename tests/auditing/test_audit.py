@@ -78,7 +78,7 @@ def test_the_search_finds_the_bad_start_by_itself(honest):
     assert hack.true_reward.high < 0
     rewards = [turn.env_reward for turn in hack.episode.turns]
     assert "neglect" in hack.plan
-    (reflex,) = roll_out(SPEC, SPEC.policy(hack.reflex), [hack.episode.task]).episodes
+    (reflex,) = roll_out(SPEC, SPEC.policy(hack.against.name), [hack.episode.task]).episodes
     assert sum(rewards[:4]) < sum(turn.env_reward for turn in reflex.turns[:4])
     assert hack.episode.reward.grader == "gullible"
     assert "of the first half −" in _check(found, "search").evidence
@@ -484,7 +484,7 @@ def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status
         assert found.evidence.startswith("1 of the 2 steps"), "it said each of the 2, and left one out"
 
 
-def _panel(policies, *, exploits=(), declared=True):
+def _panel(policies, *, exploits=()):
     """A panel with these rewards and true rewards (or components in place of rewards), random < teacher."""
 
     def episode(seed, reward, aim):
@@ -505,32 +505,29 @@ def _panel(policies, *, exploits=(), declared=True):
         ladder=("random", "teacher"),
         reflexes=("random",),
         exploits=exploits,
-        declared=declared,
     )
 
 
 @pytest.mark.parametrize(
-    ("n", "gain", "noise", "aim", "declared", "status"),
+    ("n", "gain", "noise", "aim", "status"),
     [
-        (40, 0.2, 0.1, 0.0, True, "fail"),
-        (40, 0.0, 0.1, 0.0, True, "pass"),
-        (40, 0.2, 0.1, 1.0, True, "fail"),
-        (40, 0.2, 0.1, 1.0, False, "pass"),  # had for nothing, and it serves the true reward
-        (10, 0.2, 2.0, 0.0, True, "unresolved"),
-        (10, 0.2, 2.0, 1.0, True, "pass"),  # of few tasks only those count that do not serve it
-        (40, 0.2, 2.0, 0.0, True, "pass"),
+        (40, 0.2, 0.1, 0.0, "fail"),
+        (40, 0.0, 0.1, 0.0, "pass"),
+        (40, 0.2, 0.1, 1.0, "fail"),
+        (10, 0.2, 2.0, 0.0, "unresolved"),
+        (10, 0.2, 2.0, 1.0, "pass"),  # of few tasks only those count that do not serve it
+        (40, 0.2, 2.0, 0.0, "pass"),
     ],
 )
-def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, declared, status):
+def test_exploits_hang_on_gain_noise_and_the_true_reward(n, gain, noise, aim, status):
     wave = [gain + noise * (-1) ** i for i in range(n)]
     policies = {
         "random": [(0.0, 0.0)] * n,
         "teacher": [(1.0, 2.0)] * n,
         "trick": [(value, aim + 0.1 * (-1) ** i) for i, value in enumerate(wave)],
     }
-    check = check_exploits(_panel(policies, exploits=("trick",), declared=declared))
+    check = check_exploits(_panel(policies, exploits=("trick",)))
     assert check.status == status
-    assert ("raising the true reward too" in check.evidence) == (not declared)  # it does beat the reflex
 
 
 @pytest.mark.parametrize(("constant", "share"), [(0.2, 0.1), (9.0, 0.5)])

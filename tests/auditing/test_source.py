@@ -147,7 +147,6 @@ def test_the_dictionary_holds_what_functions_use_and_leaves_out_documentation():
         r"####\s*(-?\d[\d,]*)\s*\Z",
         r"[^\w\s]",
         r"(?i)is:?\s*([A-E])\b",
-        r"^(a|b)=\1$",
     ],
 )
 def test_samples_match_their_pattern(pattern):

@@ -22,7 +22,7 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
     checks = {each.name: each for each in result.checks}
     assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
-    assert checks["exploits"].status == "skip", "a constant may well be better than random answers"
+    assert checks["exploits"].status == "skip"
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
     assert result.verdict == "pass", [
         (name, each.evidence) for name, each in checks.items() if each.status == "unresolved"

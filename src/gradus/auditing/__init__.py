@@ -1,9 +1,10 @@
 """Is this grader worth training on? Seven checks, a verdict and its evidence, without a model and without a GPU."""
 
+from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import roll_out_panel
 from gradus.auditing.plans.policies import NoisyPolicy
 from gradus.auditing.plans.signal import forecast
-from gradus.auditing.records import Check, Hack, PanelEpisodes
+from gradus.auditing.records import Check, PanelEpisodes
 from gradus.auditing.result import AuditResult
 from gradus.auditing.run import AuditSettings, audit_any, run_audit, run_text_audit
 
@@ -11,7 +12,7 @@ __all__ = [
     "AuditResult",
     "AuditSettings",
     "Check",
-    "Hack",
+    "Judged",
     "NoisyPolicy",
     "PanelEpisodes",
     "audit_any",

@@ -80,17 +80,13 @@ def components_of(episodes: Sequence[Episode], name: str) -> list[float | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class PanelEpisodes:
-    """The episodes of every policy on the same tasks, and which part each policy has in the audit.
-
-    ``declared``: the environment named the parts itself; otherwise they were had for nothing.
-    """
+    """The episodes of every policy on the same tasks, and which part each policy has in the audit."""
 
     condition: str
     episodes: Mapping[str, Sequence[Episode]]
     ladder: Sequence[str]
     reflexes: Sequence[str]
     exploits: Sequence[str]
-    declared: bool = True
 
     def role(self, name: str) -> str:
         """The most telling of the roles of ``name``."""
@@ -122,25 +118,6 @@ class PanelEpisodes:
         means = [mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes)]
         known = [mean for mean in means if mean is not None]
         return LEAST_EFFECT * (max(known) - min(known)) if known else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hack:
-    """A plan that earns reward without the true reward that should go with it. ``kind``: the class of the trick.
-
-    ``episode``: the task where plan and reflex differ most plainly. ``unearned``: the reward
-    above what a noisy teacher with the same true reward earns.
-    """
-
-    plan: str
-    shape: str
-    kind: str
-    reflex: str
-    reward: Paired
-    true_reward: Paired
-    unearned: Paired
-    components: Mapping[str, float]
-    episode: Episode
 
 
 def low_of(figure: Interval | Paired) -> float | None:

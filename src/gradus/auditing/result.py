@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from math import isfinite
 from typing import Any
 
-from gradus.auditing.records import GRADING, Check, Hack, Note, PanelEpisodes, Point
+from gradus.auditing.plans.judged import Judged
+from gradus.auditing.records import GRADING, Check, Note, PanelEpisodes, Point
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
@@ -53,7 +54,7 @@ class AuditResult:
     seed: int
     checks: Sequence[Check]
     points: Sequence[Point] = ()
-    hack: Hack | None = None
+    hack: Judged | None = None
     panel: PanelEpisodes | None = None
     review: Sequence[Mapping[str, Any]] = ()
     most: int | None = None
@@ -112,11 +113,6 @@ class AuditResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
-        hack = None
-        if self.hack is not None:
-            task = self.hack.episode.task
-            figures = {name: value for name, value in vars(self.hack).items() if name != "episode"}
-            hack = {**figures, "seed": task.seed, "condition": task.condition}
         return plain(
             {
                 "schema": SCHEMA,
@@ -130,7 +126,7 @@ class AuditResult:
                 "episodes": self.episodes,
                 "seed": self.seed,
                 "points": self.points,
-                "hack": hack,
+                "hack": self.hack.to_json() if self.hack else None,
                 "exploit": self.exploit,
                 "review": self.review,
             }

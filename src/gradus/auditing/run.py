@@ -9,9 +9,10 @@ from gradus.auditing.plans.comparisons import check_alignment, check_exploits, c
 from gradus.auditing.plans.determinism import Elsewhere
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.auditing.plans.hygiene import check_hygiene, check_tasks
+from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
 from gradus.auditing.plans.signal import check_signal
-from gradus.auditing.records import Check, Hack, PanelEpisodes, Point, rewards_of, true_rewards_of
+from gradus.auditing.records import Check, PanelEpisodes, Point, rewards_of, true_rewards_of
 from gradus.auditing.result import AuditResult
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import CALLS_SECONDS, TASKS, subject_of
@@ -116,7 +117,7 @@ _COMPARED = ("separation", "exploits", "free credit", "alignment", "search", "si
 
 def _checked(
     spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, settings: AuditSettings
-) -> tuple[list[Check], Hack | None, PlanSearch]:
+) -> tuple[list[Check], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
     seed, tasks = settings.seed, main_tasks(spec, panel.tasks)
     draw = blind_answers(spec, seed=seed)

@@ -20,7 +20,7 @@ from gradus.environments import file_name
 from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
-    from gradus.auditing import AuditResult, Hack
+    from gradus.auditing import AuditResult, Judged
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")  # fmt: skip
@@ -41,7 +41,7 @@ class Audit(Shown):
         return self.result.verdict
 
     @property
-    def hack(self) -> Hack | None:
+    def hack(self) -> Judged | None:
         """A plan that the grader prefers to honest play, with an episode to look at; None if the search brought none."""
         return self.result.hack
 

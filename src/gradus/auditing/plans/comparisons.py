@@ -94,23 +94,15 @@ def _is_level(aim: Paired) -> bool:
 
 
 def check_exploits(panel: PanelEpisodes) -> Check:
-    """No degenerate policy may beat the best honest reflex by the least effect.
-
-    Where the panel was had for nothing the reflex is random episodes, which a constant may well beat by serving the true reward
-    better; then only those count that do not, and none if nobody knows a true reward.
-    """
-    if not panel.declared and not panel.knows_aim:
-        return Check(name="exploits", status="skip", evidence=NO_AIM)
+    """No degenerate policy that the panel declares may beat the best honest reflex by the least effect."""
     reflex = best_reflex(panel)
     tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
     if not tried:
-        return Check(name="exploits", status="skip", evidence="the panel declares no exploits")
+        return Check(
+            name="exploits", status="skip", evidence="no exploits are declared; the search tries constants and cycles"
+        )
     least = panel.least_effect()
-    suspects = {
-        name: gain
-        for name, gain in tried.items()
-        if _mean(gain) >= least and (panel.declared or not _above(_difference(panel, name, reflex, of="true_reward")))
-    }
+    suspects = {name: gain for name, gain in tried.items() if _mean(gain) >= least}
     winners = {name: gain for name, gain in suspects.items() if _above(gain)}
     aims = {name: _difference(panel, name, reflex, of="true_reward") for name in suspects}
     few = min(gain.n for gain in tried.values()) < _FEW
@@ -122,10 +114,8 @@ def check_exploits(panel: PanelEpisodes) -> Check:
         settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
         evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}{settled_by(settle)}"
     else:
-        excused = any(_mean(gain) >= least for name, gain in tried.items() if name not in suspects)
-        how = " without raising the true reward too" if excused else ""
         evidence = (
-            f"none of {len(tried)} degenerate policies beats {reflex}{how}; the nearest is {best} {signed(tried[best])}"
+            f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
         )
     status = "fail" if winners else "unresolved" if unsure else "pass"
     measured = {"least_effect": least, "exploits": {n: _record(f) for n, f in tried.items()}}

@@ -44,21 +44,19 @@ def check_hygiene(
         "grading": _ungraded(panel),
         "seeds": _shared_seeds(spec),
     }
-    problems = [problem for each in problems_of.values() for problem in each]
     declared = [
         "the same seed gives the same episode" + (", also in another process" if elsewhere else ""),
-        _told_of_hidden(len(spec.audit.hidden)),
+        f"hidden keys that are not to be seen: {len(spec.audit.hidden)}",
         f"rewards stay in {list(grader.range)}" if grader.range else "no range is declared",
         "train and test seeds are disjoint",
     ]
-    evidence = "; ".join(problems) if problems else "; ".join(declared)
-    return Check(name="hygiene", status="fail" if problems else "pass", evidence=evidence, measured=problems_of)
+    return _check("hygiene", problems_of, "; ".join(declared))
 
 
-def _told_of_hidden(keys: int) -> str:
-    if not keys:
-        return "no hidden keys are declared"
-    return f"{keys} hidden {'key is' if keys == 1 else 'keys are'} not to be seen"
+def _check(name: str, problems_of: Mapping[str, Sequence[str]], declared: str) -> Check:
+    problems = [problem for each in problems_of.values() for problem in each]
+    status = "fail" if problems else "pass"
+    return Check(name=name, status=status, evidence="; ".join(problems) or declared, measured=problems_of)
 
 
 def check_tasks(
@@ -75,9 +73,7 @@ def check_tasks(
         "seeds": _shared_seeds(spec),
         "content": _shared_content(spec, every[:_CONTENT]),
     }
-    problems = [problem for each in problems_of.values() for problem in each]
-    evidence = "; ".join(problems) or "the same seed is the same task, and no test task is a training task"
-    return Check(name="tasks", status="fail" if problems else "pass", evidence=evidence, measured=problems_of)
+    return _check("tasks", problems_of, "the same seed is the same task, and no test task is a training task")
 
 
 def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:

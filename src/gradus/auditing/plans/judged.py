@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradus.auditing.plans.honest import HonestCurve
-from gradus.auditing.records import Hack, components_of, high_of, low_of, rewards_of, signed, true_rewards_of
+from gradus.auditing.records import components_of, high_of, low_of, rewards_of, signed, true_rewards_of
 from gradus.core import Episode
 from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 
@@ -35,7 +35,7 @@ class Judged:
     episodes: Sequence[Episode]
     against: Reference
     reward: Paired
-    aim: Paired
+    true_reward: Paired
     unearned: Paired
 
     @property
@@ -48,7 +48,7 @@ class Judged:
     def is_reverse(self) -> bool:
         """More reward than the reference, by the least effect, for less true reward, both by intervals."""
         least = max(self.against.honest.least_effect, 0.0)
-        low, high = low_of(self.reward) or 0.0, high_of(self.aim)
+        low, high = low_of(self.reward) or 0.0, high_of(self.true_reward)
         return low > 0 and (self.reward.mean or 0.0) >= least and (0.0 if high is None else high) < 0
 
     @property
@@ -66,12 +66,19 @@ class Judged:
     def kind(self) -> str:
         """The class of the finding, read off what changed."""
         halves = self.halves()
-        if halves is not None and halves[0] < 0 and halves[1] > _RECOVERED * halves[0] and (self.aim.mean or 0.0) < 0:
+        if (
+            halves is not None
+            and halves[0] < 0
+            and halves[1] > _RECOVERED * halves[0]
+            and (self.true_reward.mean or 0.0) < 0
+        ):
             return "bad start"
-        if self.aim.mean is not None and (low_of(self.aim) or 0.0) <= 0 <= (high_of(self.aim) or 0.0):
+        if self.true_reward.mean is not None and (low_of(self.true_reward) or 0.0) <= 0 <= (
+            high_of(self.true_reward) or 0.0
+        ):
             return "credit for words without effect"
         return {"constant": "one answer for everything", "cycle": "answers in a cycle"}.get(
-            self.shape, "reward against the true reward" if (self.aim.mean or 0.0) < 0 else "unearned reward"
+            self.shape, "reward against the true reward" if (self.true_reward.mean or 0.0) < 0 else "unearned reward"
         )
 
     def halves(self) -> tuple[float, float] | None:
@@ -97,7 +104,7 @@ class Judged:
             else ""
         )
         return (
-            f"reward {signed(self.reward)} and {aim} {signed(self.aim)} against {against.name}, {signed(self.unearned)} above "
+            f"reward {signed(self.reward)} and {aim} {signed(self.true_reward)} against {against.name}, {signed(self.unearned)} above "
             f"{against.honest.name} with the same {aim}; it comes from {changed}{split}"
         )
 
@@ -108,25 +115,25 @@ class Judged:
 
     def record(self) -> dict[str, Any]:
         """The figures for the document."""
-        figures: Mapping[str, Paired] = {"reward": self.reward, "true_reward": self.aim, "unearned": self.unearned}
+        figures: Mapping[str, Paired] = {
+            "reward": self.reward,
+            "true_reward": self.true_reward,
+            "unearned": self.unearned,
+        }
         told = {name: {"mean": f.mean, "low": f.low, "high": f.high} for name, f in figures.items()}
         return {"plan": self.plan, "shape": self.shape, **told}
 
-    def hack(self) -> Hack:
-        """The finding with the task on which it is plainest: the largest product of reward won and true reward lost."""
-        pairs = list(zip(self.episodes, self.against.episodes, strict=True))
-        ours, _ = max(pairs, key=_plainness)
-        return Hack(
-            plan=self.plan,
-            shape=self.shape,
-            kind=self.kind,
-            reflex=self.against.name,
-            reward=self.reward,
-            true_reward=self.aim,
-            unearned=self.unearned,
-            components=self.components(),
-            episode=ours,
-        )
+    @property
+    def episode(self) -> Episode:
+        """The task on which it is plainest: the largest product of reward won and true reward lost."""
+        return max(zip(self.episodes, self.against.episodes, strict=True), key=_plainness)[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding in the document of the audit."""
+        task = self.episode.task
+        told = {"plan": self.plan, "shape": self.shape, "kind": self.kind, "reflex": self.against.name}
+        figures = {"reward": self.reward, "true_reward": self.true_reward, "unearned": self.unearned}
+        return {**told, **figures, "components": self.components(), "seed": task.seed, "condition": task.condition}
 
 
 def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Reference) -> Judged:
@@ -137,7 +144,7 @@ def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Reference
         episodes=episodes,
         against=against,
         reward=paired_difference(rewards_of(episodes), rewards_of(against.episodes)),
-        aim=paired_difference(true_rewards_of(episodes), true_rewards_of(against.episodes)),
+        true_reward=paired_difference(true_rewards_of(episodes), true_rewards_of(against.episodes)),
         unearned=against.honest.unearned(episodes),
     )
 

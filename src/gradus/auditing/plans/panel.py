@@ -74,8 +74,7 @@ def roll_out_panel(
         episodes=rolled_out,
         ladder=tuple(roles.ladder) if roles else ("random", *teacher),
         reflexes=tuple(roles.reflexes) if roles else ("random",),
-        exploits=tuple(roles.exploits) if roles else ("constant", "cycle"),
-        declared=roles is not None,
+        exploits=tuple(roles.exploits) if roles else (),
     )
 
 

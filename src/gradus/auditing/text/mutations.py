@@ -178,18 +178,17 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     return (f"{left}{separator.join([*elements, more])}{right}",)
 
 
-def _twice(elements: list[str], rng: Random) -> list[str] | None:
-    return [*elements, elements[0]] if all(is_number(each.strip("'\"")) for each in elements) else None
+def _of_numbers(change: Callable[[list[str], Random], list[str]]) -> Wrong:
+    """A change of elements that are numbers: of others what is said twice may still be so."""
+
+    def make(elements: list[str], rng: Random) -> list[str] | None:
+        return change(elements, rng) if all(is_number(each.strip("'\"")) for each in elements) else None
+
+    return _elements(make)
 
 
-def _doubled(elements: list[str], rng: Random) -> list[str] | None:
-    return [*elements, *elements] if all(is_number(each.strip("'\"")) for each in elements) else None
-
-
-def _not_a_number(elements: list[str], rng: Random) -> list[str] | None:
+def _not_a_number(elements: list[str], rng: Random) -> list[str]:
     """NaN for one: a comparison of distances finds no difference."""
-    if not all(is_number(each) for each in elements):
-        return None
     elements[rng.randrange(len(elements))] = "NaN"
     return elements
 
@@ -408,9 +407,9 @@ WRONG: Mapping[str, Wrong] = {
     "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
-    "one number twice": _elements(_twice),
-    "all numbers twice": _elements(_doubled),
-    "NaN for one number": _elements(_not_a_number),
+    "one number twice": _of_numbers(lambda elements, rng: [*elements, elements[0]]),
+    "all numbers twice": _of_numbers(lambda elements, rng: [*elements, *elements]),
+    "NaN for one number": _of_numbers(_not_a_number),
     "the call made twice": Wrong(make=_called_twice, settled=False, rule=_CALLS.search),
     "one word twice": Wrong(make=_word_twice),
     "an element too many": Wrong(make=_one_more),

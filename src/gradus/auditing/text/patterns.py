@@ -42,7 +42,6 @@ class _Writer:
 
     def __init__(self, choice: int, *, slots: bool) -> None:
         self._choice, self._slots = choice, slots
-        self._groups: dict[int, str] = {}
 
     def write(self, tree: Any) -> str:
         return "".join(self._one(str(op), value) for op, value in tree)
@@ -58,23 +57,13 @@ class _Writer:
             return self._of_set(value)
         if op == "BRANCH":
             return self.write(value[1][self._choice % len(value[1])])
-        if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        if op in ("MAX_REPEAT", "MIN_REPEAT"):
             least, most, inner = value
             return self.write(inner) * max(least, min(1, most) if self._choice % 2 == 0 else least)
         if op == "SUBPATTERN":
-            return self._group(*value)
-        if op == "ATOMIC_GROUP":
-            return self.write(value)
-        return (
-            self._groups.get(value, "") if op == "GROUPREF" else ""
-        )  # places and what stands around them are not written
-
-    def _group(self, number: int | None, add: int, without: int, inner: Any) -> str:
-        text = self.write(inner)
-        if number is None:
-            return text
-        self._groups[number] = SLOT if self._slots and number == 1 else text
-        return self._groups[number]
+            number, _, _, inner = value
+            return SLOT if self._slots and number == 1 else self.write(inner)
+        return ""  # places, and what stands around or before them, are not written
 
     def _of_set(self, members: Any) -> str:
         if members[0][0] is ops.NEGATE:
