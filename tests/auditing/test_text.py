@@ -140,10 +140,11 @@ def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_is_none():
     assert told_at(texts, [[label] for label in labels]) is None
 
 
-def test_of_answers_that_pay_as_much_the_shortest_is_shown():
+def test_the_answer_that_pays_is_noted():
     result = _audit(lambda task, answer: float("reward" in answer.lower() or "x" in answer) or _sound(task, answer))
     (note,) = next(check.notes for check in result.checks if check.name == "blind answers")
-    assert (note.kind, note.completion, note.reward) == ("exploit", "x", 1.0)
+    assert (note.kind, note.reward) == ("exploit", 1.0)
+    assert "reward" in note.completion.lower() or "x" in note.completion
 
 
 def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():

@@ -29,7 +29,7 @@ def screen(result: AuditResult) -> list[Any]:
         parts.append(Text(_subject(result), style="dim"))
     if result.exploit is not None:
         completion = quoted(result.exploit.completion, _QUOTED)
-        parts.append(Text(f"this completion earns {result.exploit.reward:.3g}: {completion}"))
+        parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     parts += [_finding(check) for check in result.checks if check.status in ("fail", "unresolved")]

@@ -85,7 +85,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         and (each.unearned.mean or 0.0) > LEAST_EFFECT
         and (each.unearned.high or 1.0) > LEAST_EFFECT
     ]
-    best = max(winners or rates, key=_plainness)
+    best = max(winners or rates, key=lambda each: each.unearned.mean or 0.0)
     told = (
         f"{best.operator} earns {between(best.unearned)} of the range more than a noisy teacher that is right as often"
     )
@@ -109,11 +109,6 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     notes = [_of_rate("lenient", form)] if (form.partly.low or 0.0) > _GENEROUS else []
     evidence = f"none of {tried} pays; the best: {told}"
     return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
-
-
-def _plainness(rate: Rate) -> tuple[float, int]:
-    """The most reward, and of equals the shortest answer."""
-    return round(rate.unearned.mean or 0.0, 2), -len(rate.example["completion"])
 
 
 def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
