@@ -156,7 +156,6 @@ def alike(a: str, b: str) -> bool:
 
 
 _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
-_DATE = re.compile(r"(?<!\d)(\d{4})([-/.])(\d\d)\2(\d\d)(?!\d)")
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.S)
 
 
@@ -209,11 +208,6 @@ class Gold:
     def object(self) -> dict[str, Any]:
         """The JSON object; empty if it is not one."""
         return self.json if isinstance(self.json, dict) else {}
-
-    @cached_property
-    def date(self) -> re.Match[str] | None:
-        """Groups: year, separator, month, day."""
-        return _DATE.search(self.bare)
 
     @cached_property
     def elements(self) -> tuple[list[str], str, str, str] | None:

@@ -10,15 +10,7 @@ from random import Random
 from typing import Any
 
 from gradus.auditing.text.gold import LISTED, NUMBER, Gold, alike, is_number, is_sentence, parts, states
-from gradus.auditing.text.near_values import (
-    a_day_off,
-    another_unit,
-    backwards,
-    day_for_month,
-    digit_in_word,
-    half_of_its_words,
-    strange_letter,
-)
+from gradus.auditing.text.near_values import NEAR, Make, strange_letter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +22,7 @@ class Wrong:
     already to be paid; a grader that accepts it is lenient and cannot be exploited by it. The text says what to change.
     """
 
-    make: Callable[[Gold, Random], tuple[str, ...] | None]
+    make: Make
     settled: bool = True
     rule: Callable[[str], object] | None = None
     lenient: str = ""
@@ -300,23 +292,6 @@ def _number_replaced(place: int, *, least: int) -> Wrong:
     return Wrong(make=make)
 
 
-_TIME = re.compile(r"(?i)(?<![\d:])([01]?\d|2[0-3])(:[0-5]\d(?::[0-5]\d)?)(?![\d:])(\s*[ap]\.?m\b)?")
-_HALF_DAYS = re.compile(r"(?i)\d\s*[ap]\.?m\b|\b(?:AM|PM)\b|\b(?:12|twelve)[- ]hour")
-
-
-def _half_a_day_off(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    """03:20 for 15:20, or am for pm; nothing where the question itself counts twice to twelve and the answer does not say which."""
-    match = _TIME.search(gold.bare)
-    if match is None or (not match[3] and _HALF_DAYS.search(gold.prompt)):
-        return None
-    hour, minutes, half = match.groups()
-    if half:
-        changed = f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
-    else:
-        changed = f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
-    return (gold.bare[: match.start()] + changed + gold.bare[match.end() :],)
-
-
 _KEYS = re.compile(r"(?i)\b(?:keys?|fields?|properties|attributes|arguments|tools?)\b")
 _MOST_WORDS = 5  # a value of more is a text of its own, which a sound grader may leave out
 
@@ -421,16 +396,10 @@ WRONG: Mapping[str, Wrong] = {
     "another value of the second key": _key_changed(1, least=3),
     "another value of the last key": _key_changed(-1, least=2),
     "one key left out": Wrong(make=_key_left_out, settled=False, rule=_KEYS.search),
-    "half a day off": Wrong(make=_half_a_day_off),
     "the first half of it": Wrong(make=_first_half),
     "the last half of it": _text(lambda gold: gold[(len(gold) + 1) // 2 :].strip()),
-    "a day off": Wrong(make=a_day_off),
-    "day and month exchanged": Wrong(make=day_for_month),
-    "another digit in a word": Wrong(make=digit_in_word),
-    "a word backwards": Wrong(make=backwards),
-    "half of its own words replaced": Wrong(make=half_of_its_words),
+    **{name: Wrong(make=make) for name, make in NEAR.items()},
     "a strange letter in a word": Wrong(make=strange_letter, settled=False),
-    "another unit": Wrong(make=another_unit),
     "a unit that nobody asked for": Wrong(make=_unit, settled=False),
     "other case": _text(lambda gold: gold.swapcase(), least=1, settled=False, rule=_CASE.search),
     "look-alike letters": _text(_look_alike, settled=False),
