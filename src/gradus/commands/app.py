@@ -21,7 +21,7 @@ from gradus.commands.guests import attach_guests
 from gradus.commands.signature import attach
 from gradus.core import ConfigError, GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING
-from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STRICT_VARIABLE, TYPED_VARIABLE, VERBOSE, printable
+from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STRICT_VARIABLE, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
@@ -114,7 +114,6 @@ def main() -> None:
     # two processes of two threads each on two cores ran at a tenth of their speed.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    os.environ[TYPED_VARIABLE] = "1"
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors="replace")
     try:

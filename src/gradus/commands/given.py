@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradus.commands.options import Sampling
-from gradus.core import ConfigError, GradusError
+from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean
-from gradus.core.printing import on_command_line
-
-_WITH_VALUE = r"--(out|model|seeds|seed|recipe|grader|time|memory)\b"
 
 
 def as_list(name: str, value: Any, *, example: str) -> list[Any]:
@@ -51,27 +46,6 @@ def known_options(given: Iterable[str], options: type, call: str, also: Iterable
             raise ConfigError(
                 f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
             )
-
-
-@contextmanager
-def python_words() -> Iterator[None]:
-    """Lets an error name the arguments of the call, ``anyway=True``, unless the call came from the command line."""
-    try:
-        yield
-    except GradusError as error:
-        if error.args and not on_command_line():
-            error.args = (in_python(str(error)), *error.args[1:])
-        raise
-
-
-def in_python(message: str) -> str:
-    """Returns a message with the options of the command line as arguments of a call.
-
-    >>> in_python("choose another with --set grader=NAME, or run with --anyway; or give another folder with --out")
-    "choose another with settings={'grader': NAME}, or run with anyway=True; or give another folder with out=..."
-    """
-    message = re.sub(r"--set ([\w.]+)=([\w.]+)", r"settings={'\1': \2}", message)
-    return re.sub(r"--(anyway|redo|quick|online|overwrite)\b", r"\1=True", re.sub(_WITH_VALUE, r"\1=...", message))
 
 
 def path_text(name: str, value: Any) -> str:

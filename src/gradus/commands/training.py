@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import agent, as_name, reward_entries
-from gradus.commands.given import as_list, known_options, path_text, python_words
+from gradus.commands.given import as_list, known_options, path_text
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
 from gradus.commands.output import Shown, next_command
 from gradus.commands.signature import command
@@ -179,7 +179,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
         "redo": whole.get("redo", False),
         "anyway": whole.get("anyway", False),
     }
-    with gradients(), python_words():
+    with gradients():
         made = make_recipe(data, **of_recipe)
         require_names(made)
         made = fitted_recipe(

@@ -11,7 +11,7 @@ import sys
 
 from gradus.core.errors import StorageError
 
-OUTPUT_VARIABLE, STRICT_VARIABLE, TYPED_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT", "GRADUS_TYPED"
+OUTPUT_VARIABLE, STRICT_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT"
 QUIET, VERBOSE = "quiet", "verbose"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
@@ -25,11 +25,6 @@ def quiet() -> bool:
 def verbose() -> bool:
     """Say whether every step is printed with all its figures (``--verbose``)."""
     return os.environ.get(OUTPUT_VARIABLE) == VERBOSE
-
-
-def on_command_line() -> bool:
-    """Say whether a person typed a command, and did not call a function."""
-    return TYPED_VARIABLE in os.environ
 
 
 def go_around(damage: str, instead: str) -> None:

@@ -92,6 +92,8 @@ def fitted_recipe(
         tell(line)
     if look.problem is not None and not anyway:
         why, way = look.problem
-        raise ConfigError(f"the base has nothing to learn from here: {why}; {way}; or run with --anyway")
+        raise ConfigError(
+            f"the base has nothing to learn from here: {why}; {way}; or run with --anyway (in Python anyway=True)"
+        )
     write_json(folder / PROBE, {"schema": SCHEMA, "key": key, "settings": look.changes, **asdict(look.probe)})
     return look.recipe

@@ -79,7 +79,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
         other = f"choose another with --set grader=NAME ({others}), " if others else ""
         raise AuditFailed(
             f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {told}; see {page}); "
-            f"mend it, {other}or run with --anyway",
+            f"mend it, {other}or run with --anyway (in Python anyway=True)",
             evidence=evidence,
             page=page,
         )
