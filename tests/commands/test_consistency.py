@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gradus.commands.app import _stopped, app, main
 from gradus.commands.output import problem
-from gradus.core import ConfigError, GradusError, Panel
+from gradus.core import ConfigError, Panel
 from gradus.runs.recipe.load import load_recipe
 
 runner = CliRunner()
@@ -64,17 +64,6 @@ def test_what_takes_several_values_takes_them_one_by_one():
     ]
     assert read[0] == read[1]
     assert {"gold", "random"} <= set(next(iter(read[0]["conditions"].values()))["policies"])
-
-
-def test_a_short_option_with_its_value_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert json.loads(gradus("eval", "arithmetic", "-p", "gold", "--json", "-n4").stdout)
-    assert not list(tmp_path.iterdir())
-
-
-def test_json_before_the_argument_is_no_file():
-    result = runner.invoke(app, ["doctor", "--json", "nowhere"])
-    assert isinstance(result.exception, GradusError)  # nowhere is the run, not the file
 
 
 @pytest.mark.parametrize("name", ["mine.toml", "rows.jsonl", "mine.json"])
@@ -235,15 +224,6 @@ def test_a_panel_without_reflexes_compares_with_its_lowest_rung():
     assert Panel(ladder=("random", "gold")).reflexes == ("random",)
     with pytest.raises(ConfigError, match="ladder"):
         Panel(ladder=())
-
-
-def test_lines_of_json_are_printed_or_written_as_one_document(tmp_path):
-    rows, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
-    rows.write_text('{"prompt": "1", "completion": "1", "answer": "1"}\n')
-    printed = [json.loads(line) for line in gradus("rewards", "try", rows, "--json").stdout.splitlines()]
-    gradus("rewards", "try", rows, "--json", out)
-    assert json.loads(out.read_text()) == printed
-    assert rows.read_text().startswith('{"prompt"')
 
 
 def test_commands_end_with_the_next_one(tmp_path):
