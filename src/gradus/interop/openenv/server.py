@@ -21,11 +21,12 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.waiting import blocking
 from gradus.interop.guard import Guard
-from gradus.interop.openenv.schema import metadata, openapi, schemas
 from gradus.interop.openenv.sessions import Session, SessionSlots
 from gradus.interop.openenv.wire import dumps
 from gradus.interop.serving import listening
+from gradus.version import __version__
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
 _TURN = 8  # messages a socket may have served before the others are looked at
@@ -47,17 +48,33 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
         with closing(Session(spec, places)) as session:
             await _serve(socket, session, threads=spec.stepping.threads)
 
-    routes = [
-        WebSocketRoute("/ws", serve),
-        _page("/schema", schemas(spec)),
-        _page("/metadata", metadata(spec)),
-        _page("/health", {"status": "healthy"}),
-        _page("/openapi.json", openapi(spec)),
-        _page("/mcp", _NO_MCP, method="POST"),
-    ]
+    pages = {
+        "/schema": schemas(spec),
+        "/metadata": {"name": spec.name, "description": spec.summary, "version": __version__},
+        "/health": {"status": "healthy"},
+    }
+    api = {"title": f"Gradus environment {spec.name}", "version": "1.0.0"}  # `openenv validate --url` looks for it
+    paths = {path: {"get": {"responses": {"200": {"description": "answered"}}}} for path in pages}
+    pages["/openapi.json"] = {"openapi": "3.1.0", "info": api, "paths": paths}
+    routes = [WebSocketRoute("/ws", serve), *(_page(path, value) for path, value in pages.items())]
+    routes.append(_page("/mcp", _NO_MCP, method="POST"))
     app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
     app.state.places = places
     return app
+
+
+def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
+    """JSON schemas of action, observation and state. An action is a text, or what the environment's ``action_schema`` says."""
+    environment = blocking(spec.make())
+    try:
+        typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
+    finally:
+        environment.close()
+    said = "A policy's answer, as a language model writes it. A line of JSON calls a tool, if a reset named tools."
+    fields = {"text": {"type": "string", "description": said}}
+    answer = {"title": "TextAction", "type": "object", "properties": fields, "required": ["text"]}
+    action = answer if typed is None else {"title": "Action", "anyOf": [dict(typed), answer]}
+    return {"action": action, "observation": {"type": "object"}, "state": {"type": "object"}}
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:

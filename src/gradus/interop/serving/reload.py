@@ -35,7 +35,7 @@ def reload_weights(loaded: LoadedModel, folder: str | None = None) -> int:
     strange = [name for name, value in tensors.items() if name not in own or own[name].shape != value.shape]
     if not tensors or strange:
         raise StorageError(
-            f"the weights in {source} do not fit the model that is served: {len(tensors)} tensors, other ones {strange[:3]}"
+            f"the weights in {source} do not fit the model that is served: {len(tensors)} tensors, unknown or of another shape: {strange[:3]}"
         )
     with torch.no_grad():
         for name, value in tensors.items():
