@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Message, Task, child_seed
+from gradus.core.values import is_storable
 from gradus.core.waiting import settled
 from gradus.environments.tools import ToolEnvironment
 from gradus.environments.tools.environment import plain_text, public_methods
@@ -172,7 +173,7 @@ class _Rollout:
         own = getattr(self._environment, "get_reward", None)
         columns = {key: value for key, value in self._row.items() if key != "prompt"}
         attributes = {} if self._environment is None else vars(self._environment)
-        state = {key: value for key, value in attributes.items() if _is_json(value)}
+        state = {key: value for key, value in attributes.items() if is_storable(value)}
         value = settled(own()) if own else None
         return {"columns": {**columns, "environment_state": state, "environment_reward": value}}
 
@@ -230,11 +231,3 @@ def _restored(factory: Any, state: Mapping[str, Any]) -> Any:
     instance = kind.__new__(kind)
     instance.__dict__.update(state)
     return instance
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return False
-    return True

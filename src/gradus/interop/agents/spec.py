@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Grader, Language, Policy, Presentation, Stepping
 from gradus.core.naming import file_sources, import_file, import_object
@@ -24,10 +23,11 @@ from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
 from gradus.interop.agents.environment import AgentEnvironment
 from gradus.interop.agents.running import Agent, Command
+from gradus.interop.suites.naming import known_options
 from gradus.rewards import Rewards, find_reward, grader_of, reward_pairs
 
 _MOST_TEXTS = 2000  # cells whose words a nano model knows for sure
-_LIMITS = {"seconds": float, "calls": int, "tokens": int, "episodes": int}
+_OPTIONS = {"tasks": str, "seconds": float, "calls": int, "tokens": int, "episodes": int}
 
 
 def agent_spec(
@@ -121,32 +121,23 @@ def load_command(argument: str | None) -> EnvironmentSpec:
     return _named(f"command:{argument}", Command(line), options.pop("tasks"), options, (), beside="")
 
 
-def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, str]]:
+def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, Any]]:
     place, _, query = (argument or "").partition("?")
     if not place:
         example = "agent.py:my_agent" if kind == "agent" else "node agent.js"
         raise ConfigError(f"{kind} needs a place, as in {kind}:{example}?tasks=rows.jsonl")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    known = ("tasks", *_LIMITS)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(known)}")
-    return place, options
+    return place, known_options(f"{kind}:{argument}", query, _OPTIONS)
 
 
 def _named(
-    name: str, agent: Any, tasks: Any, options: Mapping[str, str], rewards: Sequence[Any], *, beside: str
+    name: str, agent: Any, tasks: Any, options: Mapping[str, Any], rewards: Sequence[Any], *, beside: str
 ) -> EnvironmentSpec:
-    try:
-        limits = AgentLimits(**{key: _LIMITS[key](value) for key, value in options.items()})
-    except ValueError as error:
-        raise ConfigError(f"a limit of {name} is not a number: {error}") from error
     if isinstance(tasks, str | Path):
         path = Path(tasks)
         own = Path(beside).parent / path
         path = own if beside and not path.exists() and own.exists() else path
         tasks = read_rows(path, "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
-    return agent_spec(agent, tasks, rewards, name=name, limits=limits)
+    return agent_spec(agent, tasks, rewards, name=name, limits=AgentLimits(**options))
 
 
 def _check_agent(agent: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import fsum
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
@@ -30,10 +30,10 @@ from gradus.core import (
 from gradus.core.servers import is_loopback
 from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient, Server, properties
 from gradus.interop.openenv.wire import WireError
+from gradus.interop.suites.naming import known_options
 from gradus.policies.scripted import constant_policy
 
 _SCHEMES = ("ws", "http", "wss", "https")
-_OPTIONS = ("turns", "field", "sessions")
 _EPISODES = 100
 _TRAINING = 1_000_000  # training seeds begin here and never meet those of the condition
 
@@ -78,11 +78,7 @@ def describe(argument: str) -> tuple[Server, int | None]:
     if parts.scheme not in _SCHEMES or not parts.netloc:
         raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}")
     secure = "s" if parts.scheme in ("wss", "https") else ""
-    options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-    unknown = options.keys() - set(_OPTIONS)
-    if unknown:
-        raise ConfigError(f"unknown option {sorted(unknown)} in {argument!r}; expected {', '.join(_OPTIONS)}")
-    turns, sessions = _positive(options, "turns") or TURNS, _positive(options, "sessions")
+    options = known_options(f"openenv:{argument}", parts.query, {"turns": int, "field": str, "sessions": int})
     path = parts.path.rstrip("/").removesuffix("/ws")
     page = urlunsplit((f"http{secure}", parts.netloc, path, "", ""))
     try:
@@ -101,9 +97,9 @@ def describe(argument: str) -> tuple[Server, int | None]:
         description=str(about.get("description", "")),
         action=action,
         field=options.get("field") or _text_field(action),
-        turns=turns,
+        turns=options.get("turns", TURNS),
     )
-    return server, sessions or _allowed(server)
+    return server, options.get("sessions") or _allowed(server)
 
 
 def _allowed(server: Server) -> int | None:
@@ -121,14 +117,6 @@ def _allowed(server: Server) -> int | None:
         first.close()
         second.close()
     return None
-
-
-def _positive(options: Mapping[str, str], name: str) -> int | None:
-    if name not in options:
-        return None
-    if not options[name].isdecimal() or int(options[name]) < 1:
-        raise ConfigError(f"{name} must be a positive integer, got {options[name]!r}")
-    return int(options[name])
 
 
 def _text_field(action: Mapping[str, Any]) -> str | None:

@@ -38,12 +38,20 @@ def read_options(name: str, query: str) -> dict[str, Any]:
     return {key: _value(text) for key, text in given}
 
 
-def read_turns(name: str, query: str, default: int) -> int:
-    """The one option ``turns=N`` behind a name; ``default`` without it."""
-    turns = query.removeprefix("turns=") if query else str(default)
-    if not turns.isdecimal() or int(turns) < 1:
-        raise ConfigError(f"{name} takes the option turns=NUMBER, got {query!r}")
-    return int(turns)
+def known_options(name: str, query: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """The options behind a name that takes these and no others. ``known``: str, int or float; numbers are above 0."""
+    options: dict[str, Any] = {}
+    for key, text in parse_qsl(query, keep_blank_values=True):
+        if key not in known:
+            raise ConfigError(f"unknown option {key!r} in {name}; known are {', '.join(known)}")
+        try:
+            options[key] = value = known[key](text)
+        except ValueError:
+            value = None
+        if not value or (not isinstance(value, str) and not value > 0):
+            expected = "a text" if known[key] is str else "a number above 0"
+            raise ConfigError(f"the option {key} of {name} is {text!r}; expected {expected}")
+    return options
 
 
 def _value(text: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
 from gradus.interop.suites.games import game_spec
-from gradus.interop.suites.naming import SuiteNames, read_turns, started
+from gradus.interop.suites.naming import SuiteNames, known_options, started
 from gradus.policies.scripted import Script
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -43,7 +43,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     name, _, query = argument.partition("?")
     if name not in suite_names():
         raise ConfigError(f"textarena has no game {name!r}; gradus envs textarena: lists them")
-    turns = read_turns(f"textarena:{name}", query, _TURNS)
+    turns = known_options(f"textarena:{name}", query, {"turns": int}).get("turns", _TURNS)
     players, legal = _tried(name)
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
