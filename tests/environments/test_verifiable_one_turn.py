@@ -96,10 +96,17 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
         assert (episode.reward.value, episode.metrics["true_reward"]) == (3.0, 1.0)
     assert file.make().system_prompt == memory.make().system_prompt != ""
     assert (list(file.graders), file.default_grader) == (list(memory.graders), memory.default_grader)
-    with pytest.raises(
-        ConfigError, match=r"row 2 has no answer; its columns are question, answer, number. Leave the row out"
-    ):
+    with pytest.raises(ConfigError, match=r"row 2 has no answer, as 1 of \d+ rows; leave these rows out"):
         gradus.load_environment([ROWS[0], {"question": "And now?"}, *ROWS])
+    questions = [{"question": row["question"]} for row in ROWS]
+    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    for data in (tmp_path / "questions.jsonl", questions):
+        spec = gradus.load_environment(data)
+        assert (spec.teacher, list(spec.graders), spec.make().system_prompt) == (None, ["answers"], "")
+        with pytest.raises(ConfigError, match="has no answers; its columns are question"):
+            spec.grader().rewards([])
+        paid = gradus.load_environment(data, rewards=[lambda completions, **_: [0.5] * len(completions)])
+        assert gradus.roll_out(paid, "random", episodes=1).episodes[0].reward.value == 0.5
 
 
 @pytest.mark.parametrize(

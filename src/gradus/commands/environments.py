@@ -40,7 +40,7 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
     if isinstance(name, str | Path):
         given = environments.load(file_name(str(name)))
     else:
-        given = name if isinstance(name, EnvironmentSpec) else _of_rows(name, rewards)
+        given = name if isinstance(name, EnvironmentSpec) else _of_rows(name)
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
 
@@ -204,13 +204,6 @@ def play(
     return episode
 
 
-def _functions(rewards: Sequence[Any]) -> list[Any]:
-    """Reward functions with their weights."""
-    from gradus.rewards import find_reward
-
-    return [(find_reward(each["function"], each["settings"]), each["weight"]) for each in reward_entries(rewards)]
-
-
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
     from gradus.environments.verifiable import with_own_rewards
@@ -234,7 +227,7 @@ def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
     return entries
 
 
-def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
+def as_name(data: Data) -> str:
     """The name under which a run loads ``data``; rows and a specification are registered in this process."""
     if isinstance(data, str | Path):
         return file_name(str(data))
@@ -245,12 +238,12 @@ def as_name(data: Data, rewards: Sequence[Any] = ()) -> str:
             raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")
         environments.register(data.name, lambda _: data)
         return data.name
-    spec = _of_rows(data, rewards)
+    spec = _of_rows(data)
     environments.register(spec.name, lambda _: spec)
     return spec.name
 
 
-def _of_rows(data: Any, rewards: Sequence[Any]) -> EnvironmentSpec:
+def _of_rows(data: Any) -> EnvironmentSpec:
     from gradus.environments.verifiable import rows_spec
 
-    return rows_spec(data, _functions(rewards))
+    return rows_spec(data)

@@ -250,7 +250,7 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
         data, recipe = None, data
     load = partial(
         load_recipe,
-        None if data is None else as_name(data, rewards),
+        None if data is None else as_name(data),
         path=None if recipe is None else Path(recipe),
         model=None if model is None else path_text("model", model),
         rewards=reward_entries(rewards),

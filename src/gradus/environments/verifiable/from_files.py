@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, StorageError
+from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
-from gradus.environments.verifiable.from_rows import graded, one_turn_of, unjudged
+from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns, with_class_names
-from gradus.environments.verifiable.spec import table_spec
 
 _KINDS = ("gsm8k", "jsonl", "csv")
 _OPTIONS = ("question", "answer", "worked", "test", "system")
@@ -102,31 +101,8 @@ def load_csv(argument: str | None = None) -> EnvironmentSpec:
 
 def _load(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
     source = parse_source(kind, argument)
-    tasks = read_tasks(source)
-    if tasks.splits["train"][0].answer:  # all have one, or none
-        return table_spec(tasks, summary, recipe)
-    return _unanswered(source, tasks)
-
-
-def _unanswered(source: DataSource, tasks: TableTasks) -> EnvironmentSpec:
-    """Makes an environment of questions alone, for reward functions that need no gold answer. Without those nothing can be graded."""
-    have = ", ".join(tasks.splits["train"][0].columns)
-
-    def refuse(episodes: Sequence[Episode]) -> list[Any]:
-        raise ConfigError(
-            f"{source.place} has no answers in a column {source.answer or 'answer'!r}; it has {have}; map it as in "
-            f"{source.kind}:{source.place}?question=COLUMN&answer=COLUMN, or give reward functions that need none (--reward)"
-        )
-
-    return one_turn_of(
-        tasks,
-        items=tasks.splits["train"],
-        judge=unjudged,
-        graders=[Grader(name="answers", compute=refuse, summary="none: the rows have no answers, so give rewards")],
-        summary=f"questions out of a {'CSV' if source.kind == 'csv' else 'JSONL'} file, for rewards of your own",
-        write=lambda _, answer: answer,
-        true_reward=graded,
-    )
+    way_out = f"map it as in {kind}:{source.place}?question=COLUMN&answer=COLUMN"
+    return spec_of(read_tasks(source), summary, recipe, way_out=way_out)
 
 
 def read_tasks(source: DataSource) -> TableTasks:

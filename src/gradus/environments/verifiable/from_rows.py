@@ -152,21 +152,42 @@ def graded(episode: Episode) -> float | None:
     return episode.reward.value if episode.reward else None
 
 
-def rows_spec(data: Any, rewards: Sequence[tuple[RewardFunction, float]]) -> EnvironmentSpec:
-    """Makes an environment of rows, or of a table of pandas. If all have answers, it is that of a file, see :func:`with_own_rewards`."""
-    rows = list_rows(data)  # which may be an iterator
-    items = _items(rows)
-    answered = [bool(item.answer) for item in items]
-    if rewards and not all(answered):
-        return one_turn(rows, rewards)
-    if not all(answered):
-        number = answered.index(False) + 1
+def rows_spec(data: Any) -> EnvironmentSpec:
+    """Makes an environment of rows, or of a table of pandas, as of a file of them."""
+    items = _items(list_rows(data))
+    missing = [number for number, item in enumerate(items, 1) if not item.answer]
+    if missing and len(missing) < len(items):
         raise ConfigError(
-            f"row {number} has no answer; its columns are {', '.join(items[0].columns)}. Leave the row out, or give rewards that "
-            "need no answer"
+            f"row {missing[0]} has no answer, as {len(missing)} of {len(items)} rows; leave these rows out, or give all an answer"
         )
-    tasks = split_items("rows", items, system_prompt=SYSTEM_PROMPT, way_out=_WAY_OUT)
-    return table_spec(tasks, f"{len(items)} rows of one turn")
+    tasks = split_items("rows", items, system_prompt="" if missing else SYSTEM_PROMPT, way_out=_WAY_OUT)
+    return spec_of(tasks, f"{len(items)} rows of one turn", way_out="give rows with question and answer")
+
+
+def spec_of(tasks: TableTasks, summary: str, recipe: str | None = None, *, way_out: str) -> EnvironmentSpec:
+    """Makes an environment of rows of which all have an answer, or none; ``way_out``: how none are given some.
+
+    Without answers it is one of questions alone, for reward functions that need none. Without those nothing can be graded.
+    """
+    items = tasks.splits["train"]
+    if items[0].answer:
+        return table_spec(tasks, summary, recipe)
+    have = ", ".join(items[0].columns)
+
+    def refuse(episodes: Sequence[Episode]) -> list[Any]:
+        raise ConfigError(
+            f"{tasks.name} has no answers; its columns are {have}; {way_out}, or give reward functions that need none (--reward)"
+        )
+
+    return one_turn_of(
+        tasks,
+        items=items,
+        judge=unjudged,
+        graders=[Grader(name="answers", compute=refuse, summary="none: the rows have no answers, so give rewards")],
+        summary=f"{summary}, for rewards of your own",
+        write=lambda _, answer: answer,
+        true_reward=graded,
+    )
 
 
 def with_own_rewards(spec: EnvironmentSpec, own: Grader) -> EnvironmentSpec:
