@@ -1,4 +1,4 @@
-"""Bridges to what people have: OpenEnv, Gymnasium, TRL, trackers, the Hub, and samplers behind HTTP.
+"""Bridges to what people have: suites, OpenEnv, the Hub, other people's agents, and samplers behind HTTP.
 
 Each bridge imports its library only when it is used.
 """

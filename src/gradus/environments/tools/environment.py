@@ -31,20 +31,10 @@ class ToolEnvironment:
     An answer with calls has them carried out in order and is shown the results, one message of role ``tool`` for each. An answer
     without a call goes to ``reply``, or ends the episode. A call that cannot be read, or that no tool takes, is an invalid action
     with a message that says what was expected; what a tool raises is its result, and counted.
-
-    ``check`` False: arguments are passed as they come. ``show`` makes text of what a tool returned, ``show_error`` of what it raised.
     """
 
-    def __init__(
-        self,
-        instance: Any,
-        *,
-        check: bool = True,
-        show: Callable[[Any], str] | None = None,
-        show_error: Callable[[Exception], str] | None = None,
-    ) -> None:
+    def __init__(self, instance: Any) -> None:
         self.instance = instance
-        self._check, self._show, self._show_error = check, show or as_text, show_error or error_text
         if not callable(getattr(instance, "reset", None)):
             raise ConfigError(f"{type(instance).__name__} needs a method reset, which returns what the user says first")
         self._by_name: dict[str, Tool] = {}
@@ -154,17 +144,17 @@ class ToolEnvironment:
         fault, problem = "refused", None
         if tool is None:
             problem = f"there is no tool {call.name}; the tools are {', '.join(self._by_name)}"
-        elif self._check:
+        else:
             problem = check_arguments(tool, call.arguments)
         content = f"Error: {problem}"
         if tool is not None and problem is None:
             try:
-                content = self._show(settled(tool.run(**call.arguments)))
+                content = as_text(settled(tool.run(**call.arguments)))
             except GradusError:
                 raise
             except (Exception, SystemExit) as error:
                 fault, problem = "failed", f"{type(error).__name__}: {error}"
-                content = self._show_error(error if isinstance(error, Exception) else EnvironmentFault(problem))
+                content = error_text(error if isinstance(error, Exception) else EnvironmentFault(problem))
         if problem is not None:
             call = replace(call, fault=fault, error=problem)
         return call, Message(role="tool", content=content, call_id=call.id, name=call.name)
@@ -217,11 +207,6 @@ def as_text(value: Any) -> str:
 
 def _listed(value: Any) -> Any:
     return ordered(value) if isinstance(value, set | frozenset) else without_address(str(value))
-
-
-def plain_text(value: Any) -> str:
-    """Returns ``str`` of a value without what differs in every run: the order of sets and addresses of objects."""
-    return without_address(str(ordered(value) if isinstance(value, set | frozenset) else value))
 
 
 def error_text(error: Exception) -> str:
