@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import fsum
@@ -146,23 +146,34 @@ def teach(
         writer: EpisodeWriter | None = (
             None  # opened with the first episodes: a teacher without an answer leaves no file
         )
-        for first, indices in spans:
-            chunk = roll_out(
-                spec,
-                policy,
-                [spec.train_task(index) for index in indices],
-                seed=seed,
-                key=("teach",),
-                first_group=first,
-                grader=grader,
-                progress=lambda done, _, first=first: progress and progress(first + done, episodes),
-            ).episodes
+        for chunk in _chunks(spec, policy, grader, spans, seed, lambda done: progress and progress(done, episodes)):
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             writer.write(chunk)
             summary.count(chunk)
     summary.stored, summary.rolled_out = summary.episodes + beyond, sum(len(indices) for _, indices in spans)
     summary.seconds, summary.spent = time.perf_counter() - started, spent(policy)
     return summary
+
+
+def _chunks(
+    spec: EnvironmentSpec,
+    policy: Policy,
+    grader: Grader,
+    spans: Sequence[Span],
+    seed: int,
+    tell: Callable[[int], object],
+) -> Iterator[list[Episode]]:
+    """Yields the episodes of each span of tasks. ``tell`` is told how many episodes are there."""
+    for first, indices in spans:
+
+        def told(done: int, _: int, first: int = first) -> None:
+            tell(first + done)
+
+        tasks = [spec.train_task(index) for index in indices]
+        rolled = roll_out(
+            spec, policy, tasks, seed=seed, key=("teach",), first_group=first, grader=grader, progress=told
+        )
+        yield rolled.episodes
 
 
 def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> list[Span]:
