@@ -1,6 +1,6 @@
 """Check the docs and build the site.
 
-Every relative link must lead somewhere, every block of code must have a language, every example must name a command, and options
+Every relative link must lead somewhere, every block of code must have a language, every executed example the code of its script, every example must name a command, and options
 of it, that exist, the generated reference must be up to date, and mkdocs must build without a warning. ``--check`` leaves the site out.
 """
 
@@ -16,6 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import executed
 from typer.main import get_command
 
 from gradus.commands.app import app
@@ -40,6 +41,7 @@ def main() -> int:
         for example in () if past else (*LINE.findall(joined), *INLINE.findall(joined)):
             result.extend(_wrong(root, example))
         faults.extend(f"{page.relative_to(ROOT)}: {fault}" for fault in result)
+    faults += executed.stale()
     for fault in faults:
         print(fault)
     print(f"{len(pages)} pages, {len(faults)} faults")
