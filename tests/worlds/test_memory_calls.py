@@ -195,27 +195,6 @@ def test_a_whole_content_names_its_entry_though_another_holds_it_too() -> None:
             memory.named("values", words)
 
 
-HALF = "\ud800"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        {"name": f"a{HALF}", "arguments": {}},
-        {"name": "memory_insert", "arguments": {"category": f"a{HALF}", "content": "x y"}},
-        {"name": "memory_insert", "arguments": {f"a{HALF}": 1}},
-        {"name": "memory_insert", "arguments": {"category": "values", "content": f"x {HALF}"}},
-        {"name": "memory_delete", "arguments": {"category": "values", "old_content": f"x {HALF}"}},
-        {"name": f"a{HALF}", "arguments": {"content": 3}},
-    ],
-)
-@pytest.mark.parametrize("fails", [False, True])
-def test_half_a_character_in_a_call_can_be_told_and_stored(call: dict[str, object], fails: bool) -> None:
-    (result,) = run_calls(started(), json.dumps(call), fails=lambda: fails)
-    assert not result.ok
-    json.dumps(result.to_json(), ensure_ascii=False).encode("utf-8")
-
-
 @pytest.mark.parametrize(("code", "text"), [(code, text) for code, text, _ in MALFORMED if "{" in text])
 def test_a_broken_call_fails_alone(code: str, text: str) -> None:
     memory = started()
@@ -223,15 +202,6 @@ def test_a_broken_call_fails_alone(code: str, text: str) -> None:
     results = run_calls(memory, f"{GOOD}\n{text}\n{last}")
     assert [result.code for result in results] == ["ok", code, "ok"], results
     assert {"a good note", "one more note"} <= {entry.content for entry in memory.entries.values()}
-
-
-def test_a_broken_member_of_a_list_fails_alone() -> None:
-    memory = Memory()
-    results = run_calls(
-        memory,
-        f'[{GOOD}, {{"name":"memory_insert","arguments":{{"category":"values" "content":"x"}}}}, {insert("third note")}]',
-    )
-    assert [result.ok for result in results] == [True, False, True]
 
 
 def test_too_many_calls_are_told() -> None:
@@ -242,34 +212,8 @@ def test_too_many_calls_are_told() -> None:
     assert results[-1].code == "many-calls"
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("<tool_call>" * 200_000, "no-call"),
-        ("[" * 1_000_000, "no-call"),
-        ('{"a"' + "\n" * 400_000, "open-brace"),
-        ('{"a"' + "\n " * 400_000, "open-brace"),
-        ('{"a" ' * 400_000, "open-brace"),
-    ],
-    ids=["tags", "brackets", "lines", "indented lines", "braces"],
-)
-def test_a_long_answer_is_read_once(text: str, code: str) -> None:
-    last = parse_calls(text)[-1]
-    assert last.code == code  # any that is walked again from each place takes many minutes
-
-
 def test_places_of_calls_are_where_they_stand() -> None:
     text = f"note: {GOOD}\n{{'name'}} {GOOD}"
     for call in parse_calls(text):
         piece = text[call.start : call.end]
         assert piece.startswith("{'name'}") if call.code else piece == GOOD
-
-
-@pytest.mark.parametrize("given", [7, "7"])
-def test_an_id_may_be_a_number_or_its_digits(given: object) -> None:
-    memory = Memory(first_id=7)
-    memory.insert("values", "a note")
-    (result,) = run_calls(
-        memory, json.dumps({"name": "memory_delete", "arguments": {"category": "values", "entry_id": given}})
-    )
-    assert result.ok

@@ -11,7 +11,6 @@ import pytest
 from gradus.core import ConfigError, EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
 from gradus.rollouts import roll_out
-from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import balanced_accuracy, smallness
 from gradus_worlds.memory.tools.writing import NOOP, write_delete, write_insert, write_update
 from gradus_worlds.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
@@ -80,27 +79,6 @@ def _beginning(environment: Any) -> EpisodeStart:
     return EpisodeStart(task=SPEC.train_task(0), system_prompt="", key=(0,), group=0, member=0, environment=environment)
 
 
-def test_v2_pays_the_chunk_that_made_the_call() -> None:
-    task = SPEC.train_task(3)
-    environment = SPEC.make()
-    observation = environment.reset(seed=task.seed, **task.options)
-    teacher = SPEC.policy("teacher").start([_beginning(environment)])
-    facts = []
-    while not observation.terminated:
-        text = teacher.act([Request(row=0, observation=observation)])[0].text
-        if len(facts) == 2:
-            text = "I have nothing to say."
-        observation = environment.step(text)
-        facts.append(environment.outcome()["turns"][-1])
-    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
-    assert facts[2]["succeeded"] == 0
-    assert facts[2]["right"] == 0
-    reward = SPEC.graders["v2"].compute([episode])[0]
-    turn_terms = [{term.component for term in turn} for turn in reward.terms]
-    assert turn_terms[0] == {"calls", "facts", "answered"}
-    assert turn_terms[-1] == {"calls", "facts", "answered", "compression"}
-
-
 def answered(reward) -> list[float]:
     return [term.value for turn in reward.terms for term in turn if term.component == "answered"]
 
@@ -121,14 +99,6 @@ def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
     assert balanced_accuracy(early["questions"]) == pytest.approx(earned[0])
     environment.step(episode.turns[1].action)
     assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(earned[0] + earned[1])
-
-
-def test_in_a_long_world_the_answers_are_paid_at_the_end() -> None:
-    task = replace(SPEC.train_task(3), options={"chunks": 33})
-    (episode,) = roll_out(SPEC, SPEC.policy("teacher"), [task]).episodes
-    earned = answered(SPEC.graders["v2"].compute([episode])[0])
-    assert not any(earned[:-1])
-    assert earned[-1] == pytest.approx(balanced_accuracy(episode.outcome["questions"]))
 
 
 def question(unknown: bool, correct: bool) -> dict:
@@ -239,27 +209,6 @@ def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None
     assert "Refused: the answer holds no call" in after.text
 
 
-@pytest.mark.parametrize("name", ["teacher", "heuristic", "noop"])
-@pytest.mark.parametrize("options", [{}, {"faults": 0.5}])
-def test_a_memory_that_did_not_change_is_not_read_again(
-    name: str, options: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tasks = [SPEC.train_task(number) for number in range(12)]
-    tasks = [replace(task, options={**task.options, **options}) for task in tasks]
-    read, reads = MemoryEnvironment._strict_accuracy, []
-
-    def counted(environment: MemoryEnvironment) -> float | None:
-        reads.append(environment.memory.changes)
-        return read(environment)
-
-    monkeypatch.setattr(MemoryEnvironment, "_strict_accuracy", counted)
-    episodes = roll_out(SPEC, SPEC.policy(name), tasks).episodes
-    spared = len(reads)
-    monkeypatch.setattr(MemoryEnvironment, "_standing", counted)
-    assert roll_out(SPEC, SPEC.policy(name), tasks).episodes == episodes
-    assert 12 <= spared < len(reads) - spared == sum(len(episode.turns) for episode in episodes)
-
-
 def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:
     """A model with fresh weights read nothing but refusals: sixty times that a string is not closed."""
     environment = SPEC.make()
@@ -274,17 +223,6 @@ def test_sixty_broken_calls_do_not_fill_the_next_turn() -> None:
     assert len(lines) == 9
     assert "category0" in lines[0]
     assert lines[-1] == "Refused: 22 more"
-
-
-def test_an_update_is_possible_because_the_entry_is_shown() -> None:
-    environment = SPEC.make()
-    observation = environment.reset(seed=11)
-    person = observation.data["chunk"].split(":")[0]
-    shown = environment.step(write_insert("values", f"{person} cause rivers"))
-    lines = [line for line in shown.text.splitlines() if line.startswith(f"{person} cause rivers | values ")]
-    if person in shown.data["chunk"]:
-        assert len(lines) == 1
-        assert int(lines[0].split()[-1]) == shown.data["entries"][0]["id"]
 
 
 def test_nothing_hidden_is_observable() -> None:
@@ -329,30 +267,6 @@ def test_the_view_draws_growth_and_questions(rollouts) -> None:
         assert len(questions.rows) == len(episode.outcome["questions"])
         assert all(len(row) == len(panel.columns) for panel in (growth, final, questions) for row in panel.rows)
         assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
-
-
-def test_what_changed_adds_up_to_the_memory(rollouts) -> None:
-    for episode in rollouts["teacher"]:
-        view = SPEC.presentation.view(episode)
-        lines = [line for row in view.panels[1].rows for line in row[3].splitlines()]
-        kept: dict[str, str] = {}
-        for line in lines:
-            sign, _, rest = line.partition(" ")
-            number, _, text = rest.partition(" ")
-            if sign == "-":
-                assert kept.pop(number) == text
-            elif sign in "+~":
-                kept[number] = text
-        assert kept == {row[0]: f"[{row[1]}] {row[2]}" for row in view.panels[2].rows}
-
-
-def test_the_picture_of_a_long_episode_grows_with_its_length() -> None:
-    sizes = []
-    for chunks in (16, 64):
-        task = replace(SPEC.train_task(0), options={"chunks": chunks})
-        (episode,) = roll_out(SPEC, SPEC.policy("dump"), [task]).episodes
-        sizes.append(len(str(SPEC.presentation.view(episode))))
-    assert sizes[1] < 6 * sizes[0]
 
 
 def test_the_nano_tokenizer_spells_what_it_never_saw_and_keeps_calls_short() -> None:

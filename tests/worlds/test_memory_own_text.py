@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,13 @@ from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
-from gradus.runs.recipe.load import load_recipe
 from gradus_worlds.memory import DurableMemory, Memory, RemoteReader
-from gradus_worlds.memory.commands import app, memory_of
+from gradus_worlds.memory.commands import app
 from gradus_worlds.memory.commands import ask_memory as ask
 from gradus_worlds.memory.commands import learn_text as learn
 from gradus_worlds.memory.learning import read_chunks
 from gradus_worlds.memory.readers.asking import answer
 from gradus_worlds.memory.readers.reading import READERS
-from gradus_worlds.memory.text import count_words
 
 TEXT = """Date: 3 May 2030
 Lina: my city is Toda.
@@ -124,14 +121,6 @@ def test_a_nano_model_reads_into_its_own_folder(text: Path, tmp_path: Path) -> N
     assert (learned.memory, learned.read) == (folder / "memory", 2)
 
 
-def test_an_agent_without_a_folder_needs_one_for_its_memory() -> None:
-    with pytest.raises(ConfigError, match="--memory"):
-        memory_of("remote:m")
-    for reader in ("remote:", "rule"):
-        with pytest.raises(ConfigError, match="remote:MODEL"):
-            ask("teacher", "Who?", memory="notes", reader=reader)
-
-
 def test_the_command_line_learns_and_answers(text: Path, tmp_path: Path) -> None:
     runner, notes = CliRunner(), str(tmp_path / "notes")
     said = runner.invoke(app, ["learn", "teacher", str(text), "--memory", notes])
@@ -167,70 +156,3 @@ def _with_reader(world: str) -> Any:
     from gradus_worlds.memory import load as load_memory
 
     return load_memory(world, readers={**READERS, "remote": RemoteReader(chat=_reads)})
-
-
-def test_beta_and_gamma_are_keys_of_a_recipe() -> None:
-    recipe = load_recipe("memory", changes=["grader=mem-alpha", "weights.compression=0.2", "weights.validity=0"])
-    spec = recipe.spec()
-    task = spec.train_task(0)
-    (episode,) = roll_out(spec, spec.policy("dump"), [task]).episodes
-    (plain,), (weighed,) = (spec.grader(name).rewards([episode]) for name in ("mem-alpha", recipe.grader_name))
-    assert weighed.components == plain.components
-    expected = plain.value + 0.15 * plain.components["compression"] - 0.1 * plain.components["validity"]
-    assert weighed.value == pytest.approx(expected)
-    assert sum(weighed.turn_rewards) == pytest.approx(expected)
-    with pytest.raises(ConfigError, match="no component 'beta'"):
-        load_recipe("memory", changes=["weights.beta=1"]).spec()
-
-
-def test_the_published_settings_are_a_recipe() -> None:
-    grpo = load_recipe(None, path=Path("mem-alpha"), model="somebody/some-model").grpo
-    assert (grpo.groups, grpo.group_size, grpo.lr, grpo.max_steps, grpo.clips) == (32, 8, 1e-6, 205, (0.2, 0.2))
-
-
-def test_a_line_longer_than_a_chunk_is_cut(tmp_path: Path) -> None:
-    path = tmp_path / "long.txt"
-    path.write_text(f"Lina: {'My city is Toda. ' * 40}\n{'word ' * 500}\n", encoding="utf-8")
-    texts = [chunk.text for chunk in read_chunks(path)]
-    assert all(count_words(text) <= 80 for text in texts)
-    assert " ".join(texts).split() == path.read_text(encoding="utf-8").split()
-
-
-def test_an_agent_that_stops_is_told_with_the_way_on(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = learn("noop", text, memory=tmp_path / "other")
-    stopped = replace(stopped, problem="act: ContextLengthError: the prompt has 9 tokens")
-    monkeypatch.setattr("gradus_worlds.memory.commands.learn_text", lambda *_, **__: stopped)
-    said = CliRunner().invoke(app, ["learn", "noop", str(text), "--memory", str(tmp_path / "notes")])
-    assert "--chunk-words below 80" in str(said.exception)
-
-
-@pytest.mark.parametrize("policy", ["append-only", "dump", "spam", "heuristic"])
-def test_a_scripted_policy_keeps_ordinary_sentences_and_addresses(policy: str, tmp_path: Path) -> None:
-    path = tmp_path / "own.txt"
-    addresses = " and ".join(f"https://a.b/c/d/e/{n}?x=1&y=2&z=3" for n in range(8))
-    path.write_text(f"Lina lives in Toda since last week.\n\nSee {addresses} of 3 May.\n", encoding="utf-8")
-    learned = learn(policy, path, memory=tmp_path / "notes")
-    assert learned.refused == 0
-    held = " ".join(entry["content"] for entry in state(tmp_path / "notes")["entries"])
-    assert "Lina lives in Toda" in held
-    assert "https://a.b/c/d/e/7" in held
-
-
-def test_an_ending_in_capitals_is_the_same_kind_of_file(tmp_path: Path) -> None:
-    path = tmp_path / "OWN.JSONL"
-    path.write_text(json.dumps({"text": "a b"}) + "\n", encoding="utf-8")
-    assert [chunk.text for chunk in read_chunks(path)] == ["a b"]
-
-
-def test_the_same_chunk_of_the_same_date_is_read_once(tmp_path: Path) -> None:
-    calls = []
-    for name, said in (
-        ("1.txt", "Lina: my city is Toda."),
-        ("2.txt", "Date: 3 May 2030\nLina: my city is Toda."),
-        ("3.txt", "Lina: my city is Toda."),
-    ):
-        (tmp_path / name).write_text(said, encoding="utf-8")
-        calls.append(learn("dump", tmp_path / name, memory=tmp_path / "notes").calls)
-    assert calls == [1, 1, 0]

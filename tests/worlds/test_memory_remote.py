@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradus.core import ConfigError, EnvironmentFault, StopReason
+from gradus.core import EnvironmentFault, StopReason
 from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus_worlds.memory import Memory, RemoteReader
@@ -90,15 +90,6 @@ def memory() -> Memory:
 ASKED = Question(text="What is Ann's cause now?", answers=("rivers",))
 
 
-def test_a_model_that_takes_no_temperature_reads_without_one(server: Server) -> None:
-    refusal = {"error": {"message": "Unsupported value: 'temperature' does not support 0 with this model."}}
-    server.faults = [(400, json.dumps(refusal))]
-    asking = reader()
-    assert asking(memory(), ASKED).correct
-    assert asking(memory(), Question(text="What is Ann's cause now?  ", answers=("rivers",))).correct
-    assert ["temperature" in body for body in server.requests] == [True, False, False]
-
-
 def test_the_environment_asks_the_model_at_temperature_zero(server: Server) -> None:
     spec = load("memory:reader=remote:org/m:3b,synthetic:chunks=4,questions=6")
     task = spec.tasks("in-distribution")[0]
@@ -118,12 +109,6 @@ def test_what_was_asked_is_not_asked_again(server: Server) -> None:
     assert read(memory(), ASKED).correct
     assert read(memory(), ASKED).correct
     assert len(server.requests) == 1
-
-
-def test_a_busy_server_is_asked_again(server: Server) -> None:
-    server.faults = [(429, '{"error": {"message": "slow down"}}')]
-    assert reader()(memory(), ASKED).correct
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -168,9 +153,3 @@ def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Server, tm
     assert "Ann: it rains." in server.requests[-1]["messages"][-1]["content"]
     assert "Ann cause rivers" in server.requests[-1]["messages"][-1]["content"]
     assert ask("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
-
-
-@pytest.mark.parametrize("name", ["reader=model", "reader=remote", "reader=remote:", "reader="])
-def test_a_reader_needs_a_model(name: str) -> None:
-    with pytest.raises(ConfigError, match="remote:MODEL"):
-        load(f"memory:{name}")

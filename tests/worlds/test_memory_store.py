@@ -236,14 +236,6 @@ def test_a_batch_is_written_as_a_whole(tmp_path: Path) -> None:
         assert memory.state() == state
 
 
-@pytest.mark.parametrize("joint", ["_", ",", "__", ".", "/", "—", "\u200b", "-", ""])
-def test_words_that_are_joined_count_as_several(joint: str) -> None:
-    words = ("Toda", "lives", "in", "Lina", "and", "has", "three", "small", "dogs")
-    assert count_words(joint.join(words)) == {"": 3, "-": 8}.get(joint, 9)  # one hyphen is a word's own
-    with pytest.raises(RefusedCall, match="at most 48 words"):
-        Memory().insert("values", joint.join(["Toda"] * 200))
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -256,26 +248,3 @@ def test_words_that_are_joined_count_as_several(joint: str) -> None:
 )
 def test_ordinary_text_has_a_word_for_each_stretch(text: str, words: int) -> None:
     assert count_words(text) == len(text.split()) == words
-
-
-def test_what_was_learned_does_not_steer_the_terminal(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    from gradus_worlds.memory.commands import app
-
-    with DurableMemory(tmp_path / "m") as memory:
-        memory.insert("values", "x \x1b]0;owned\x07 y")
-        memory.insert("values", "wrote [tea] and [/b]")  # rich took it for markup and raised
-        memory.set_core("x \x1b]0;owned\x07 y")
-    said = CliRunner().invoke(app, ["show", str(tmp_path / "m")])
-    assert said.exit_code == 0
-    assert "\x1b" not in said.output
-    assert "[tea] and [/b]" in said.output
-
-
-def test_a_closed_memory_says_so_in_a_sentence(tmp_path: Path) -> None:
-    memory = DurableMemory(tmp_path / "m")
-    memory.insert("values", "a b")
-    memory.close()
-    with pytest.raises(StorageError, match="is closed"):
-        memory.insert("values", "c d")

@@ -1,17 +1,15 @@
 """The worlds: synthetic truth, and real files with all their irregularities."""
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
 
 import gradus
-from gradus.core import ConfigError, Episode
+from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
@@ -22,7 +20,7 @@ from gradus_worlds.memory.worlds.lexicon import words_of
 from gradus_worlds.memory.worlds.locomo import locomo_source
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus_worlds.memory.worlds.questions import KINDS
-from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_config, synthetic_world
+from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
 
 BABI = Path(__file__).parent.parent / "data" / "babi"
 
@@ -45,11 +43,6 @@ def test_a_kind_of_question_can_be_left_out_or_asked_alone(kind: str) -> None:
     assert asked(",".join(others)) == {kind}
 
 
-def test_something_must_be_asked() -> None:
-    with pytest.raises(ConfigError, match="nothing is asked"):
-        load("memory:synthetic:" + ",".join(f"{kind}=0" for kind in KINDS))
-
-
 def test_train_and_test_share_no_invented_word() -> None:
     reserved = reserved_words()
     train, test = set(words_of("train", reserved)), set(words_of("test", reserved))
@@ -64,24 +57,6 @@ def test_train_and_test_share_no_invented_word() -> None:
             for word in chunk.text.split()
         }
         assert not spoken & train
-
-
-@pytest.mark.parametrize(
-    "knob", [name for name in EVENTS if name not in ("tell", "change", "correct", "retract", "repeat")]
-)
-def test_each_phenomenon_has_its_knob(knob: str) -> None:
-    off = dict.fromkeys(EVENTS, 0.0)
-    counts = []
-    for on in (0.0, 1.0):
-        lines = [
-            line
-            for seed in range(8)
-            for chunk in synthetic_world(seed, **{**off, knob: on}, chat=0).chunks
-            for line in chunk.text.splitlines()
-        ]
-        counts.append(len(lines))
-    assert counts[0] == 0
-    assert counts[1] > 20
 
 
 @pytest.mark.parametrize("knob", ["change", "correct", "retract", "repeat"])
@@ -203,22 +178,6 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
         locomo_source(str(path))
 
 
-def test_locomo_with_all_scripted_policies() -> None:
-    path = Path(os.environ.get("GRADUS_LOCOMO", "nowhere")) / "conv-30.json"
-    if not path.exists():
-        pytest.skip("needs LoCoMo's conv-30.json in the folder that GRADUS_LOCOMO names")
-    spec = load(f"memory:locomo:{path}")
-    recall = {}
-    for name in spec.policies:
-        (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
-        assert episode.failure is None, name
-        assert episode.metrics["strict_accuracy"] <= episode.metrics["generous_accuracy"] + 0.05
-        assert "strict_f1/4 single-hop" in episode.metrics
-        recall[name] = episode.metrics["evidence_recall"]
-    assert recall["noop"] == 0
-    assert recall["dump"] > 0.5
-
-
 def test_babi_questions_are_asked_when_they_come() -> None:
     source = babi_source(str(BABI))
     assert list(source.conditions) == ["test", "qa1", "qa2", "qa3", "qa8"]
@@ -226,20 +185,6 @@ def test_babi_questions_are_asked_when_they_come() -> None:
     assert [question.after for question in world.questions] == [0, 1, 2, 3, 4]
     assert all(count_words(chunk.text) for chunk in world.chunks)
     assert all(question.evidence and question.hops for question in world.questions)
-
-
-def test_the_teacher_of_babi_reads_refusals_in_the_stories_that_it_shows_and_in_no_others() -> None:
-    spec = load(f"memory:babi:{BABI}")
-    shown, later = ([spec.train_task(first + index) for index in range(40)] for first in (0, 100_000))
-    refused = [
-        any(
-            turn.data["refused"]
-            for each in roll_out(spec, spec.policy("teacher"), tasks).episodes
-            for turn in each.turns
-        )
-        for tasks in (shown, later, spec.tasks("test"))
-    ]
-    assert refused == [True, False, False]
 
 
 @pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
@@ -285,19 +230,6 @@ def test_a_story_that_is_not_understood_is_given_as_it_is() -> None:
     assert source.world(index) == source.world(0)
 
 
-def test_babi_finds_siblings_and_says_what_is_missing(tmp_path: Path) -> None:
-    one = next(BABI.glob("qa1_*_train.txt"))
-    assert len(babi_source(str(one)).conditions) == 1
-    with pytest.raises(ConfigError, match="no bAbI file or folder"):
-        babi_source(str(tmp_path / "nothing"))
-    (tmp_path / "qa1_x_train.txt").write_text(one.read_text())
-    with pytest.raises(ConfigError, match="needs stories to train and to test on"):
-        babi_source(str(tmp_path))
-    (tmp_path / "qa1_x_test.txt").write_text("1 Mary moved.\nWhat?\n")
-    with pytest.raises(ConfigError, match="line 2 of"):
-        babi_source(str(tmp_path))
-
-
 OWN = {
     "chunks": [{"text": "Ann: I live in Rome.", "timestamp": "1 May"}, {"text": "Ann: I moved to Oslo."}],
     "questions": [
@@ -321,36 +253,9 @@ def test_own_worlds(tmp_path: Path) -> None:
     assert [len(chunk) for chunk in episode.outcome["facts"]] == [1, 1]
 
 
-@pytest.mark.parametrize("gold", ["unknown", "Unknown."])
-def test_a_gold_answer_unknown_pays_no_empty_memory(gold: str, tmp_path: Path) -> None:
-    asked = [{"question": f"Where does B{number} live?", "answers": gold} for number in range(4)]
-    asked.append({"question": "Where does Ann live?", "answers": ["Oslo"]})
-    path = tmp_path / "own.jsonl"
-    path.write_text(json.dumps({"chunks": [{"text": "Ann: I live in Oslo."}], "questions": asked}))
-    spec = load(f"memory:jsonl:{path}")
-    (episode,) = roll_out(spec, spec.policy("noop"), spec.tasks("test"), grader=spec.grader("v2")).episodes
-    assert episode.reward is not None
-    assert episode.reward.components["answered"] == 0.0
-
-
 def own_world(number: int) -> dict[str, Any]:
     said, asked = f"Ann{number} has a dog called Rex{number}.", f"What is Ann{number}'s dog called?"
     return {"chunks": [{"text": said}], "questions": [{"question": asked, "answers": [f"Rex{number}"]}]}
-
-
-def test_a_world_that_stands_in_a_file_twice_is_not_trained_on_and_tested(tmp_path: Path) -> None:
-    path = tmp_path / "own.jsonl"
-    path.write_text("\n".join(json.dumps(own_world(number)) for number in [*range(8), 0, 1]))
-    spec = load(f"memory:jsonl:{path}")
-    settings = HeldOut(validation_tasks=32)
-    reserved = reserved_ids(spec, settings)
-    validated = {task.id for task in validation_tasks(spec, settings)}
-    tested = {spec.identify(task).id for task in spec.tasks("test")}
-    assert len(validated) == 3  # less than half of the seven that are not tested, too
-    assert validated | tested == reserved
-    trained = {spec.identify(spec.train_task(index)).id for index in taught_indices(spec, 3, reserved)}
-    assert len(trained) == 3
-    assert not trained & (tested | validated)
 
 
 def test_a_dialogue_whose_questions_stand_in_several_lines_is_not_trained_on_and_tested(tmp_path: Path) -> None:
@@ -384,18 +289,6 @@ def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path)
     path.write_text("\n".join(json.dumps(own_world(number)) for number in range(worlds)))
     findings = gradus.check(f"memory:jsonl:{path}", out=tmp_path / "run", quick=quick).findings
     assert not [finding for finding in findings if finding.status == "fail"]
-
-
-def test_a_line_ends_at_its_end_and_a_mark_of_byte_order_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "own.jsonl"
-    odd = {**own_world(1), "chunks": [{"text": "Ann1 has a dog\u2028called\x85Rex1."}]}
-    lines = "\r\n".join(json.dumps(world, ensure_ascii=False) for world in (odd, own_world(2)))
-    path.write_bytes(f"\ufeff{lines}\r\n".encode())
-    worlds = [jsonl_source(str(path)).world(seed) for seed in (0, 1_000_000)]
-    assert [world.chunks[0].text for world in worlds] == [odd["chunks"][0]["text"], own_world(2)["chunks"][0]["text"]]
-    odd_path = tmp_path / "odd.json"
-    odd_path.write_text(json.dumps([IRREGULAR]), encoding="utf-8-sig")
-    assert locomo_source(str(odd_path)).world(1_000_000).questions
 
 
 @pytest.mark.parametrize(
@@ -433,35 +326,9 @@ def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() 
     assert episode.outcome["turns"][0]["facts"] >= 1
 
 
-def test_lessons_of_several_chunks_are_short_and_full_of_updates() -> None:
-    spec = load("memory")
-    lessons, whole = (
-        roll_out(spec, spec.policy("teacher"), [spec.train_task(first + i) for i in range(30)]).episodes
-        for first in (1500, 0)
-    )
-
-    def read(episodes: list[Episode]) -> float:
-        return fmean(len(turn.observation.split()) for episode in episodes for turn in episode.turns)
-
-    def rewritten(episodes: list[Episode]) -> float:
-        return sum(episode.metrics["updates"] or 0.0 for episode in episodes) / sum(len(e.turns) for e in episodes)
-
-    assert read(lessons) < 0.75 * read(whole)
-    assert rewritten(lessons) >= 0.8 * rewritten(whole)
-
-
 def test_a_story_that_is_given_again_is_one_task() -> None:
     spec = load(f"memory:babi:{next(BABI.glob('qa3_*_train.txt'))}")
     told = [spec.identify(spec.train_task(index)).id for index in range(30)]
     assert len(set(told)) < len(told)  # questions of the past: no story of this file can be made
     made = load(f"memory:babi:{next(BABI.glob('qa1_*_train.txt'))}")
     assert len({made.identify(made.train_task(index)).id for index in range(30)}) == 30
-
-
-def test_knobs_that_are_legal_in_training_make_every_condition() -> None:
-    spec = load("memory:synthetic:people=60,questions=600")
-    for name in spec.conditions:
-        task = spec.tasks(name)[0]
-        synthetic_config(task.options)
-    with pytest.raises(ConfigError, match=r"at most 256 chunks, got chunks=300: the condition longer-16x"):
-        load("memory:synthetic:chunks=300")

@@ -15,7 +15,7 @@ from gradus.core import ConfigError, Environment, Episode, EpisodeStart, Observa
 from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
 from gradus_worlds.rhythm import RhythmEnvironment, load
-from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, arrays, sample_profile
+from gradus_worlds.rhythm.persons import BELIEFS, arrays, sample_profile
 from gradus_worlds.rhythm.planner import plan
 from gradus_worlds.rhythm.posterior import Posterior
 from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS, STEPS
@@ -109,22 +109,6 @@ def test_the_blind_plan_can_try_any_action() -> None:
         SPEC.policy("profile-blind+random:2")
 
 
-def test_the_heuristic_can_try_any_action_and_say_anything() -> None:
-    tasks = [SPEC.train_task(index) for index in range(24)]
-    reflex, stating, trying = (
-        [turn.action_data for each in roll_out(SPEC, SPEC.policy(name), tasks).episodes for turn in each.turns]
-        for name in ("heuristic", "heuristic+random", "heuristic+random:0.3")
-    )
-    actions = [turn["action_type"] for turn in trying]
-    assert [turn["action_type"] for turn in stating] == [turn["action_type"] for turn in reflex]
-    assert len(np.unique([turn["belief"] for turn in stating])) == 10
-    assert set(actions) == set(ACTIONS)
-    with pytest.raises(
-        ConfigError, match=r"heuristic\+random:SHARE needs a share of random actions from 0 to 1, got '2'"
-    ):
-        SPEC.policy("heuristic+random:2")
-
-
 def test_inference_alone_pays_the_reflex() -> None:
     tasks = SPEC.tasks("in-distribution")
     believer, reflex = (
@@ -212,17 +196,6 @@ def test_a_prior_posterior_believes_in_the_middle() -> None:
     np.testing.assert_allclose(mean, 0.0, atol=1e-9)
     assert variance.shape == (1, len(MODIFIERS))
     assert (variance > 0.3).all()
-
-
-def test_a_neutral_person_is_recognized() -> None:
-    environment = RhythmEnvironment()
-    observation = environment.reset(seed=3, profile=NEUTRAL)
-    policy = Watched()
-    session = policy.start([_start(environment, 3)])
-    while not observation.terminated:
-        observation = environment.step(session.act([Request(row=0, observation=observation)])[0].text)
-    belief = policy.sessions[0].posterior.belief([0])[0]
-    np.testing.assert_allclose(belief, 0.5, atol=0.1)
 
 
 @pytest.mark.parametrize(

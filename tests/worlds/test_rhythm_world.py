@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, EnvironmentFault
-from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import (
     DISCRETE,
     NEUTRAL,
@@ -78,14 +77,6 @@ def test_deep_work_is_worth_1_57_to_the_workaholic() -> None:
     assert crashes[0] == 0
 
 
-def test_deep_work_does_to_a_neutral_person_what_the_original_says() -> None:
-    assert BASE[1, ACTION_INDEX["deep_work"]].tolist() == [-0.12, -0.10, 0.18, -0.05, 0.0]
-
-
-def test_each_effect_belongs_to_one_modifier() -> None:
-    assert (np.count_nonzero(SIGNATURE, axis=0) <= 1).all()
-
-
 def test_modifiers_change_signs_and_not_only_sizes() -> None:
     """Somewhere in [-1, 1] every modifier but resilience turns a whole action from good to bad."""
     for modifier in range(len(MODIFIERS) - 1):
@@ -110,18 +101,6 @@ def test_laws_of_a_step(meters: list[float], seed: int, slot: int, action: int, 
     assert crashes[0] == (after < CRASH_BELOW).sum()
     assert reward[0] == pytest.approx(REWARD_SCALE * float(weights[0] @ change[0]) - CRASH_PENALTY * crashes[0])
     assert ((before + change >= -1e-12) & (before + change <= 1 + 1e-12)).all()
-
-
-def test_a_batch_is_its_rows() -> None:
-    rng = np.random.default_rng(3)
-    weights, modifiers = arrays([sample_profile(seed) for seed in range(6)])
-    meters, shocks = rng.random((6, 5)), rng.normal(0, 0.05, (6, 5))
-    effects = effect_tables(modifiers)[np.arange(6), rng.integers(4, size=6), rng.integers(10, size=6)]
-    together = transition(meters, weights, effects, shocks)
-    for row in range(6):
-        alone = transition(meters[row], weights[row], effects[row], shocks[row])
-        for part, whole in zip(alone, together, strict=True):
-            np.testing.assert_allclose(part, whole[row], atol=1e-12)
 
 
 def test_a_tired_person_gets_less_from_work() -> None:
@@ -180,12 +159,6 @@ def test_the_same_seed_gives_the_same_week_and_plain_json() -> None:
     assert [len(record["history"]) for record in first[:9]] == [0, 1, 2, 3, 4, 5, 6, 7, 7]
 
 
-def test_two_weeks_of_a_seed_differ_only_by_what_was_done() -> None:
-    """After different actions the same noise and events still come: equal actions later make equal anomalies."""
-    weeks = [roll_out_world(RhythmWorld(), [first] + ["exercise"] * 27, seed=9) for first in ("sleep", "meditate")]
-    assert [record["active_event"] for record in weeks[0]] == [record["active_event"] for record in weeks[1]]
-
-
 def test_the_shell_is_the_pure_world() -> None:
     person = sample_profile(12)
     world = RhythmWorld()
@@ -225,12 +198,3 @@ def test_wrong_calls_say_what_was_expected() -> None:
         world.step({"action_type": None})
     with pytest.raises(EnvironmentFault, match="over"):
         world.step({"action_type": "sleep"})
-
-
-@pytest.mark.parametrize("belief", [0.5, [0.5, 0.5, None], "555"])
-def test_a_typed_belief_that_does_not_fit_is_said_and_the_week_goes_on(belief: object) -> None:
-    environment = RhythmEnvironment()
-    environment.reset(seed=1)
-    with pytest.raises(ConfigError, match="3 numbers"):
-        environment.step_typed({"action_type": "sleep", "belief": belief})
-    assert environment.step_typed({"action_type": "sleep", "belief": [0.5, 0.5, 0.5]}).data["step"] == 1

@@ -11,7 +11,6 @@ from gradus.policies.nano.model import build_tokenizer
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import grade_episodes, roll_out
 from gradus_worlds.shop.cases import draw_case
-from gradus_worlds.shop.graders import WRITES
 from gradus_worlds.shop.policies import _teach, call, remedy_call
 
 
@@ -119,27 +118,6 @@ def test_calls_and_answers_are_words_of_the_nano_vocabulary(spec):
     for episode in roll_out(spec, spec.policy("teacher"), spec.tasks("in-distribution", 40)).episodes:
         for turn in episode.turns:
             assert len(tokenizer.encode(turn.action, add_special_tokens=False)) == len(turn.action.split())
-
-
-def test_a_call_beside_one_that_cannot_be_read_is_told_as_not_carried_out(spec):
-    """It had no fault: a reward by calls paid for it, and the grader looked for what it had done to the database."""
-
-    def cut_once(seen, script):
-        text = script.memory.pop("again", None) or _teach(seen, script)
-        if any(f'"{name}"' in text for name in WRITES) and not script.memory.get("cut"):
-            script.memory.update(cut=True, again=text)
-            return text + '\n{"name": "ask", "arguments": {"about": "rea'
-        return text
-
-    tasks = spec.tasks("in-distribution", 6)
-    for episode in roll_out(spec, FunctionPolicy("cut", cut_once), tasks).episodes:
-        (turn,) = [turn for turn in episode.turns if any(call.fault == "malformed" for call in turn.calls)]
-        assert [call.fault for call in turn.calls] == ["refused", "malformed"]
-        assert turn.calls[0].error == "not carried out, because another call of this answer cannot be read"
-        after = episode.turns[episode.turns.index(turn) + 1]
-        assert after.messages[0].content.endswith("; no call of this answer was carried out")
-        assert (true_reward(episode), episode.reward.error) == (1.0, None)
-        assert reward(episode) == pytest.approx(1 - 0.01 * episode.metrics["calls"] - 0.05 * 2)
 
 
 def test_no_case_that_is_settled_right_earns_less_than_one_that_is_not(spec):
