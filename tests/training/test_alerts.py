@@ -17,7 +17,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import run_update
 from gradus.training.grpo import GrpoResult, train_grpo
-from gradus.training.run.alerts import AlertNotes, spike_limit
+from gradus.training.run.alerts import spike_limit
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
 
@@ -171,17 +171,3 @@ def test_a_resumed_run_with_alerts_is_the_unbroken_one(
     alerts = [records(run, "alert") for run in (whole, broken)]
     assert alerts[0] == alerts[1]
     assert any("restored step" in one["action"] for one in alerts[0])
-
-
-def test_short_steps_are_looked_at_together_and_an_alert_is_told_once() -> None:
-    asked: list[int] = []
-
-    def monitor(records: Any) -> list[dict[str, Any]]:
-        asked.append(len(records))
-        return [{"rule": "slow", "severity": "warn", "evidence": "e", "remedy": "r"}] if len(asked) > 1 else []
-
-    notes = AlertNotes(monitor)
-    lines = [line for step in range(1, 90) for line in notes.of({"kind": "sft", "step": step})]
-    assert asked == [20, 20, 20, 20]
-    assert lines == ["warn: slow: e -> r (warned)"]
-    assert AlertNotes(None).of({"kind": "sft", "step": 1}) == []

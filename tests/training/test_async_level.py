@@ -15,11 +15,10 @@ import torch
 from fakes import Lamps, lamps
 from safetensors.torch import load_file
 
-from gradus.core import ConfigError, Observation, StorageError
+from gradus.core import ConfigError, Observation
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rewards.schedules import RewardSchedule, StageConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.folder import RunFolder
@@ -146,22 +145,6 @@ def test_a_run_resumed_from_an_older_checkpoint_is_the_same(ahead: Path, lamps_m
     compare_runs(ahead, tmp_path / "run")
 
 
-def test_lost_episodes_are_named(lamps_model: Path, tmp_path: Path) -> None:
-    from gradus.core.files import write_checksums
-
-    def press(record: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(lamps_model, tmp_path / "run", on_step=press)
-    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    lines = (checkpoint / "ahead.jsonl").read_text().splitlines(keepends=True)
-    (checkpoint / "ahead.jsonl").write_text("".join(lines[:-1]))
-    write_checksums(checkpoint)
-    with pytest.raises(StorageError, match="15 episodes are there"):
-        train(lamps_model, tmp_path / "run", resume=True)
-
-
 def test_a_rollout_that_nobody_takes_any_more_ends_and_closes_its_environments() -> None:
     """The second Ctrl-C, and any error of training, waited for all of it."""
     begun, played, closed = threading.Event(), list[int](), list[int]()
@@ -185,20 +168,6 @@ def test_a_rollout_that_nobody_takes_any_more_ends_and_closes_its_environments()
     assert begun.wait(60)
     rollouts.close()
     assert (len(played), len(closed)) == (1, 16)
-
-
-def test_a_schedule_grades_the_groups_by_their_own_step(lamps_model: Path, tmp_path: Path) -> None:
-    spec = lamps()
-    grader = spec.grader()
-    name = next(iter(grader.weights))
-    stages = [StageConfig(name="one", steps=2), StageConfig(name="two", weights={name: 3.0})]
-    for level in (0, 1):
-        schedule = RewardSchedule(grader.weights, stages=stages)
-        config = settings(async_level=level, correction="truncate" if level else None, lr=1e-12, max_steps=4)
-        train(lamps_model, tmp_path / str(level), config, spec=spec, schedule=schedule)
-    left, right = steps(tmp_path / "0"), steps(tmp_path / "1")
-    assert [one["reward_mean"] for one in left] == pytest.approx([one["reward_mean"] for one in right])
-    assert left[1]["weights"] != left[2]["weights"]
 
 
 def compare_runs(one: Path, other: Path) -> None:

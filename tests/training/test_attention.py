@@ -9,10 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradus.policies.local.cpu.tiled_attention import Tile
 from gradus.training.data.microbatches import Tree
 from gradus.training.engine import tree_attention as attention
-from gradus.training.engine.tree_attention import _causal, _masked, _Seen, attend
+from gradus.training.engine.tree_attention import _masked, _Seen, attend
 
 
 def case(seed: int, rows: int, heads: int, shared: int, offset: int, length: int, *, own: bool) -> list[Tensor]:
@@ -74,29 +73,6 @@ def test_weights_that_are_not_kept_are_made_again_bit_for_bit(
     monkeypatch.setattr(attention, "_MAX_KEPT_BYTES", 100)
     for again, once in zip(run(parts, 5, own=own, bf16_backward=True), kept, strict=True):
         assert torch.equal(again, once)
-
-
-@pytest.mark.parametrize("length", [64, 65, 700])
-def test_rows_without_a_prefix_need_no_mask_of_all_their_keys(length: int, monkeypatch: pytest.MonkeyPatch):
-    parts = case(2, 2, 4, 2, 0, length, own=False)[:3]
-    weight = torch.linspace(-1, 1, parts[0].numel()).view(parts[0].shape)
-    made: list[int] = []
-    hidden = _Seen.hidden
-
-    def recorded(seen: _Seen, tile: Tile) -> Tensor:
-        made.append(hidden(seen, tile).numel())
-        return hidden(seen, tile)
-
-    monkeypatch.setattr(_Seen, "hidden", recorded)
-    results: list[list[Tensor]] = []
-    for bf16_backward in (False, True):
-        query, key, value = leaves = [part.clone().requires_grad_() for part in parts]
-        out = _causal(query, key, value, None, bf16_backward=bf16_backward)
-        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
-    torch.testing.assert_close(results[1][0], results[0][0], rtol=1e-5, atol=1e-5)
-    for near, true in zip(results[1][1:], results[0][1:], strict=True):
-        assert (near - true).norm() < 0.02 * true.norm()
-    assert max(made) <= 256**2
 
 
 def tree(lengths: tuple[int, ...], members: tuple[int, ...], longest: int) -> Tree:

@@ -20,7 +20,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.scripted import FunctionPolicy
-from gradus.rollouts import RolloutResult, roll_out
+from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.answer_targets import AnswerTargets
 from gradus.training.data.credit import credit_groups, graded_episodes
@@ -199,22 +199,6 @@ def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, own: b
     assert labeled.actions == sample.actions
     assert labeled.soft[0][:, 0].tolist() == sample.ids[sample.positions].tolist()
     assert teacher.logprobs([sample], episodes)[0].tolist() == [0.0] * sample.actions
-
-
-def test_a_short_step_rolls_out_no_more_turns_than_it_learns(
-    rhythm_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The teacher rolled out whole weeks of 28 turns for steps that learn six of them."""
-    asked = []
-
-    def counted(*given: Any, **options: Any) -> RolloutResult:
-        asked.append((given[1].name, options["max_turns"]))
-        return roll_out(*given, **options)
-
-    monkeypatch.setattr("gradus.training.distill.roll_out", counted)
-    distill(rhythm_model, tmp_path / "run", settings(max_steps=6, on_policy=0.5, short_turns=6, short_turns_share=0.5))
-    assert sorted(set(asked)) == [("bayes", 6), ("bayes", 28), ("student", 6), ("student", 28)]
-    assert asked.count(("bayes", 6)) == 1, "all steps ahead at once"
 
 
 def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path: Path) -> None:

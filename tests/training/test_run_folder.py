@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -237,16 +236,6 @@ def test_schedules_rise_then_never_rise_again(schedule: str, steps: int, warmup:
     assert all(later <= earlier + 1e-12 for earlier, later in zip(rates[rising:], rates[rising + 1 :], strict=False))
     assert 0 < max(rates) <= 2.0
     assert min(rates[rising:], default=2.0) >= 2.0 * min_lr_ratio - 1e-12
-
-
-def test_plain_lines_where_nobody_watches() -> None:
-    out = io.StringIO()
-    with Screen("run", steps=4, figures={"reward": "a.b"}, console=Console(file=out)) as screen:
-        screen.step({"step": 1, "a": {"b": 0.5}})
-        screen.note("best so far")
-    lines = out.getvalue().splitlines()
-    assert re.fullmatch(r"step 1/4  left 0:\d\d  reward 0.500", lines[0])
-    assert lines[1] == "best so far"
 
 
 @pytest.mark.parametrize(

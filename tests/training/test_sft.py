@@ -200,16 +200,3 @@ def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Ep
     assert not (result.best / "model.safetensors").exists()
     tuned = load_model(lamps_model, device="cpu", adapter=result.best)
     assert len(text_sequences(tuned, taught[:1])) == 1
-
-
-def test_a_start_that_failed_leaves_a_folder_that_can_be_used(
-    lamps_model: Path, taught: list[Episode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: Any) -> None:
-        raise ValueError("no optimizer")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("gradus.training.lessons.make_optimizer", broken)
-        with pytest.raises(ValueError, match="no optimizer"):
-            train_sft(lamps_model, taught, settings(), tmp_path / "run")
-    assert train_sft(lamps_model, taught, settings(max_steps=1), tmp_path / "run").steps == 1
