@@ -7,8 +7,7 @@ server that allows only one is found out).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import fsum
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -19,17 +18,13 @@ from gradus.core import (
     ConfigError,
     EnvironmentFault,
     EnvironmentSpec,
-    Episode,
-    Grader,
-    Reward,
-    RewardTerm,
     Stepping,
-    StopReason,
     Task,
 )
 from gradus.core.servers import is_loopback
 from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient, Server, properties
 from gradus.interop.openenv.wire import WireError
+from gradus.interop.suites.games import return_grader
 from gradus.interop.suites.naming import known_options
 from gradus.policies.scripted import constant_policy
 
@@ -48,15 +43,7 @@ def load(argument: str | None) -> EnvironmentSpec:
         name=name,
         summary=server.description,
         make=lambda: OpenEnvClient(server),
-        graders={
-            "return": Grader(
-                name="return",
-                summary="sum of the server's rewards",
-                weights={"return": 1.0},
-                compute=_grade,
-                per_turn=True,
-            )
-        },
+        graders={"return": return_grader(per_turn=True, needed=True)},
         default_grader="return",
         conditions={"main": Condition(name="main", seeds=range(_EPISODES), summary=f"seeds 0 to {_EPISODES - 1}")},
         train_task=lambda index: Task(environment=name, seed=_TRAINING + index),
@@ -127,17 +114,3 @@ def _text_field(action: Mapping[str, Any]) -> str | None:
     fields = properties(action)
     only = next(iter(fields)) if len(fields) == 1 else None
     return only if only is not None and fields[only].get("type") == "string" else None
-
-
-def _grade(episodes: Sequence[Episode]) -> list[Reward]:
-    return [_grade_one(episode) for episode in episodes]
-
-
-def _grade_one(episode: Episode) -> Reward:
-    """The sum of the rewards; missing if the server gave none at all, which is not the same as zero."""
-    if episode.env_return is None:
-        way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
-        return Reward(grader="return", value=None, error=f"the server gave no reward in this episode{way_out}")
-    terms = tuple((RewardTerm(component="return", value=turn.env_reward or 0.0),) for turn in episode.turns)
-    value = fsum(term.value for (term,) in terms)
-    return Reward(grader="return", value=value, components={"return": value}, terms=terms)

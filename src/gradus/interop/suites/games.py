@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import fsum
 
 from gradus.core import (
@@ -38,7 +38,6 @@ def game_spec(
     max_turns: int,
     limits: tuple[float, float] | None = None,
     per_turn: bool = False,
-    policies: Mapping[str, Answer] | None = None,
     teacher: str = "random",
     ladder: Sequence[str] = ("silence", "random"),
 ) -> EnvironmentSpec:
@@ -47,7 +46,7 @@ def game_spec(
     A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
     panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
     """
-    scripted: dict[str, Answer] = {"random": random_move, "silence": lambda _, __: "", **(policies or {})}
+    scripted: dict[str, Answer] = {"random": random_move, "silence": lambda _, __: ""}
     spec = EnvironmentSpec(
         name=name,
         summary=summary,
@@ -73,15 +72,15 @@ def game_spec(
     return spec
 
 
-def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None) -> Grader:
-    """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0."""
+def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, needed: bool = False) -> Grader:
+    """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0; ``needed``: its reward is missing."""
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reward(episode) for episode in episodes]
+        return [_reward(each) if each.env_return is not None or not needed else _missing(each) for each in episodes]
 
     return Grader(
         name="return",
-        summary="the environment's own reward",
+        summary="sum of the environment's own rewards",
         weights={"return": 1.0},
         compute=compute,
         per_turn=per_turn,
@@ -94,6 +93,11 @@ def _reward(episode: Episode) -> Reward:
     terms = tuple((RewardTerm(component="return", value=value),) if value else () for value in values)
     total = fsum(values)
     return Reward(grader="return", value=total, components={"return": total}, terms=terms)
+
+
+def _missing(episode: Episode) -> Reward:
+    way_out = "; it was cut before its end, raise ?turns=" if episode.stop is StopReason.TURN_LIMIT else ""
+    return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
 
 
 def _return(episode: Episode) -> float | None:
