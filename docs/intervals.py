@@ -1,4 +1,4 @@
-"""Keep an interval of a table on one line: a hook of mkdocs, which docs/tables.css goes with."""
+"""Keep an interval of a table on one line: a hook of mkdocs, which docs/site.css goes with."""
 
 from __future__ import annotations
 

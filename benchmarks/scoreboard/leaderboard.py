@@ -12,7 +12,7 @@ from gradus.core.printing import beginning
 from gradus.evidence.reports import audit_badge
 
 _ORDER = ("fail", "unresolved", "pass")
-_EVIDENCE = 110  # characters
+_EVIDENCE = 60  # characters
 _TOP = """# Public graders, audited
 
 {counts}, of {n} graders of the suite `{suite}`, on {day}. The audit asks each grader about right and wrong answers. It needs no model.
