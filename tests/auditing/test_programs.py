@@ -130,7 +130,7 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
         results = [paying.programs(ground), hostile(ground, programs=True)]
     finally:
         scorer.close()
-    return {each.check.name: each.check for each in results}
+    return {each.name: each for each in results}
 
 
 @pytest.mark.parametrize(

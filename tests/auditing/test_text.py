@@ -59,6 +59,10 @@ def _audit(judge, tasks=None, **options):
     return audit_text(TextSubject(name="sums", grader="g", tasks=tasks or _sums(), judge=judge), **options)
 
 
+def _reviewed(result):
+    return [row for check in result.checks for row in check.review]
+
+
 def _status(result):
     return {check.name: check.status for check in result.checks}
 
@@ -169,7 +173,7 @@ def test_what_no_rule_settles_is_for_a_person_and_fails_nothing():
         return float(answer.strip().lower() == task.gold.lower())
 
     first = _audit(folded, tasks)
-    rows = [row for row in first.review if row["operator"] == "other case"]
+    rows = [row for row in _reviewed(first) if row["operator"] == "other case"]
     assert rows
     assert _status(first)["wrong answers"] == "pass"
 
@@ -519,7 +523,7 @@ def test_the_other_unit_is_one_that_answers_have_and_surely_another():
 def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
     """A kind accepted in a third of a mixed set was not even told."""
     probes = {"off by one": _answered("off by one", [1.0] * 8 + [0.0] * 16, answer="4")}
-    found = wrong_of(_ground(24), probes).check
+    found = wrong_of(_ground(24), probes)
     assert found.status == "unresolved"
     assert "off by one: accepted in 8 of 24" in found.evidence
 
@@ -646,7 +650,7 @@ def test_a_key_that_a_grader_does_not_read_is_found(keys, told):
 def test_whether_a_key_counts_is_for_a_person_if_the_question_names_none():
     audited = _audit(_reads("name", "age"), _records("Describe number"))
     assert {each.name: each for each in audited.checks}["wrong answers"].status == "pass"
-    assert any("another value of the second key" in str(row) for row in audited.review)
+    assert any("another value of the second key" in str(row) for row in _reviewed(audited))
 
 
 def test_a_long_text_in_an_object_may_be_left_out():
@@ -827,7 +831,7 @@ def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
     ]
     result = _audit(_as_set, tasks)
     assert _status(result)["wrong answers"] == "pass"
-    assert "neighbors swapped" in {row["operator"] for row in result.review}
+    assert "neighbors swapped" in {row["operator"] for row in _reviewed(result)}
 
 
 @pytest.mark.parametrize(
@@ -1063,14 +1067,14 @@ def _answered(operator, values, answer="none of it"):
 )
 def test_a_kind_of_wrong_answer_fails_if_more_than_half_are_surely_accepted(accepted, n, status):
     probes = _answered("off by one", [1.0] * accepted + [0.0] * (n - accepted))
-    assert wrong_of(_ground(), {"off by one": probes}).check.status == status
+    assert wrong_of(_ground(), {"off by one": probes}).status == status
 
 
 @pytest.mark.parametrize(("refused", "noted"), [(4, True), (3, False)])  # of 16: Wilson's bound is 0.102 or 0.066
 def test_forms_are_noted_if_more_than_a_tenth_are_surely_refused(refused, noted):
     values = [0.0] * refused + [1.0] * (16 - refused)
     forms = {name: _answered(name, values) for name in ("a space at the end", "in quotes")}
-    right = right_of(_ground(), forms).check
+    right = right_of(_ground(), forms)
     assert right.status == "pass"
     assert [each.what for each in right.notes] == ["refused a space at the end", "refused in quotes"] * noted
 
@@ -1099,7 +1103,7 @@ def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_t
 )
 def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
     bases = {str(place): Base(gold=1.0, wrong=1.0 - gain, silence=0.0) for place, gain in enumerate(gains)}
-    assert checks.gold(_ground(len(gains), bases=bases)).check.status == status
+    assert checks.gold(_ground(len(gains), bases=bases)).status == status
 
 
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
@@ -1142,19 +1146,19 @@ def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spread
     errors = [replace(each, error="no score") for each in _answered("x", [None] * missing)]
     ground = _ground(remote=True, log=Log(errors=errors))
     ground.scorer.logged.update({"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]})
-    judge = checks.judge(ground, answers=100).check
+    judge = checks.judge(ground, answers=100)
     assert (judge.status, judge.measured["dollars"]) == (status, 0.75)
 
 
 @pytest.mark.parametrize(("unpaid", "status"), [(1, "pass"), (8, "fail")])  # of 20: Wilson's bound is 0.01 or 0.22
 def test_gold_that_is_not_fully_paid_now_and_then_is_no_flaw_of_the_grader(unpaid, status):
-    assert checks.sanity_of(_ground(unpaid=_answered("gold", [0.5] * unpaid))).check.status == status
+    assert checks.sanity_of(_ground(unpaid=_answered("gold", [0.5] * unpaid))).status == status
 
 
 def test_rewards_beyond_the_declared_range_are_named():
-    assert checks.sanity_of(_ground(range=(0.0, 1.0))).check.status == "pass"
+    assert checks.sanity_of(_ground(range=(0.0, 1.0))).status == "pass"
     for declared in ((0.0, 0.9), (0.1, 1.0)):
-        assert "leave the declared range" in checks.sanity_of(_ground(range=declared)).check.evidence
+        assert "leave the declared range" in checks.sanity_of(_ground(range=declared)).evidence
 
 
 def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
@@ -1241,7 +1245,7 @@ def test_an_answer_in_several_forms_is_accepted_if_all_are():
     both = "right or wrong, in both orders"
     for pays, value in ((str.startswith, 0.0), (str.__contains__, 1.0)):
         scorer = _Paying(lambda task, answer, pays=pays: float(pays(answer, task.gold)))
-        assert wrong_answers(_ground(6, scorer=scorer)).check.measured[both]["accepted"] == value
+        assert wrong_answers(_ground(6, scorer=scorer)).measured[both]["accepted"] == value
 
 
 def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():

@@ -43,7 +43,8 @@ class Check:
 
     ``unresolved``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
     ``skip``: the question does not arise here, and the evidence says why. ``measured``: the figures behind the sentence, JSON values.
-    ``notes``: completions that show it; those that are lenient or strict do not decide the status.
+    ``notes``: completions that show it; those that are lenient or strict do not decide the status. ``review``: accepted answers that no rule
+    settles, for a person to judge.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Check:
     evidence: str
     measured: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[Note] = ()
+    review: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

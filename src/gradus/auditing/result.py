@@ -42,8 +42,7 @@ class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
 
     ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure, none if the
-    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None. ``review``: answers that a person has to
-    judge. ``panel`` may be handed to the next audit, which then need not roll it out again.
+    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None. ``panel`` may be handed to the next audit, which then need not roll it out again.
     """
 
     environment: str
@@ -56,7 +55,6 @@ class AuditResult:
     points: Sequence[Point] = ()
     hack: Judged | None = None
     panel: PanelEpisodes | None = None
-    review: Sequence[Mapping[str, Any]] = ()
     most: int | None = None
 
     @property
@@ -69,6 +67,11 @@ class AuditResult:
         kinds = ("exploit", "lenient", "strict")
         notes = [note for check in self.checks for note in check.notes]
         return sorted(notes, key=lambda note: (kinds.index(note.kind), len(note.completion)))
+
+    @property
+    def review(self) -> list[Mapping[str, Any]]:
+        """Accepted answers that a person has to judge."""
+        return [row for check in self.checks for row in check.review]
 
     @property
     def exploit(self) -> Note | None:
@@ -135,8 +138,9 @@ class AuditResult:
 
 def _told(check: Check) -> dict[str, Any]:
     """A check as JSON values; one that fails says what to change."""
+    told = {name: value for name, value in asdict(check).items() if name != "review"}
     return {
-        **asdict(check),
+        **told,
         **({"remedy": _REMEDIES.get(check.name, _REMEDIES["search"])} if check.status == "fail" else {}),
     }
 

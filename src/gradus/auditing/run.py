@@ -66,7 +66,6 @@ def run_text_audit(
         episodes=text.tasks,
         seed=seed,
         checks=[*text.checks, tasks],
-        review=text.review,
     )
 
 

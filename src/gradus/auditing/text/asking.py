@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
 
-from gradus.auditing.records import LEAST_EFFECT, Check
+from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.blind import Operator, another_gold
 from gradus.auditing.text.blocks import forms, in_blocks
 from gradus.auditing.text.gold import Gold, Others, states
@@ -35,14 +34,6 @@ _UNTIL = {  # which share of the time may be spent when a check's answers are as
     "right answers": 0.95,
     "sanity": 1.0,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """The findings of a check. ``review``: accepted answers that no rule settles."""
-
-    check: Check
-    review: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass

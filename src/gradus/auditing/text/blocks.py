@@ -58,40 +58,32 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     if not all(block.strip() for _, block, _ in cut) or len({block for _, block, _ in cut}) < 2:
         return None
     befores, afters = {before for before, _, _ in cut}, {after for _, _, after in cut}
-    closing = f"</{mark[1:]}" if mark.startswith("<") else "}" if mark.endswith("{") else ""
     return [
         replace(
             task,
             gold=block,
             before=task.before + (before if len(befores) == 1 else mark + _space(before)),
-            after=(after if len(afters) == 1 else closing) + task.after,
+            after=(after if len(afters) == 1 else _closing(mark)) + task.after,
         )
         for task, (before, block, after) in zip(tasks, cut, strict=True)
     ]
 
 
+def _closing(mark: str) -> str:
+    return f"</{mark[1:]}" if mark.startswith("<") else "}" if mark.endswith("{") else ""
+
+
 def _cut(gold: str, mark: str) -> tuple[str, str, str]:
-    """The text up to the last mark and the space behind it, the block, and what closes it with all that follows."""
+    """The text up to the last mark and the space behind it, the block, and what closes it with all that follows.
+
+    What no sign closes ends with its line. The last brace closes a box, for there are others in a formula.
+    """
     start = gold.rindex(mark) + len(mark)
     start += len(gold[start:]) - len(gold[start:].lstrip())
-    end = _end(gold, mark, start)
-    block = gold[start:end].rstrip()
+    closing = _closing(mark) or "\n"
+    end = gold.rfind(closing, start) if closing == "}" else gold.find(closing, start)
+    block = gold[start : end if end >= 0 else len(gold)].rstrip()
     return gold[:start], block, gold[start + len(block) :]
-
-
-def _end(gold: str, mark: str, start: int) -> int:
-    if mark.startswith("<"):
-        place = gold.find(f"</{mark[1:]}", start)
-        return place if place >= 0 else len(gold)
-    if mark.endswith("{"):
-        depth = 1
-        for place in range(start, len(gold)):
-            depth += {"{": 1, "}": -1}.get(gold[place], 0)
-            if depth == 0:
-                return place
-        return len(gold)
-    place = gold.find("\n", start)
-    return place if place >= 0 else len(gold)
 
 
 def _space(before: str) -> str:

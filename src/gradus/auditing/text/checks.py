@@ -9,7 +9,7 @@ from math import fsum
 
 from gradus.auditing.leaks import told_at
 from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_of, low_of
-from gradus.auditing.text.asking import DECLARED, Ground, Result
+from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Probe, between, quoted, settled_within, shown
 from gradus.auditing.text.scoring import Scorer
@@ -24,7 +24,7 @@ _AGAIN = 8  # tasks that are asked once more
 Differences = Sequence[tuple[str, "float | None", "float | None"]]
 
 
-def sanity(ground: Ground) -> Result:
+def sanity(ground: Ground) -> Check:
     """The same answer earns the same in another order and in a batch; gold earns the full reward."""
     changed: Differences = ()
     batched: Differences = ()
@@ -41,7 +41,7 @@ def sanity_of(
     changed: Differences = (),
     batched: Differences = (),
     stepped: str = "",
-) -> Result:
+) -> Check:
     """The check from the answers whose reward is not the same. ``stepped``: what is wrong at a step of training."""
     n, subject = len(ground.tasks), ground.subject
     problems = [stepped] if stepped else []
@@ -73,7 +73,7 @@ def sanity_of(
     evidence += f"; {n} of {len(subject.tasks)} tasks, because the grader is slow" if ground.effort < 1.0 else ""
     measured = {"tasks": n, "form": ground.form, "effort": ground.effort}
     status: Status = "fail" if problems else "pass"
-    return Result(check=Check(name="sanity", status=status, evidence=evidence, measured=measured))
+    return Check(name="sanity", status=status, evidence=evidence, measured=measured)
 
 
 def _earns(ground: Ground) -> str:
@@ -153,14 +153,12 @@ def _at_steps(ground: Ground) -> str:
     return ""
 
 
-def gold(ground: Ground) -> Result:
+def gold(ground: Ground) -> Check:
     """Gold above the golds of other tasks: the ladder that nobody has to declare."""
     if not ground.tasks:
-        return Result(
-            check=Check(name="gold", status="unresolved", evidence="no task has a gold answer; give some to resolve it")
-        )
+        return Check(name="gold", status="unresolved", evidence="no task has a gold answer; give some to resolve it")
     if not ground.bases:
-        return Result(check=Check(name="gold", status="fail", evidence="no gold answer got a reward"))
+        return Check(name="gold", status="fail", evidence="no gold answer got a reward")
     gain = mean_interval([base.gold - base.wrong for base in ground.bases.values()])
     silent = mean_interval([base.gold - base.silence for base in ground.bases.values()])
     least = LEAST_EFFECT * max(ground.span, 1e-9)
@@ -176,7 +174,7 @@ def gold(ground: Ground) -> Result:
             "unresolved",
             f"gold earns {between(gain)} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
         )
-    return Result(check=Check(name="gold", status=status, evidence=evidence, measured=measured))
+    return Check(name="gold", status=status, evidence=evidence, measured=measured)
 
 
 def ask_hostile(ground: Ground) -> None:
@@ -187,7 +185,7 @@ def ask_hostile(ground: Ground) -> None:
         ground.ask_each("hostile answers", HOSTILE, forms)
 
 
-def hostile(ground: Ground, *, programs: bool = False) -> Result:
+def hostile(ground: Ground, *, programs: bool = False) -> Check:
     """No answer of any check makes the grader fail, hang or run code.
 
     ``programs``: answers that are programs were tried, which may be run.
@@ -216,14 +214,14 @@ def hostile(ground: Ground, *, programs: bool = False) -> Result:
             "no answer makes the grader fail or hang; whether it runs answers is not known, "
             f"because it fails on right ones in the sandbox: {ground.sandbox_error}"
         )
-    return Result(check=Check(name="hostile answers", status=status, evidence=evidence, measured=measured))
+    return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
 
 
 def _errors(probes: Sequence[Probe]) -> list[dict[str, object]]:
     return [{**shown(each), "error": each.error} for each in probes[:5]]
 
 
-def not_graded(ground: Ground) -> list[Result]:
+def not_graded(ground: Ground) -> list[Check]:
     """A grader that fails on every answer, right ones too: its error is the one finding."""
     log = ground.log
     first, failed = log.errors[0], len(log.errors) + len(log.hung)
@@ -231,17 +229,17 @@ def not_graded(ground: Ground) -> list[Result]:
     grading = Check(name=GRADING, status="fail", evidence=told, measured={"errors": _errors(log.errors)})
     why = "no answer got a reward, because the grader fails on each"
     skipped = [Check(name=name, status="skip", evidence=why) for name in ("sanity", "gold", "hostile answers")]
-    return [Result(check=check) for check in (grading, *skipped)]
+    return [grading, *skipped]
 
 
-def silent_judge(ground: Ground) -> Result:
+def silent_judge(ground: Ground) -> Check:
     """A server that scored nothing, for example because it cannot be reached: nothing is known of the grader."""
     errors = ground.log.errors
     told = f"no answer has a score, and the other checks need some; the first: {errors[0].error}"
-    return Result(check=Check(name="judge", status="fail", evidence=told, measured={"missing": {"count": len(errors)}}))
+    return Check(name="judge", status="fail", evidence=told, measured={"missing": {"count": len(errors)}})
 
 
-def judge(ground: Ground, *, answers: int) -> Result:
+def judge(ground: Ground, *, answers: int) -> Check:
     """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost.
 
     ``answers``: how many it was asked.
@@ -272,13 +270,13 @@ def judge(ground: Ground, *, answers: int) -> Result:
     if errors:
         told.append(f"{len(errors)} have no score, the first: {errors[0].error}")
         status = "fail" if (missing.low or 0.0) > LEAST_EFFECT else status
-    return Result(check=Check(name="judge", status=status, evidence="; ".join(told), measured=measured))
+    return Check(name="judge", status=status, evidence="; ".join(told), measured=measured)
 
 
-def leaks(ground: Ground) -> Result:
+def leaks(ground: Ground) -> Check:
     """No place of the prompt holds the gold answer of its own task."""
     place = told_at([t.prompt for t in ground.tasks], [[t.gold] for t in ground.tasks])
     told = "no place of the prompt holds the gold answer"
     if place is not None:
         told = f"the prompt holds the gold answer{place}; take it out"
-    return Result(check=Check(name="leaks", status="pass" if place is None else "fail", evidence=told))
+    return Check(name="leaks", status="pass" if place is None else "fail", evidence=told)

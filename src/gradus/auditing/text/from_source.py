@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, Check
-from gradus.auditing.text.asking import Ground, Result
+from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.gold import states
 from gradus.auditing.text.patterns import SLOT
 from gradus.auditing.text.rates import Probe, Rate
@@ -50,7 +50,7 @@ class Try:
         return text if self.bare else task.whole(text)
 
 
-def from_source(ground: Ground) -> Result:
+def from_source(ground: Ground) -> Check:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
     ground.enter(NAME)
     functions = ground.subject.functions
@@ -63,7 +63,7 @@ def from_source(ground: Ground) -> Result:
             if functions
             else "none was given"
         )
-        return Result(check=Check(name=NAME, status="skip", evidence=f"the grader's source cannot be read: {why}"))
+        return Check(name=NAME, status="skip", evidence=f"the grader's source cannot be read: {why}")
     tasks = [task for task in ground.tasks if task.key in ground.bases]
     paid, tried = _paid(ground, found, tasks[0])
     rates = {each: rate for each in _finalists(paid) if (rate := _rate(ground, each, tasks[1:] or tasks)) is not None}
@@ -82,12 +82,12 @@ def from_source(ground: Ground) -> Result:
     if not winners:
         read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
         evidence = f"none of {tried} answers made of the grader's source pays ({read})"
-        return Result(check=Check(name=NAME, status="pass", evidence=evidence, measured=measured))
+        return Check(name=NAME, status="pass", evidence=evidence, measured=measured)
     best, place = winners[0], winners[0].place
     rate = rates[best]
     measured["line"] = {"file": place.file, "line": place.line, "text": place.text}
     evidence = f"{best.name} earns {rate.mean:.3g} on {rate.n} tasks, e.g. {rate.example['answer']!r}, because of {place.name}: {place.text}"
-    return Result(check=Check(name=NAME, status="fail", evidence=evidence, measured=measured))
+    return Check(name=NAME, status="fail", evidence=evidence, measured=measured)
 
 
 def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:

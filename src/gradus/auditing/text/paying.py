@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Note
-from gradus.auditing.text.asking import Ground, Result
+from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.clusters import Cluster, cluster_of
 from gradus.auditing.text.gold import states
@@ -32,21 +32,21 @@ _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
 
 
-def blind_answers(ground: Ground) -> Result:
+def blind_answers(ground: Ground) -> Check:
     """Answers that do not read the task."""
     return _without_task(ground, "blind answers", BLIND)
 
 
-def reflexes(ground: Ground) -> Result:
+def reflexes(ground: Ground) -> Check:
     """Answers that copy from the question."""
     return _without_task(ground, "reflexes", REFLEXES)
 
 
-def _without_task(ground: Ground, name: str, operators: Mapping[str, Operator]) -> Result:
+def _without_task(ground: Ground, name: str, operators: Mapping[str, Operator]) -> Check:
     ground.enter(name)
     first = ground.some(_FIRST)
     rates, tried = chosen(ground, name, operators, first, ground.tasks[len(first) :])
-    return Result(check=unearned(ground, name, rates, tried=tried))
+    return unearned(ground, name, rates, tried=tried)
 
 
 def chosen(
@@ -125,7 +125,7 @@ def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
     )
 
 
-def wrong_answers(ground: Ground) -> Result:
+def wrong_answers(ground: Ground) -> Check:
     """Answers made wrong from gold."""
     ground.enter("wrong answers")
     first = ground.some(_MUTATED)
@@ -171,7 +171,7 @@ def _clusters(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> dict[str
     return found
 
 
-def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Result:
+def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
     """The check from the probes of each operator, one a task."""
     clusters = _clusters(ground, probes)
     rows: dict[str, dict[str, Any]] = {}
@@ -218,8 +218,8 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Result:
         evidence = "; ".join(told["unsure"][:3]) + settled_within(halves, 0.5, tasks=len(ground.tasks))
     elif told["some"]:
         evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
-    check = Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes)
-    return Result(check=check, review=review_list(ground, probes))
+    review = review_list(ground, probes)
+    return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=review)
 
 
 def _note(
@@ -263,7 +263,7 @@ def is_accepted(probe: Probe, ground: Ground) -> bool:
     return lost < _PART * changed
 
 
-def right_answers(ground: Ground) -> Result:
+def right_answers(ground: Ground) -> Check:
     """Gold in other forms that mean the same."""
     ground.enter("right answers")
     makers = {name: make for name, (make, _) in EQUIVALENT.items()}
@@ -278,7 +278,7 @@ def is_refused(probe: Probe, ground: Ground) -> bool:
     return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
 
 
-def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Result:
+def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Check:
     """The check from the probes of each form."""
     rows: dict[str, dict[str, Any]] = {}
     notes: list[Note] = []
@@ -294,10 +294,10 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Result:
             notes.append(_note("strict", f"refused {name}", refused, probes, EQUIVALENT[name][1]))
     told = f"refused {', '.join(each.what.removeprefix('refused ') for each in notes)}" if notes else ""
     evidence = f"gold as the rows give it is accepted; {told}" if told else "every equivalent form is accepted"
-    return Result(check=Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes))
+    return Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes)
 
 
-def programs(ground: Ground) -> Result:
+def programs(ground: Ground) -> Check:
     """Programs that reach for the reward in place of doing the task."""
     name = "files and processes"
     ground.enter(name)
@@ -310,4 +310,4 @@ def programs(ground: Ground) -> Result:
         told = f"a program that does nothing earns {left[0].value} after {left[0].answer[:60]!r} ran before it"
         evidence = told if check.status != "fail" else f"{check.evidence}; {told}"
         check = replace(check, status="fail", evidence=evidence)
-    return Result(check=check)
+    return check

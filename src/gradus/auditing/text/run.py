@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gradus.auditing.records import Check
-from gradus.auditing.text.asking import CALLS, Ground, Result, are_programs, prepare
+from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
 from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.paying import (
@@ -24,11 +23,10 @@ from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubje
 
 @dataclass(frozen=True, kw_only=True)
 class TextAudit:
-    """``tasks``: on how many it was probed. ``review``: accepted answers that no rule settles."""
+    """``tasks``: on how many it was probed."""
 
     checks: Sequence[Check]
     tasks: int
-    review: Sequence[Mapping[str, Any]]
 
 
 def audit_text(
@@ -62,13 +60,12 @@ def audit_text(
         scorer.close()
     results = _asked_again(ground, _ordered(ground, results, answers=answers))
     return TextAudit(
-        checks=[_as_far_as_asked(each.check, ground) for each in results],
+        checks=[_as_far_as_asked(each, ground) for each in results],
         tasks=len(ground.tasks),
-        review=[row for each in results for row in each.review],
     )
 
 
-def _asked(ground: Ground, *, unsafe: bool) -> list[Result]:
+def _asked(ground: Ground, *, unsafe: bool) -> list[Check]:
     """The results of all checks that ask answers, in the order in which they may spend the time."""
     if not ground.is_usable:
         return [sanity(ground)]
@@ -90,15 +87,15 @@ _ORDER = (
 )
 
 
-def _ordered(ground: Ground, asked: Sequence[Result], *, answers: int) -> list[Result]:
+def _ordered(ground: Ground, asked: Sequence[Check], *, answers: int) -> list[Check]:
     """All results as they are shown. ``answers``: how many the grader was asked."""
     log, remote = ground.log, ground.subject.remote
     if log.errors and not ground.bases and remote:
         return [silent_judge(ground), leaks(ground)]
     if log.errors and not ground.bases and not log.scored:
         return [*not_graded(ground), leaks(ground)]
-    results = sorted([*asked, gold(ground)], key=lambda each: _ORDER.index(each.check.name))
-    ran = results[-1].check.name == _ORDER[-1]
+    results = sorted([*asked, gold(ground)], key=lambda each: _ORDER.index(each.name))
+    ran = results[-1].name == _ORDER[-1]
     return [
         *results,
         *([judge(ground, answers=answers)] if remote else []),
@@ -107,14 +104,14 @@ def _ordered(ground: Ground, asked: Sequence[Result], *, answers: int) -> list[R
     ]
 
 
-def _asked_again(ground: Ground, results: Sequence[Result]) -> list[Result]:
+def _asked_again(ground: Ground, results: Sequence[Check]) -> list[Check]:
     """The results with what each noted completion earns when it is asked once more, in a new process: what is shown is what was graded."""
     tasks, command = {task.key: task for task in ground.tasks}, ground.subject.command
-    notes = [note for each in results for note in each.check.notes]
+    notes = [note for each in results for note in each.notes]
     scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
     again = {id(note): score for note, score in zip(notes, scores, strict=True) if score.value is not None}
     changed = [note for note in notes if id(note) in again and note.reward not in (None, again[id(note)].value)]
-    shown: list[Result] = []
+    shown: list[Check] = []
     for each in results:
         made = [
             replace(
@@ -122,14 +119,14 @@ def _asked_again(ground: Ground, results: Sequence[Result]) -> list[Result]:
                 reward=again[id(note)].value if id(note) in again else note.reward,
                 command=command(tasks[note.task], note.completion) if command else "",
             )
-            for note in each.check.notes
+            for note in each.notes
         ]
-        check = replace(each.check, notes=made)
+        check = replace(each, notes=made)
         if changed and check.name == "sanity":
             note = changed[0]
             told = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {again[id(note)].value}"
             check = replace(check, status="fail", evidence=f"{told}; {check.evidence}")
-        shown.append(replace(each, check=check))
+        shown.append(check)
     return shown
 
 
