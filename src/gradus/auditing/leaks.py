@@ -20,6 +20,7 @@ _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this giv
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
 _WORD = re.compile(r"\S+")
 _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
+_NAME = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
 _PUNCTUATION = "()[]{}.,:;=\"'"
 
 
@@ -49,60 +50,40 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]]) -> str | None
     A place follows the same word, or is one of the last three words. Where the last words are options or labels, they
     are one task's value about as often as another's, and no leak.
     """
-    candidates: Counter[tuple[str, Any]] = Counter()
-    for text, own in zip(texts, values, strict=True):
-        words = list(_WORD.finditer(text))
-        hits = [rule for i, word in enumerate(words) if _stands(text, word, own) for rule in _rules(words, i)]
-        candidates.update(list(dict.fromkeys(hits)))  # each once, in an order that does not hang on hashes
-    for (kind, which), count in candidates.most_common(40):
+    places = [_places(text) for text in texts]
+    hits = [
+        [place for place, at in there.items() if any(_begins(text[at:], value) for value in own)]
+        for text, there, own in zip(texts, places, values, strict=True)
+    ]
+    for place, count in Counter(place for each in hits for place in each).most_common(40):
         if count < _LEAST_OWN * len(texts):
             break
-        starts = [_located(text, kind, which) for text in texts]
-        column = [None if at is None else text[at.start() :] for text, at in zip(texts, starts, strict=True)]
+        column = [text[there[place] :] if place in there else None for text, there in zip(texts, places, strict=True)]
         if _shows(column, values, _begins):
-            return f" {kind} {which!r}" if kind == "after" else f", {kind} {which}"
+            return place
     return None
 
 
-def _rules(words: Sequence[re.Match[str]], index: int) -> list[tuple[str, Any]]:
-    before = words[index - 1].group() if index else ""
-    prefix = re.match(r"[^\w-]*[A-Za-z_]+[=:]", words[index].group())
-    from_end = len(words) - index
-    rules: list[tuple[str, Any]] = [("word from the end", from_end)] if from_end <= _LAST else []
-    if before and not any(character.isdigit() for character in before):
-        rules.append(("after", before))
-    if prefix:
-        rules.append(("after", prefix.group()))
-    return rules
-
-
-def _located(text: str, kind: str, which: Any) -> re.Match[str] | None:
+def _places(text: str) -> dict[str, int]:
+    """Where the places of a text are: after a word or a name when it first stands there, and the last words."""
     words = list(_WORD.finditer(text))
-    if kind == "after":
-        for index, word in enumerate(words):
-            if index and words[index - 1].group() == which:
-                return word
-            if word.group().startswith(which) and len(word.group()) > len(which):
-                return word
-        return None
-    return words[-which] if which <= len(words) else None
-
-
-def _stands(text: str, word: re.Match[str], own: Sequence[Any]) -> bool:
-    bare = _bare(text[word.start() :]) if own else ""
-    return any(_bare_begins(bare, value) for value in own)
+    places: dict[str, int] = {}
+    for index, word in enumerate(words):
+        before = words[index - 1].group() if index else ""
+        if before and not any(character.isdigit() for character in before):
+            places.setdefault(f" after {before!r}", word.start())
+        if prefix := _NAME.match(word.group()):
+            places.setdefault(f" after {prefix.group()!r}", word.start())
+        if len(words) - index <= _LAST:
+            places[f", word from the end {len(words) - index}"] = word.start()
+    return places
 
 
 def _begins(shown: Any, value: Any) -> bool:
     """Returns True if a text begins with the value, after punctuation and a name. A number counts as precisely as it is shown."""
-    return isinstance(shown, str) and _bare_begins(_bare(shown), value)
-
-
-def _bare(shown: str) -> str:
-    return _BEFORE.sub("", shown)
-
-
-def _bare_begins(text: str, value: Any) -> bool:
+    if not isinstance(shown, str):
+        return False
+    text = _BEFORE.sub("", shown, count=1)
     if isinstance(value, str):
         rest = text[len(value) :]
         return text.startswith(value.strip(_PUNCTUATION)) and not (rest[:1].isalnum())
