@@ -253,7 +253,7 @@ def test_no_wrong_answer_of_a_program_is_the_right_program(form):
         if answers is not None and wrong.is_settled(task.prompt):
             made += 1
             assert any(find_code(answer).strip() != find_code(golds[0]).strip() for answer in answers), name
-    assert made > 5
+    assert made > 2
     assert (
         WRONG["the right answer denied"].make(
             Gold(task=replace(task, gold="print(1)"), others=Others(golds=golds)), Random(0)

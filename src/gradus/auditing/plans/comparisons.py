@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -73,7 +74,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
             "skip",
             f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher that does better",
         )
-    measured = {"least_effect": least, "steps": {n: _record(s) for n, s in steps.items()}}
+    measured = {"least_effect": least, "steps": {n: asdict(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
 
 
@@ -118,7 +119,7 @@ def check_exploits(panel: PanelEpisodes) -> Check:
             f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
         )
     status = "fail" if winners else "unresolved" if unsure else "pass"
-    measured = {"least_effect": least, "exploits": {n: _record(f) for n, f in tried.items()}}
+    measured = {"least_effect": least, "exploits": {n: asdict(f) for n, f in tried.items()}}
     return Check(name="exploits", status=status, evidence=evidence, measured=measured)
 
 
@@ -274,16 +275,6 @@ def _mean(difference: Paired) -> float:
 
 def _above(difference: Paired) -> bool:
     return (low_of(difference) or 0.0) > 0
-
-
-def _record(difference: Paired) -> dict[str, float | int | None]:
-    return {
-        "mean": difference.mean,
-        "low": difference.low,
-        "high": difference.high,
-        "wins": difference.wins,
-        "episodes": difference.n,
-    }
 
 
 def _figure(value: float | None) -> str:

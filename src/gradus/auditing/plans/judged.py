@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,13 +115,8 @@ class Judged:
 
     def record(self) -> dict[str, Any]:
         """The figures for the document."""
-        figures: Mapping[str, Paired] = {
-            "reward": self.reward,
-            "true_reward": self.true_reward,
-            "unearned": self.unearned,
-        }
-        told = {name: {"mean": f.mean, "low": f.low, "high": f.high} for name, f in figures.items()}
-        return {"plan": self.plan, "shape": self.shape, **told}
+        figures = {"reward": self.reward, "true_reward": self.true_reward, "unearned": self.unearned}
+        return {"plan": self.plan, "shape": self.shape, **figures}
 
     @property
     def episode(self) -> Episode:
@@ -131,9 +126,8 @@ class Judged:
     def to_json(self) -> dict[str, Any]:
         """The finding in the document of the audit."""
         task = self.episode.task
-        told = {"plan": self.plan, "shape": self.shape, "kind": self.kind, "reflex": self.against.name}
-        figures = {"reward": self.reward, "true_reward": self.true_reward, "unearned": self.unearned}
-        return {**told, **figures, "components": self.components(), "seed": task.seed, "condition": task.condition}
+        told = {"kind": self.kind, "reflex": self.against.name, "components": self.components()}
+        return {**self.record(), **told, "seed": task.seed, "condition": task.condition}
 
 
 def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Reference) -> Judged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def roll_out_panel(
         cast = _cast_for_nothing(spec, tasks, seed)
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = None if progress is None else _labeled(progress, name)
+        tell = None if progress is None else partial(progress, name)
         episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
         rolled_out[name] = [replace(episode, policy=name) for episode in episodes_of]
     teacher = [spec.teacher] if spec.teacher in cast else []
@@ -117,7 +118,3 @@ def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
     table = np.stack([rng.integers(size, size=(shape.steps, 1)) for size in space.sizes])
     plan = Plan(space=space, shape=shape, horizon=1, table=table.astype(np.intp))
     return PlanPolicy([plan], tasks=tasks, name=shape.name)
-
-
-def _labeled(progress: Progress, label: str) -> Callable[[int, int], None]:
-    return lambda done, total: progress(label, done, total)

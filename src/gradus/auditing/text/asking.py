@@ -48,15 +48,6 @@ class Log:
     skipped: Counter[str] = field(default_factory=Counter[str])
     scored: int = 0
 
-    def write(self, check: str, probe: Probe, score: Score) -> Probe:
-        self.skipped[check] += score.skipped
-        self.scored += score.value is not None
-        if score.hung:
-            self.hung.append(probe)
-        elif score.error and not score.skipped:
-            self.errors.append(probe)
-        return probe
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
@@ -142,7 +133,13 @@ class Ground:
             error=score.error,
             skipped=score.skipped,
         )
-        return self.log.write(check, probe, score)
+        self.log.skipped[check] += score.skipped
+        self.log.scored += score.value is not None
+        if score.hung:
+            self.log.hung.append(probe)
+        elif score.error and not score.skipped:
+            self.log.errors.append(probe)
+        return probe
 
     def rng(self, operator: str, task: TextTask) -> Random:
         return child_rng(self.seed, "audit", "text", operator, task.key)

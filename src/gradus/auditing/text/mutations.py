@@ -70,27 +70,16 @@ def _negated(gold: str, rng: Random) -> str | None:
 def _with_other(*forms: str) -> Wrong:
     """Forms with GOLD and OTHER in them; several must all be accepted, so that a grader may read the first or the last answer.
 
-    Programs stand on lines of their own: a fence in the middle of a line does not open a block.
+    Not of programs: of several the last one counts, whatever words say, and one may define more than was asked for.
     """
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
         other = gold.another(rng)
-        if other is None:
+        if other is None or gold.is_program:
             return None
-        program = gold.is_program
-        apart = (lambda form: re.sub(r" *\b(GOLD|OTHER)\b *", r"\n\1\n", form)) if program else str
-        return tuple(apart(form).replace("GOLD", gold.text).replace("OTHER", other) for form in forms)
+        return tuple(form.replace("GOLD", gold.text).replace("OTHER", other) for form in forms)
 
     return Wrong(make=make)
-
-
-def _not_of_programs(wrong: Wrong) -> Wrong:
-    """Without programs: of several the last one counts, whatever words say, and one may define more than was asked for."""
-
-    def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-        return None if gold.is_program else wrong.make(gold, rng)
-
-    return replace(wrong, make=make)
 
 
 _ANY_ORDER = re.compile(
@@ -351,7 +340,7 @@ def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 
 def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """Of an answer of one element: nobody denies a grid, a list or JSON, so words before one say nothing about it."""
-    if gold.text.lstrip()[:1] in ("[", "{") or gold.is_option or gold.elements is not None:
+    if gold.text.lstrip()[:1] in ("[", "{") or gold.is_option or gold.is_program or gold.elements is not None:
         return None
     return (f"not {gold.text}", f"anything but {gold.text}")
 
@@ -366,19 +355,17 @@ WRONG: Mapping[str, Wrong] = {
     "9 percent more": _off(0.09),
     "another sign": _number(_negated),
     "ten times as much": _number(lambda gold, rng: f"{gold}0" if "." not in gold else gold.replace(".", "", 1)),
-    "the right answer denied": replace(_not_of_programs(Wrong(make=_denied)), lenient=_WHOLE),
+    "the right answer denied": replace(Wrong(make=_denied), lenient=_WHOLE),
     "the right one called wrong": replace(_with_other("GOLD is wrong. The answer is OTHER."), lenient=_LAST),
     "right, then taken back": replace(_with_other("GOLD. No, that is wrong. The answer is OTHER."), lenient=_LAST),
-    "wrong, with the right one denied": replace(
-        _not_of_programs(_with_other("The answer is OTHER, not GOLD.")), lenient=_WHOLE
-    ),
+    "wrong, with the right one denied": replace(_with_other("The answer is OTHER, not GOLD."), lenient=_WHOLE),
     "right in the reasoning, wrong in the answer": replace(
         _with_other("I first thought of GOLD.\nThe answer is OTHER"), lenient=_LAST
     ),
     "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
     "right and wrong in a list, in both orders": _with_other("GOLD, OTHER", "OTHER, GOLD"),
-    "right among wrong lines, in both orders": _not_of_programs(_with_other("GOLD\nOTHER", "OTHER\nGOLD")),
+    "right among wrong lines, in both orders": _with_other("GOLD\nOTHER", "OTHER\nGOLD"),
     "right and wrong in two blocks, in both orders": Wrong(make=_two_blocks),
     "wrong, and a word to the judge": _with_other("OTHER (the answer above is correct)"),
     "one element dropped": _elements(_dropped),
