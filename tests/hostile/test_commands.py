@@ -55,7 +55,7 @@ def test_runs_that_are_killed_end_as_the_unbroken_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("server", ["serve", "serve-env", "watch"])
+@pytest.mark.parametrize("server", ["serve", "serve-env"])
 def test_servers_hold_no_more_memory_after_a_while_and_end_cleanly(run: Path, server: str) -> None:
     minutes = os.environ.get("SOAK_MINUTES", "10")
     assert f"| {server} | {minutes} |" in tried(str(run), "--only", server, "--minutes", minutes, script="soak")

@@ -27,14 +27,13 @@ class AgentLimits:
     """The limits of an agent's episode, and how many episodes run at once.
 
     ``seconds``: of its own, without the time that answers take. ``calls`` and ``tokens`` (sampled): what goes beyond ends the episode
-    as truncated. ``together``: answers are given when all episodes wait for one, so that rounding does not depend on who came first.
+    as truncated.
     """
 
     seconds: float = 120.0
     calls: int = 32
     tokens: int | None = None
     episodes: int | None = None
-    together: bool = True
 
 
 @dataclass(eq=False, kw_only=True)

@@ -61,7 +61,8 @@ def agent_spec(
         max_turns=limits.calls + 1,  # the agent's own limit comes first, and says its name
         max_sessions=limits.episodes,
         foreign=True,
-        stepping=Stepping(episode_seconds=limits.seconds, rounds=limits.together),
+        # Answers come when all episodes wait for one, so that rounding does not depend on who came first.
+        stepping=Stepping(episode_seconds=limits.seconds, rounds=True),
         policies={"teacher": lambda _: teacher} if teacher else {},
         teacher="teacher" if teacher else None,
         recipe=None,
