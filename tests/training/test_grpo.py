@@ -274,31 +274,6 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
     assert sum(record["dropped_groups"] for record in records) > 0
 
 
-def test_episodes_of_groups_that_were_replaced_count(echo_model: Path, tmp_path: Path) -> None:
-    """Half of the tasks failed, were replaced as groups without variance, and no figure said so."""
-
-    class Failing:
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def reset(self, *, seed: int | None = None, **options: Any) -> Any:
-            if (seed or 0) % 2:
-                raise RuntimeError("no such task")
-            return self.inner.reset(seed=seed, **options)
-
-    spec = echo()
-    spec = replace(spec, make=lambda make=spec.make: Failing(make()))
-    base = settings()
-    kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
-    config = GrpoConfig(**{**kept, "max_steps": 1, "group_size": 2, "validation_every": 0, "dynamic_sampling": 3})
-    train(echo_model, tmp_path / "run", config, spec=spec)
-    (record,) = steps(tmp_path / "run")
-    assert 0.2 < record["failed_episodes"] < 0.8
-
-
 def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
     from gradus.training.data.tasks import training_tasks, validation_tasks
 
@@ -331,16 +306,6 @@ def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
 def test_what_has_no_effect_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         GrpoConfig(**given)
-
-
-def test_overlong_answers_lose_reward_before_credit(lamps_model: Path, tmp_path: Path) -> None:
-    """Every answer of the fake is as long as it can be, so all lose the same and no advantage changes; the reward does not."""
-    for name, changes in (("plain", {}), ("penalized", {"overlong_buffer": 9})):
-        train(lamps_model, tmp_path / name, settings(max_steps=2, **changes))
-    plain, penalized = steps(tmp_path / "plain"), steps(tmp_path / "penalized")
-    assert plain[0]["reward_mean"] == penalized[0]["reward_mean"]  # the record shows the grader's reward
-    assert plain[0]["grad_norm"] != penalized[0]["grad_norm"]
-    assert -1.0 <= penalized[0]["components"]["overlong"] < 0.0
 
 
 def test_all_failing_is_an_error_with_its_reason(lamps_model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import torch
 from fakes import echo, lamps
 from safetensors.torch import load_file
-from transformers import FalconConfig, FalconForCausalLM, PhimoeConfig, PhimoeForCausalLM
 
 from gradus.evidence.health import diagnose
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -23,13 +21,10 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
-from gradus.training.data.microbatches import MicroBatch, microbatches
+from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.distributed import processes
-from gradus.training.distributed.processes import World
-from gradus.training.engine import loss_step
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import TrainingError, checkpoint_activations, precision, prepare_model, run_update
+from gradus.training.engine.loss_step import TrainingError, precision, prepare_model
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
@@ -217,44 +212,6 @@ def test_masters_go_on_bit_for_bit(lamps_model: Path, dtype: str, optimizer: str
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_processes_add_up_bfloat16_gradients_in_float32(lamps_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes give the gradient of one to float32's rounding; added up in bfloat16 it is off by a third of a per cent."""
-    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
-    config = lamps_config(dtype="bfloat16", grad_clip=0, token_budget=32)
-    samples = sampled(loaded, config)
-    batches = microbatches(samples, budget=32, share=False, vocabulary=vocabulary_size(loaded.model))
-    assert len(batches) > 2
-    gradients: list[torch.Tensor] = []
-    sent: list[torch.Tensor] = []
-
-    def loss(batch: MicroBatch) -> torch.Tensor:
-        return -score_tokens(loaded.model, batch, config.sampling).logprobs.sum()
-
-    def watch(model: torch.nn.Module, limit: float) -> torch.Tensor:
-        moved = [master_of(parameter) for parameter in model.parameters()]
-        gradients.append(torch.cat([one.grad.float().reshape(-1) for one in moved if one.grad is not None]))
-        return gradients[-1].norm()
-
-    def reduce(flat: torch.Tensor) -> None:
-        """The second process's sum is that of both; the first one's is looked at no more."""
-        sent.append(flat.clone())
-        if len(sent) == 2:
-            flat += sent[0]
-
-    monkeypatch.setattr(loss_step, "clip_gradients", watch)
-    optimizer = make_optimizer(loaded.model, config)
-    run_update(loaded, optimizer, batches, loss, config, 0.0)
-    monkeypatch.setattr(processes, "world", lambda: World(rank=0, size=2))
-    monkeypatch.setattr(torch.distributed, "all_reduce", reduce)
-    monkeypatch.setattr(loss_step, "gather", list)  # the second process has the same norm
-    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
-    optimizer = make_optimizer(loaded.model, config)
-    for own in (batches[::2], batches[1::2]):
-        run_update(loaded, optimizer, own, loss, config, 0.0)
-    alone, _, together = gradients
-    assert float((alone - together).norm() / alone.norm()) < 1e-6
-
-
 def test_gradients_of_several_passes_are_added_up_in_float32() -> None:
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
     optimizer = MasterWeights({"weight": weight}, lambda named: torch.optim.SGD(named.values(), lr=1.0))
@@ -330,33 +287,3 @@ def test_a_cpu_without_instructions_for_16_bits_is_named(
     if slow:
         (name,) = changes
         assert f"set {name} = " in told
-
-
-@pytest.mark.parametrize("family", ["falcon", "phimoe"])
-def test_checkpointed_layers_draw_no_noise(family: str) -> None:
-    """Falcon asks its config for dropout, PhiMoE jitters its routing; both were in train mode with gradient_checkpointing."""
-    shape: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    torch.manual_seed(0)
-    model: Any = (
-        FalconForCausalLM(FalconConfig(**shape, hidden_dropout=0.5, attention_dropout=0.5))
-        if family == "falcon"
-        else PhimoeForCausalLM(
-            PhimoeConfig(
-                **shape, intermediate_size=16, num_key_value_heads=1, num_local_experts=4, router_jitter_noise=0.5
-            )
-        )
-    ).eval()
-    ids = torch.randint(64, (2, 9))
-    plain = model(ids).logits
-    plain.square().sum().backward()
-    expected = {
-        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
-    }
-    model.zero_grad()
-    checkpoint_activations(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        out = model(ids, use_cache=False).logits
-    out.square().sum().backward()
-    assert torch.equal(out, plain)
-    assert all(torch.equal(model.get_parameter(name).grad, grad) for name, grad in expected.items())

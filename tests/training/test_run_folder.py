@@ -112,13 +112,6 @@ def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_that_was_private_stays_so(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    target.mkdir(mode=0o700)
-    write_folder(target, lambda path: write_text(path / "a", "new"))
-    assert [oct(path.stat().st_mode & 0o777) for path in (target, target / "a")] == ["0o700", "0o600"]
-
-
 def test_a_checkpoint_that_a_run_went_on_below_keeps_no_good_one_out(tmp_path: Path) -> None:
     """With one to keep, a damaged newest one stayed, and both the one that the run went on from and the one just written were removed."""
     model = torch.nn.Linear(3, 2)

@@ -12,15 +12,12 @@ from typing import Any
 import pytest
 import torch
 from fakes import lamps
-from transformers import MistralConfig, MistralForCausalLM
 
 from gradus.algorithms import LossResult, algorithm_names, find_algorithm, registry
 from gradus.core import ConfigError
-from gradus.core.metrics import read_metrics
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
@@ -191,32 +188,6 @@ def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) 
     )
     live = [one for one in credited if one.live]
     assert result.trained_tokens == sum(one.actions for one in live)
-
-
-@pytest.mark.parametrize("other", ["words", "window"])
-def test_a_reference_has_the_words_of_the_model_and_may_have_another_attention(
-    lamps_model: Path, loaded: LoadedModel, other: str, tmp_path: Path
-) -> None:
-    words = lamps().language.vocabulary()
-    if other == "words":
-        make_nano(tmp_path / "reference", replace(words, words=tuple(reversed(words.words))), NanoConfig(layers=1))
-    else:
-        size = {
-            "vocab_size": len(loaded.tokenizer),
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        }
-        shape = MistralConfig(**size, num_key_value_heads=1, intermediate_size=32, head_dim=16, sliding_window=8)
-        MistralForCausalLM(shape).save_pretrained(tmp_path / "reference")
-        loaded.tokenizer.save_pretrained(tmp_path / "reference")
-    settings = config(kl_coef=0.1, reference=str(tmp_path / "reference"), max_steps=1, validation_every=0)
-    if other == "words":
-        with pytest.raises(ConfigError, match="another tokenizer"):
-            train_grpo(lamps_model, lamps(), settings, tmp_path / "run", options=GrpoOptions(live=False))
-        return
-    train_grpo(lamps_model, lamps(), settings, tmp_path / "run", options=GrpoOptions(live=False))
-    assert [record["kl"] > 0 for record in read_metrics(tmp_path / "run") if record["kind"] == "step"] == [True]
 
 
 def test_a_model_that_was_trained_in_memory_has_no_stored_reference(loaded: LoadedModel, tmp_path: Path) -> None:
