@@ -93,15 +93,6 @@ def test_its_commands_work_as_they_stand(arguments, tmp_path, monkeypatch):
     assert "without a true reward" in " ".join(done.output.split()) or "audit" not in arguments
 
 
-def test_unknown_names_say_what_is_known():
-    from gradus.core import ConfigError
-
-    with pytest.raises(ConfigError, match="rhythm"):
-        environments.load("rythm")
-    with pytest.raises(ConfigError, match="no module"):
-        environments.load("no_such_module_here:spec")
-
-
 def test_a_file_that_was_edited_is_imported_anew_by_the_next_call(tmp_path: Path):
     """A notebook's process lives on while its files are edited; the digest of the code is that of the file as it is now."""
     mine, beside = tmp_path / "edited.py", tmp_path / "beside_edited.py"

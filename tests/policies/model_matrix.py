@@ -11,7 +11,7 @@ from tiny_qwen2 import byte_tokenizer
 from gradus.core import Vocabulary
 from gradus.policies.nano.model import build_tokenizer
 
-__all__ = ["ARCHITECTURES", "CORE", "make_model"]
+__all__ = ["ARCHITECTURES", "make_model"]
 
 VOCABULARY = Vocabulary(
     words=("red", "green", "blue", "gold", "say", "the", "word"),
@@ -232,14 +232,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {**_GROUPED, **_LOCAL_EXPERTS, "block_size": 16, "layer_types": ["linear_attention", "full_attention"]},
     ),
 }
-CORE = (
-    "qwen3",
-    "mistral-window",
-    "gemma2",
-    "gpt-oss",
-    "deepseek-v3",
-    "lfm2",
-)  # of each kind one, for every `make test`
 
 
 def make_model(name: str, folder: Path) -> Path:

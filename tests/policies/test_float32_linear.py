@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from gradus.core import Vocabulary
 from gradus.policies.local.cpu import float32_linear
 from gradus.policies.local.cpu.float32_linear import FastLinear, linear, products, use_faster_products
-from gradus.policies.local.loading import load_model
-from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 
 pytestmark = pytest.mark.skipif(not float32_linear._is_there(), reason="torch without oneDNN")
@@ -79,19 +74,6 @@ def test_only_plain_float32_layers_are_changed():
     assert all(torch.equal(one, other) for one, other in zip(layers.parameters(), weights, strict=True))
 
 
-def test_a_loaded_model_takes_them_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = make_nano(tmp_path / "model", Vocabulary(words=[f"w{n}" for n in range(40)]), NanoConfig(), seed=0)
-    ids = torch.arange(24).view(2, 12)
-    fast = load_model(folder, device="cpu").model
-    monkeypatch.setattr(float32_linear, "prefers_onednn", lambda: False)
-    plain = load_model(folder, device="cpu").model
-    assert any(type(layer) is FastLinear for layer in fast.modules())
-    assert not any(type(layer) is FastLinear for layer in plain.modules())
-    monkeypatch.setattr(float32_linear, "prefers_onednn", lambda: True)
-    with torch.no_grad():
-        torch.testing.assert_close(fast(ids).logits, plain(ids).logits, rtol=1e-4, atol=1e-5)
-
-
 def test_a_backward_pass_in_bfloat16_is_still_taken():
     """The layers are of another class, and are found all the same."""
     net, inputs = model(), torch.randn(64, 16)
@@ -102,10 +84,3 @@ def test_a_backward_pass_in_bfloat16_is_still_taken():
         near = gradients(net, inputs)[1]
     assert not torch.equal(near, exact)
     assert (near - exact).norm() < 0.02 * exact.norm()
-
-
-def test_autocast_multiplies_in_bfloat16():
-    net = model()
-    use_faster_products(net)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert net(torch.randn(64, 16)).dtype == torch.bfloat16

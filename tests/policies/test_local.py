@@ -168,18 +168,6 @@ def test_one_prefill_and_one_forward_per_further_token(loaded: Load, monkeypatch
     assert sizes == [(8, 1 + 3), (8, 1), (8, 1), (8, 1)]  # the last answer's stop token is read with the new frame
 
 
-def test_a_finished_row_leaves_the_batch(loaded: Load, monkeypatch: pytest.MonkeyPatch):
-    model = loaded("qwen2")
-    policy = LocalPolicy(model, SamplingConfig(max_new_tokens=6))
-    sizes = forwards(monkeypatch)
-    session = policy.start(starts(12, group_size=1))
-    answers = session.act([Request(row=r, observation=Observation(text=WORDS[r + 12])) for r in range(12)])
-    lengths = [len(action.tokens.action_ids) for action in answers]
-    assert len(set(lengths)) > 2
-    decoded = [rows for rows, _ in sizes[-(max(lengths) - 1) :]]
-    assert decoded == [sum(length > step for length in lengths) for step in range(1, max(lengths))]
-
-
 def test_an_overlong_prompt_fails_its_row_and_names_both_lengths(loaded: Load):
     model = loaded("qwen2")
     session = LocalPolicy(model, SamplingConfig(max_new_tokens=4)).start(starts(3, group_size=1))

@@ -112,18 +112,6 @@ def test_a_full_folder_is_not_overwritten(tmp_path: Path):
     assert (tmp_path / "kept").read_text() == "mine"
 
 
-def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from transformers import PreTrainedTokenizerFast
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", full)
-    with pytest.raises(StorageError, match="No space left"):
-        make_nano(tmp_path / "nano", VOCABULARY, SMALL)
-    assert not list(tmp_path.iterdir())
-
-
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValidationError, match="even multiple of heads"):
         NanoConfig(hidden_size=100, heads=8)

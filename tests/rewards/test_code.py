@@ -133,15 +133,6 @@ def test_fences_are_read_as_models_write_them(text):
     assert find_code(text) == CODE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [" " * 300_000, f"{FENCE}{' ' * 300_000}`", f"a{FENCE}{' ' * 300_000}x y", f"{FENCE}\n{chr(10) * 300_000}{FENCE}"],
-    ids=["spaces", "behind a fence", "behind a late fence", "lines"],
-)
-def test_a_long_answer_is_read_once(text):
-    assert find_code(text).strip() in ("", text.strip())  # an expression that goes back takes many minutes
-
-
 def test_code_in_tags_needs_no_fence():
     """Our own system prompt asks for tags, and gold answers are written in them: neither got a reward."""
     assert find_code("<reasoning>`a`</reasoning> <answer> def f():\n    return 1 </answer>") == "def f():\n    return 1"

@@ -11,8 +11,6 @@ from gradus.core.waiting import wait_for
 from gradus.rewards import Completion, Rewards
 from gradus.rollouts import in_processes, roll_out
 
-ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
-
 
 def leave(*_, **__):
     raise SystemExit(3)
@@ -43,7 +41,7 @@ def test_a_reward_function_that_exits_is_an_error_of_its_completion(function):
     assert rewards.errors == {f"{function.__name__}: SystemExit": 1}
 
 
-@pytest.mark.parametrize("function", [plain_reward, waiting_reward, awaitable_reward])
+@pytest.mark.parametrize("function", [plain_reward, waiting_reward])
 def test_ctrl_c_in_a_reward_function_ends_the_run(function, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -53,22 +51,23 @@ def test_ctrl_c_in_a_reward_function_ends_the_run(function, monkeypatch):
         Rewards([function])([Completion(prompt="", completion="exit()")])
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_grader_that_exits_loses_its_reward(spec, waits):
-    def grade(episodes):
-        return [leave() if each.task.seed == 1 else 1.0 for each in episodes]
-
-    async def grade_later(episodes):
-        return grade(episodes)
-
-    grader = Grader(name="leaving", compute=grade_later if waits else grade)
+def test_a_grader_that_exits_loses_its_reward(spec):
+    grader = Grader(
+        name="leaving", compute=lambda episodes: [leave() if each.task.seed == 1 else 1.0 for each in episodes]
+    )
     episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main", 3), grader=grader).episodes
     assert [each.reward.value for each in episodes] == [1.0, None, 1.0]
     assert episodes[1].reward.error.startswith("SystemExit: 3")
 
 
-@pytest.mark.parametrize("stage", ["reset", "step", "outcome", "close"])
-@pytest.mark.parametrize("how", ["plain", "coroutine", "threads", "process"])
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [
+        *((stage, "plain") for stage in ("reset", "step", "outcome", "close")),
+        *(("step", how) for how in ("coroutine", "threads", "process")),
+        ("close", "process"),
+    ],
+)
 def test_an_environment_that_exits_ends_its_own_episode(spec, stage, how):
     make = partial(Exits, stage, how == "coroutine")
     stepping = Stepping(threads=how in ("threads", "process"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradus.core import Action, ConfigError, EnvironmentFault, Observation, StopReason, Task, ToolCall
+from gradus.core import Action, ConfigError, EnvironmentFault, Observation, StopReason, Task
 from gradus.rollouts import read_episodes, roll_out, write_episodes
 
 
@@ -42,22 +42,14 @@ def _ended(**values: Any) -> Any:
     [
         ({"step": lambda: ("x", 1.0, True)}, "step", "step: expected an Observation, got tuple"),
         ({"reset": lambda: "go"}, "reset", "reset: expected an Observation, got a str, 'go'"),
-        ({"reset": lambda: Observation(text="bad \ud800")}, "reset", r"holds '\ud800', half of a character"),
         ({"step": _ended(text=5)}, "step", "the text that step gave is a int, 5; expected text"),
         ({"step": _ended(reward="1.0")}, "step", "gave the reward '1.0'; expected a finite number"),
         ({"step": _ended(reward=float("nan"))}, "step", "gave the reward nan; expected a finite number"),
-        ({"step": _ended(reward=1e300)}, "step", "gave the reward 1e+300; expected a finite number, at most 1e+100"),
-        (
-            {"step": _ended(action_calls=(ToolCall(name="a", arguments={"x": float("inf")}),))},
-            "step",
-            "step gave calls",
-        ),
         ({"step": _ended(terminated="yes")}, "step", "expected terminated to be True or False, got 'yes'"),
         ({"step": _ended(messages=("hello",))}, "step", "expected messages that are Messages"),
         ({"step": _ended(data={"a": {"b": object()}})}, "step", "data['a']['b'] is of type object"),
         ({"outcome": lambda: {"x": 1, "y": object()}}, "outcome", "outcome['y'] is of type object"),
         ({"outcome": lambda: {"y": [0.0, float("nan")]}}, "outcome", "outcome['y'][1] is nan"),
-        ({"outcome": lambda: {"y": "\udc80"}}, "outcome", r"outcome['y'] is '\udc80'"),
     ],
 )
 def test_what_cannot_be_used_fails_its_own_episode_and_says_why(spec, tmp_path, methods, stage, message):
@@ -75,8 +67,6 @@ def test_what_cannot_be_used_fails_its_own_episode_and_says_why(spec, tmp_path, 
     ("given", "plain"),
     [
         ({"x": np.int64(3), "y": np.arange(2), "z": np.float32(0.5)}, {"x": 3, "y": [0, 1], "z": 0.5}),
-        ({"x": {"b", "a"}, "y": frozenset((2,))}, {"x": ["a", "b"], "y": [2]}),
-        ({np.int64(1): 2, ("a", 1): {"b": np.bool_(True)}}, {"1": 2, "('a', 1)": {"b": True}}),
     ],
 )
 def test_values_of_other_kinds_are_made_plain(spec, tmp_path: Path, given, plain):

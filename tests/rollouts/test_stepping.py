@@ -250,24 +250,6 @@ def test_coroutines_are_awaited_in_a_process_too(spec):
     assert (episode.failure, episode.turns[0].env_reward) == (None, 1.0)
 
 
-@pytest.mark.parametrize("threads", [False, True])
-def test_an_environment_that_exits_ends_its_own_episode(spec, threads):
-    plain = type(spec.make())
-
-    class Leaving(plain):
-        async def later(self, action):
-            raise SystemExit("gone")
-
-        def step(self, action):
-            if threads:
-                raise SystemExit("gone")
-            return self.later(action)
-
-    leaving = replace(spec, make=Leaving, stepping=Stepping(threads=threads))
-    episodes = roll_out(leaving, spec.policy("bisect"), spec.tasks("main", 3)).episodes
-    assert {episode.failure.message.partition(" (")[0] for episode in episodes} == {"SystemExit: gone"}
-
-
 def test_waiting_for_the_own_loop_is_an_error_and_no_deadlock():
     async def inner():
         return 1

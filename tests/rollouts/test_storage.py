@@ -174,15 +174,3 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path, episodes):
     assert target.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.jsonl", "target.jsonl"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2000
-
-
-def test_a_line_whose_fields_hold_something_else_is_named(tmp_path, episodes):
-    """A number as the policy's name went through, and sorting names failed far from here."""
-    file = tmp_path / "e.jsonl"
-    write_episodes(file, episodes[:1], environment="rhythm")
-    header, line = file.read_text().splitlines()
-    for key, value in (("policy", -1), ("group", "x"), ("seconds", [])):
-        file.write_text(f"{header}\n{json.dumps({**json.loads(line), key: value})}\n")
-        assert f"{key} of a Episode" in read_episodes(file).problems[0]
-    file.write_text(f"{header}\n{'[' * 100_000}\n")
-    assert "RecursionError" in read_episodes(file).problems[0]

@@ -1,6 +1,5 @@
 """What an evaluation promises: the same seeds, nothing dropped in silence, the same bytes for the same call."""
 
-import io
 import json
 from dataclasses import replace
 from itertools import combinations
@@ -9,14 +8,10 @@ import numpy as np
 import pytest
 from fakes import WORDS, echo
 from garden import SPEC, Garden
-from rich.console import Console
 
-import gradus
 from gradus.core import Action, ConfigError, Observation, child_rng
 from gradus.evidence.evaluation import compare, compare_seeds, evaluate
-from gradus.evidence.reports import all_tables
 from gradus.evidence.reports.score_tables import score_tables
-from gradus.rollouts import roll_out
 from gradus.stats import holm, mean_interval, paired_difference, pass_at_k
 
 
@@ -177,21 +172,6 @@ def test_stored_episodes_compare_to_the_same_document(small):
     assert again == small.to_json()
 
 
-def test_progress_is_told_to_the_end():
-    told = []
-    evaluate(SPEC, _policies("random", "feeder"), conditions=["main"], episodes=4, progress=lambda *a: told.append(a))
-    assert told[-1] == ("main · feeder", 4, 4)
-    assert ("main · random", 4, 4) in told
-
-
-@pytest.mark.parametrize("name", ["failed", "usage", "invalid_actions"])
-def test_a_metric_may_not_take_a_reserved_name(name):
-    """The first was refused after the training, the others were lost."""
-    spec = replace(SPEC, metrics=lambda episode: {name: 1.0})
-    with pytest.raises(ConfigError, match=f"metrics called {name}"):
-        roll_out(spec, _policies("random")["random"], spec.tasks("main", 2), grader=spec.grader())
-
-
 def test_pass_at_k_is_the_share_of_choices_that_hold_a_pass():
     for n in range(1, 7):
         for c in range(n + 1):
@@ -313,41 +293,6 @@ def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_co
     assert passes(1, (1.0, 0.0), (None, None)) == 0.5
     assert passes(1, (1.0, None), (None, None)) == 1.0
     assert passes(2, (1.0, None), (None, None)) is None
-
-
-def test_a_policy_that_is_rolled_out_later_on_other_data_is_not_paired(tmp_path):
-    data = tmp_path / "sums.jsonl"
-
-    def rows(numbers):
-        data.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in numbers))
-
-    rows(range(100))
-    first = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes
-    rows([*range(200, 230), *range(100)])
-    later = gradus.evaluate("gold", env=f"jsonl:{data}", conditions=["held-out"]).episodes
-    with pytest.raises(ConfigError, match="stands for several tasks"):
-        compare(gradus.load_environment(f"jsonl:{data}"), {"held-out": {"gold": first, "later": later}})
-
-
-def test_tables_show_the_document(small):
-    out = io.StringIO()
-    console = Console(file=out, width=400)
-    for table in all_tables(small.to_json()):
-        console.print(table)
-    shown = out.getvalue()
-    for wanted in (
-        "plant wellbeing",
-        "belief mae",
-        "grader gullible",
-        "teacher − feeder",
-        "episodes for 0.02",
-        "clustered",
-    ):
-        assert wanted in shown
-    curve = _table(small.to_json(), "belief error, main")
-    assert curve.header == ["policy", *"12345678"]
-    teacher = next(row for row in curve.rows if row.name == "teacher")
-    assert float(teacher.cells[7].text) < float(teacher.cells[0].text)
 
 
 def _table(results, title):

@@ -64,12 +64,6 @@ def test_a_monitor_that_begins_in_the_middle_agrees_with_one_that_was_there_from
     assert late(records[:80]) == early(records[:80])
 
 
-def test_an_alert_that_gets_worse_says_so():
-    alerts = [a for a in _live(spoiled(0, lambda r, i: {"kl": 0.6 if i < 5 else 3.0})) if a["rule"] == "KL explosion"]
-    assert alerts[0]["severity"] == "warn"
-    assert alerts[-1]["severity"] == "stop"
-
-
 def test_status_and_exit_codes():
     calm, storm = diagnose(healthy(0, 40)), diagnose(spoiled(0, _clipped))
     worst = diagnose(spoiled(0, lambda r, i: {"logp_diff_max": 0.5}))
@@ -99,14 +93,6 @@ def test_advice_is_one_line_about_the_worst_thing():
     assert report(diagnose(longer), longer)["summary"] == "Healthy: nothing to do."
 
 
-def test_the_json_document():
-    diagnoses = diagnose(spoiled(0, _clipped))
-    document = json.loads(json.dumps(report(diagnoses), allow_nan=False))
-    assert document["status"] == "warn"
-    assert document["summary"] == advice(diagnoses)
-    assert {"rule", "severity", "evidence", "remedy"} <= set(document["diagnoses"][0])
-
-
 def _write(path, records, tail=""):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
@@ -126,16 +112,6 @@ def test_a_folder_that_is_no_run_and_a_broken_line_are_told(tmp_path):
         read_metrics(tmp_path)
     _write(tmp_path / "metrics.jsonl", [], tail='not json\n{"kind": "step", "step": 2}\n')
     with pytest.raises(StorageError, match="line 1 is not JSON"):
-        read_metrics(tmp_path)
-
-
-def test_a_file_of_someone_else_and_an_empty_one_are_not_healthy(tmp_path):
-    for text, told in (("", "no line"), ('{"epoch": 1, "train_loss": 0.3}\n', "epoch, train_loss")):
-        (tmp_path / "metrics.jsonl").write_text(text)
-        with pytest.raises(StorageError, match=told):
-            read_metrics(tmp_path)
-    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\xfe\x00binary")
-    with pytest.raises(StorageError, match="UTF-8"):
         read_metrics(tmp_path)
 
 

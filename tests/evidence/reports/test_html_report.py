@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import json
 import re
@@ -15,7 +14,7 @@ import pytest
 
 from gradus.core import Group
 from gradus.evidence.evaluation import evaluate
-from gradus.evidence.reports import prepare_report, render_report, shown_episodes, write_eval_report, write_report
+from gradus.evidence.reports import prepare_report, shown_episodes, write_eval_report, write_report
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.tiles import tiles
 from gradus.runs.stages.evaluation import write_evaluation_report
@@ -37,19 +36,6 @@ def page(played: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "eval.html"
     write_eval_report(played.results, played.episodes, path, about=played.about)
     return path.read_text(encoding="utf-8")
-
-
-def test_a_page_that_is_made_again_leaves_nothing_behind(played: Any) -> None:
-    record = RunRecord(name="run", results=played.results, about=played.about)
-    render_report(record)
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(3):
-            render_report(record)
-        assert gc.collect() < 10
-    finally:
-        gc.enable()
 
 
 def test_it_loads_nothing(page: str) -> None:

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from gradus.evidence.reports import render_report, write_eval_report
-from gradus.evidence.reports.curves import grpo_curves
+from gradus.evidence.reports import render_report
 from gradus.evidence.reports.run_files import RunRecord
-from tests.fakes import results_document
 
 CHROMIUM = next(
     (match for name in ("chromium", "chromium-browser", "google-chrome") if (match := shutil.which(name))), None
@@ -90,32 +88,6 @@ setTimeout(async () => {
 </script></body>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-def test_charts_say_what_their_lines_are_and_leave_the_untrained_model_outside(tmp_path: Path) -> None:
-    """A legend gave the last single step beside the swatch of the running mean, and the axis of scores began at the untrained model."""
-    steps = [{"kind": "step", "step": number, "reward_mean": 0.5 + 0.2 * (-1) ** number} for number in range(40)]
-    scores = {"grpo": 0.8, "sft": 0.7, "heuristic": 0.3, "base": -9.0, LONG: 0.5}
-    policies = {
-        name: {"reward": {"mean": mean, "low": mean - 0.1, "high": mean + 0.1}} for name, mean in scores.items()
-    }
-    results = results_document("rhythm")
-    results["conditions"]["main"]["policies"] = policies
-    page = tmp_path / "report.html"
-    page.write_text(render_report(RunRecord(name="run", results=results, grpo=steps)), encoding="utf-8")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
-    ((smooth, *_),) = [line.series for line in grpo_curves(steps)]
-    assert re.findall(r'class="reading">([^<]*)<', seen)[0] == f"{smooth.smooth[-1]:.3f}"
-    assert "step →" in seen
-    chart = seen.partition('id="scores-chart"')[2].partition("<details")[0]
-    assert len(re.findall(r'<path class="dot"', chart)) == 1  # base, as an arrow
-    (name,) = [each for each in re.findall(r'class="name[^>]*>([^<]*)<', chart) if "…" in each]
-    assert name.startswith("a_name")  # its beginning lay outside the page
-    assert name.endswith("break")
-    lowest = re.findall(r'class="tick"[^>]*>([^<]*)<', chart)[0]
-    assert float(lowest.replace("\N{MINUS SIGN}", "-")) > -1
-
-
 # What is found between two bounds, one after another, is written where the DOM dump shows it.
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
 def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> None:
@@ -163,42 +135,3 @@ def test_it_draws_without_errors_at_every_width(played: Any, tmp_path: Path) -> 
         assert frame["elsewhere"] == ["random · ood · 9"]
         assert frame["saves"] > 10
         assert frame["terms"] > 5
-
-
-def _dumped(page: str, script: str, folder: Path) -> Any:
-    """What a script writes to ``data-seen`` of the body of a page, a second after the page has drawn itself."""
-    file = folder / "page.html"
-    probe = f"<body><script>setTimeout(() => {{ {script} }}, 1000);</script>"
-    file.write_text(page.replace("<body>", probe, 1), encoding="utf-8")
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    match = re.search(r'data-seen="([^"]*)"', done.stdout)
-    assert match is not None, done.stderr[-2000:]
-    return json.loads(html.unescape(match.group(1)))
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium on the PATH")
-def test_a_saved_picture_names_itself_and_its_lines_and_a_saved_table_holds_numbers(
-    played: Any, tmp_path: Path
-) -> None:
-    """The picture was the bare chart; the table had typeset numbers with the interval in one cell."""
-    page = write_eval_report(played.results, played.episodes, tmp_path / "report.html", about=played.about)
-    script = """
-      const figures = [...document.querySelectorAll("figure.panel")].filter((each) => each.querySelector(".stage"));
-      const lines = figures.find((each) => each.querySelectorAll(".legend .entry").length > 1);
-      document.body.dataset.seen = JSON.stringify({
-        figures: figures.length, saves: figures.filter((each) => each.querySelector(".saves")).length,
-        title: lines.querySelector("figcaption").firstChild.textContent,
-        names: [...lines.querySelectorAll(".legend .entry")].map((each) => each.childNodes[1].textContent),
-        drawn: [...drawing(lines).querySelectorAll("text")].map((each) => each.textContent),
-        table: csv(document.querySelector("#scores .scroll table")),
-      });"""
-    seen = _dumped(page.read_text(encoding="utf-8"), script, tmp_path)
-    assert seen["figures"] == seen["saves"] > 3
-    assert {seen["title"], *seen["names"]} <= set(seen["drawn"])
-    header, *rows = (line.split(",") for line in seen["table"].splitlines())
-    (column,) = [place for place, name in enumerate(header) if name == "held-out"]
-    assert header[column + 1 : column + 3] == ["held-out low", "held-out high"]
-    for row in rows:
-        assert len(row) == len(header)
-        assert float(row[column + 1]) <= float(row[column]) <= float(row[column + 2])

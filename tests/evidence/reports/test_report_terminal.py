@@ -107,12 +107,6 @@ def test_what_went_wrong_is_not_hidden(played: Any) -> None:
         assert words in text
 
 
-def test_text_that_looks_like_markup_is_printed_as_it_is(played: Any) -> None:
-    episode = played.groups[0].episodes[0]
-    marked = replace(episode, turns=(replace(episode.turns[0], action="[bold]x[/bold] [/]", spans=()),))
-    assert "[bold]x[/bold] [/]" in printed(show_episode(marked))
-
-
 def test_members_of_a_group_are_shown_by_where_they_differ(played: Any) -> None:
     episodes = [each for group in played.groups for each in group.episodes]
     first = played.groups[0].episodes
