@@ -16,7 +16,6 @@ import uvicorn
 from gradus.core import Asked
 from gradus.core.servers import LOOPBACK
 from gradus.interop.agents.calls import Call, Inbox
-from gradus.interop.agents.running import Address
 from gradus.interop.serving.endpoint import endpoint_app
 from gradus.interop.serving.listening import listen, server_config, url
 from gradus.interop.serving.messages import check_tools, read_messages
@@ -42,10 +41,10 @@ class Endpoint:
         run, named = uvicorn.Server(config).run, {"name": "gradus-endpoint", "daemon": True}
         threading.Thread(target=run, kwargs={"sockets": [listener]}, **named).start()
 
-    def open(self, inbox: Inbox) -> Address:
-        """Let an episode be reached by its key."""
+    def open(self, inbox: Inbox) -> str:
+        """Let an episode be reached by its key. Returns the address."""
         self._inboxes[inbox.key] = inbox
-        return Address(base_url=self._base, api_key=inbox.key)
+        return self._base
 
     def forget(self, inbox: Inbox) -> None:
         """Let its key be worth nothing."""

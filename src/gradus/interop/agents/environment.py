@@ -63,8 +63,7 @@ class AgentEnvironment:
         task, self._columns = self._rows(seed or 0, options)
         self._inbox = Inbox()
         self._endpoint = endpoint()
-        address = self._endpoint.open(self._inbox)
-        self._running = Running(self._agent, task, address, self._inbox)
+        self._running = Running(self._agent, task, self._endpoint.open(self._inbox), self._inbox)
         try:
             seen = await self._next()
         except BaseException:  # a limit on time ends the wait, and the agent with it

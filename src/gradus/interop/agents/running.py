@@ -39,14 +39,6 @@ class Command:
 Agent = Callable[[Mapping[str, Any], Any], Any] | Command
 
 
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    """The endpoint as one episode reaches it."""
-
-    base_url: str
-    api_key: str
-
-
 class _Ended(BaseException):
     """Raised inside an agent whose episode is over, or that blocked the loop."""
 
@@ -57,9 +49,8 @@ class Running:
     Coroutines of all episodes share one event loop, as frameworks that keep a client expect; functions and commands have a thread each.
     """
 
-    def __init__(self, agent: Agent, task: Mapping[str, Any], address: Address, inbox: Inbox) -> None:
-        self._agent, self._task, self._inbox = agent, dict(task), inbox
-        self._address = address
+    def __init__(self, agent: Agent, task: Mapping[str, Any], base_url: str, inbox: Inbox) -> None:
+        self._agent, self._task, self._base_url, self._inbox = agent, dict(task), base_url, inbox
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
         self._thread: threading.Thread | None = None
@@ -88,10 +79,7 @@ class Running:
         assert not isinstance(self._agent, Command)
         try:
             http = openai.DefaultAsyncHttpxClient(**_PLAIN)
-            key, base = self._address.api_key, self._address.base_url
-            async with openai.AsyncOpenAI(
-                api_key=key, base_url=base, max_retries=0, timeout=None, http_client=http
-            ) as client:
+            async with openai.AsyncOpenAI(**self._client_options(), http_client=http) as client:
                 end = Ended(result=await self._agent(self._task, client))
         except asyncio.CancelledError:
             raise
@@ -114,12 +102,14 @@ class Running:
             return self._run_command(self._agent.line)
         import openai
 
-        http, key, base = openai.DefaultHttpxClient(**_PLAIN), self._address.api_key, self._address.base_url
-        with openai.OpenAI(api_key=key, base_url=base, max_retries=0, timeout=None, http_client=http) as client:
+        with openai.OpenAI(**self._client_options(), http_client=openai.DefaultHttpxClient(**_PLAIN)) as client:
             return self._agent(self._task, client)
 
+    def _client_options(self) -> dict[str, Any]:
+        return {"api_key": self._inbox.key, "base_url": self._base_url, "max_retries": 0, "timeout": None}
+
     def _run_command(self, line: str) -> Any:
-        own = {"OPENAI_BASE_URL": self._address.base_url, "OPENAI_API_KEY": self._address.api_key}
+        own = {"OPENAI_BASE_URL": self._base_url, "OPENAI_API_KEY": self._inbox.key}
         self._process = subprocess.Popen(
             shlex.split(line),
             stdin=subprocess.PIPE,

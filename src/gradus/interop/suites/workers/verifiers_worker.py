@@ -15,6 +15,14 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
+import verifiers.v1 as vf
+from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.graph import MessageNode
+from verifiers.v1.state import state_cls
+from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+from verifiers.v1.utils import loaders
+from verifiers.v1.utils.decorators import discover_decorated, invoke
+
 LOOP = asyncio.new_event_loop()
 
 
@@ -51,9 +59,6 @@ def _code(module):
 
 @lru_cache(maxsize=8)
 def _tasks(module, limit):
-    from verifiers.v1.envs.single_agent import SingleAgentEnv
-    from verifiers.v1.utils import loaders
-
     name = _import(module)
     taskset = loaders.taskset_class(name)(loaders.taskset_config_type(name)(id=name))
     if (own := loaders.environment_class(name)) is not SingleAgentEnv:
@@ -68,8 +73,6 @@ def _tasks(module, limit):
 
 def _check(task):
     """Raise ValueError for what a task needs and does not get here."""
-    from verifiers.v1.utils.decorators import discover_decorated
-
     kind = type(task).__name__
     for name in ("setup", "finalize"):
         hook = _hook(task, name)
@@ -84,8 +87,6 @@ def _check(task):
 
 def _hook(task, name):
     """``setup`` or ``finalize`` of a task, None if it has none of its own."""
-    import verifiers.v1 as vf
-
     return None if getattr(type(task), name) is getattr(vf.Task, name) else getattr(task, name)
 
 
@@ -97,8 +98,6 @@ def describe(module, limit):
 
 def _prompt(task):
     """The messages that a task begins with."""
-    import verifiers.v1 as vf
-
     data = task.data
     messages = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt)
     return [vf.SystemMessage(content=data.system_prompt), *messages] if data.system_prompt else messages
@@ -134,8 +133,6 @@ def score(module, limit, index, reply):
 
 
 async def _scored(task, reply):
-    import verifiers.v1 as vf
-
     trace = _trace(task)
     await _call_hook(task, "setup", trace)
     for message in _prompt(task):
@@ -148,34 +145,18 @@ async def _scored(task, reply):
 
 
 async def _call_hook(task, name, trace):
-    from verifiers.v1.utils.decorators import invoke
-
     if hook := _hook(task, name):
         await invoke(hook, {"trace": trace})
 
 
 def _trace(task):
-    import verifiers.v1 as vf
-    from verifiers.v1.state import state_cls
-    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
-
     about = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     return Trace(task=about, agent=AgentInfo(config=vf.AgentConfig()), state=state_cls(type(task))())
 
 
 def _say(trace, message, sampled=False):
-    from verifiers.v1.graph import MessageNode
-
     parent = len(trace.nodes) - 1 if trace.nodes else None
     trace.nodes.append(MessageNode(parent=parent, message=message, sampled=sampled))
 
 
-def ready():
-    """Return the release of verifiers; raises ModuleNotFoundError without it."""
-    import verifiers
-
-    return verifiers.__version__
-
-
-ready()
 HANDLERS = {"describe": describe, "score": score}
