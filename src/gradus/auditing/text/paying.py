@@ -146,7 +146,7 @@ def _mutated(
     for task in tasks:
         for name in names:
             answers = WRONG[name].make(ground.golds[task.key], ground.rng(name, task)) or ()
-            right = WRONG[name].settled and any(states(answer, task.gold or "") for answer in answers)
+            right = WRONG[name].always and any(states(answer, task.gold or "") for answer in answers)
             if answers and task.key in ground.bases and not right:
                 made.append((name, task, answers))
     return made
