@@ -1,6 +1,7 @@
 """Audits graders as they were before and after their own project changed them: `python benchmarks/graderfix`.
 
 It clones the projects, which are not part of this repository, takes their files at pinned commits, and prints how often the audit is right.
+Beside the extra `suites` it needs `pip install math-verify pylatexenc mathruler`.
 """
 
 from __future__ import annotations
@@ -50,35 +51,46 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _rows(told: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
-    data = read_toml(_HERE / "pairs.toml")
-    clone = _clone(data["repository"], folder, told.clones)
-    pairs = [pair for pair in data["pair"] if bool(pair.get("held")) == (told.part == "held")]
-    pairs = [pair for pair in pairs if not told.only or pair["name"] in told.only]
-    with progress_bar(f"graderfix {told.part}", 2 * len(pairs), "graders") as advance:
-        for number, pair in enumerate(pairs):
+    asked = [
+        (grader, pair)
+        for grader, pair in pairs_of(read_toml(_HERE / "pairs.toml"))
+        if bool(pair.get("held")) == (told.part == "held") and (not told.only or grader["name"] in told.only)
+    ]
+    with progress_bar(f"graderfix {told.part}", 2 * len(asked), "graders") as advance:
+        for number, (grader, pair) in enumerate(asked):
+            clone = _clone(grader["repository"], folder, told.clones)
             for side, when in enumerate(("before", "after")):
                 commit = pair["commit"] + ("^" if when == "before" else "")
-                said = _audited(clone, commit, pair["name"], told.seed, folder)
-                advance(2 * number + side + 1, 2 * len(pairs), pair["name"])
-                why, shows = pair["why"][side], pair.get("shows", [])
-                label = pair[when]
-                reason = any(word in text for word in shows for text in said["evidence"])
+                version = {**grader, **(pair.get("was", {}) if when == "before" else {})}
+                said = _audited(clone, commit, version, told.seed, folder)
+                advance(2 * number + side + 1, 2 * len(asked), grader["name"])
                 yield {
-                    "name": pair["name"],
+                    "name": grader["name"],
+                    "repository": grader["repository"],
                     "commit": commit,
-                    "label": label,
-                    "why": why,
+                    "label": pair[when],
+                    "why": pair.get("why", ["", ""])[side],
                     **said,
-                    "right_reason": reason,
+                    "right_reason": any(word in text for word in pair.get("shows", []) for text in said["evidence"]),
                 }
+
+
+def pairs_of(data: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    """What is audited, and its commit and labels. A pair's own call, rows and form come before those of its grader."""
+    for grader in data["grader"]:
+        for pair in grader["pairs"]:
+            own = {key: pair[key] for key in ("name", "call", "rows", "form") if key in pair}
+            named = {"name": grader.get("module", "").split(".")[-1], **grader, **own}
+            yield {key: value for key, value in named.items() if key != "pairs"}, pair
 
 
 def _clone(repository: str, folder: Path, clones: Path | None) -> Path:
     if clones is not None:
         return clones / repository.replace("/", "+") / "repo"
-    place = folder / "clone"
-    address = f"https://github.com/{repository}"
-    subprocess.run(["git", "clone", "--quiet", "--bare", address, str(place)], check=True)
+    place = folder / "clones" / repository
+    if not place.is_dir():
+        address = f"https://github.com/{repository}"
+        subprocess.run(["git", "clone", "--quiet", "--bare", address, str(place)], check=True)
     return place
 
 
@@ -96,14 +108,14 @@ def take_files(clone: Path, commit: str, under: str, place: Path) -> None:
             (place / path).write_bytes(content.stdout)
 
 
-def _audited(clone: Path, commit: str, name: str, seed: int, folder: Path) -> dict[str, Any]:
+def _audited(clone: Path, commit: str, grader: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
     """The audit of one version, in a process that imports it."""
-    place = folder / commit.replace("^", "-before")
-    if not place.is_dir():
-        take_files(clone, commit, "reasoning_gym", place)
+    place = folder / grader["repository"] / grader["name"] / commit.replace("^", "-before")
+    for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:
+        take_files(clone, commit, path, place)
     out = folder / "said.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, str(_HERE / "side.py"), str(place), name, str(seed), str(out)]
+    command = [sys.executable, str(_HERE / "side.py"), str(place), json.dumps(grader), str(seed), str(out)]
     try:
         subprocess.run(command, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:

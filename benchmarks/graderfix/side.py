@@ -1,29 +1,41 @@
-"""Audits one version of one grader in a process of its own: `side.py FOLDER NAME SEED OUT`. FOLDER holds reasoning_gym as it was."""
+"""Audits one version of one grader in a process of its own: `side.py FOLDER GRADER SEED OUT`. FOLDER holds its files as they were."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import re
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from graderfix.rows import rows
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _TASKS = 48
+_HEAVY = ("torch", "transformers", "datasets", "trl", "openai")
+_ABSENT = ("litellm", "absl", "langdetect", "dotenv", "e2b_code_interpreter", "IFEvalG")
 
 
 def main() -> None:
-    folder, name, seed, out = sys.argv[1:]
+    folder, told, seed, out = sys.argv[1:]
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     started = time.monotonic()
+    grader = json.loads(told)
     try:
-        subject = _subject(name, int(seed))
+        subject = (_with_rows if "call" in grader else _of_reasoning_gym)(grader, int(seed), folder)
     except Exception as error:  # an old version may need what is not installed
         Path(out).write_text(json.dumps({"verdict": "not run", "evidence": [f"{type(error).__name__}: {error}"[:300]]}))
         return
@@ -33,9 +45,9 @@ def main() -> None:
     Path(out).write_text(json.dumps({**said, "seconds": round(time.monotonic() - started, 1)}))
 
 
-def _subject(name: str, seed: int) -> TextSubject:
+def _of_reasoning_gym(grader: dict[str, Any], seed: int, _: str) -> TextSubject:
     """Different questions of the data set, and its own score_answer."""
-    made: Any = importlib.import_module("reasoning_gym").create_dataset(name, size=2 * _TASKS, seed=seed)
+    made: Any = importlib.import_module("reasoning_gym").create_dataset(grader["name"], size=2 * _TASKS, seed=seed)
     entries: dict[str, dict[str, Any]] = {}
     for number in range(2 * _TASKS):
         entry = made[number]
@@ -50,7 +62,89 @@ def _subject(name: str, seed: int) -> TextSubject:
     def judge(task: TextTask, answer: str) -> float:
         return float(made.score_answer(answer, by_key[task.key]))
 
-    return TextSubject(name=name, grader="score_answer", tasks=tasks, judge=judge, functions=[made.score_answer])
+    return TextSubject(
+        name=grader["name"], grader="score_answer", tasks=tasks, judge=judge, functions=[made.score_answer]
+    )
+
+
+def _with_rows(grader: dict[str, Any], seed: int, folder: str) -> TextSubject:
+    """Our questions, and the project's function called as pairs.toml says, with `text`, `gold` and `prompt`."""
+    module = _imported(grader["module"], Path(folder))
+    names = {**vars(module), "thread": _in_a_thread}
+    before, after = grader["form"]
+    tasks = [
+        TextTask(key=str(number), prompt=prompt, gold=gold, before=before, after=after)
+        for number, (prompt, gold) in enumerate(rows(grader["rows"], _TASKS, seed))
+    ]
+
+    def judge(task: TextTask, answer: str) -> float | None:
+        earned = eval(grader["call"], {**names, "text": answer, "gold": task.gold, "prompt": task.prompt})
+        return None if earned is None else float(earned)
+
+    called = [names.get(name) for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", grader["call"]))]
+    own = [each for each in called if getattr(each, "__module__", None) == module.__name__]
+    return TextSubject(name=grader["name"], grader=grader["call"], tasks=tasks, judge=judge, functions=own)
+
+
+def _in_a_thread(function: Any, *values: Any) -> Any:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(function, *values).result()
+
+
+def _imported(name: str, folder: Path) -> ModuleType:
+    """A module of the folder. What it imports beside, of its own project or heavy, is a stand-in."""
+    importlib.import_module("math_verify")  # it and sympy import what they need before anything is stood in for
+    top, *inner = name.split(".")[:-1]
+    for depth in range(len(inner) + 1):  # so that an installed package of that name is not taken
+        (folder.joinpath(top, *inner[:depth]) / "__init__.py").touch()
+    sys.meta_path.insert(0, _StandIns([package for package in (*_HEAVY, *_ABSENT) if package != top]))
+    sys.meta_path.append(_StandIns([top]))
+    return importlib.import_module(name)
+
+
+class _StandIn:
+    """Anything: a base class, a decorator that changes nothing, a context, a logger."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self.__dict__.update(named)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return values[0] if values and callable(values[0]) else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _StandIn()
+
+    def __enter__(self) -> _StandIn:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        return None
+
+
+class _Module(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_StandIn,), {})
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """Finds modules of these packages."""
+
+    def __init__(self, packages: list[str]) -> None:
+        self._packages = packages
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        ours = fullname.split(".")[0] in self._packages
+        return importlib.util.spec_from_loader(fullname, self, is_package=True) if ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None
 
 
 if __name__ == "__main__":
