@@ -12,6 +12,19 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"```(toml|python|sh)\n(.*?)```", re.DOTALL)
 NAMED = re.compile(r"`([\w.]+\.(?:py|toml))`")
+# One process for the commands of a page: each would import all that they need anew.
+RUN = """
+import runpy, shlex, sys
+from gradus.commands.app import main
+for command in sys.argv[1:]:
+    sys.argv = shlex.split(command)
+    code = 0
+    try:
+        main() if sys.argv[0] == "gradus" else runpy.run_path(sys.argv[1], run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
+    print(f"{command}: ended with {code or 0}", flush=True)
+"""
 
 
 def follow(page: str, folder: Path) -> list[str]:
@@ -45,20 +58,18 @@ def follow(page: str, folder: Path) -> list[str]:
     ],
 )
 def test_a_page_works_as_it_is_written(page, tmp_path):
-    commands = follow(page, tmp_path)
+    installs, commands = [], []
+    for command in follow(page, tmp_path):
+        (installs if command.startswith("pip ") else commands).append(command)
     assert commands
     source = Path(__file__).parents[2] / "src"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(source), str(tmp_path / "site")]),
-        "OMP_NUM_THREADS": "1",
-    }
-    for command in commands:
-        program, *words = shlex.split(command)
-        if program == "pip":
-            words = ["-m", "pip", *words, "--quiet", "--no-deps", "--no-build-isolation", "--target", "site"]
-        elif program == "gradus":
-            words = ["-m", "gradus", *words]
+    path = os.pathsep.join([str(source), str(tmp_path / "site")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    into_site = ["--quiet", "--no-deps", "--no-build-isolation", "--target", "site"]
+    calls = [["-m", *shlex.split(command), *into_site] for command in installs]
+    for words in [*calls, ["-c", RUN, *commands]]:
         said = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
-        expected = int("audit" in words and page == "howto_reward.md")  # a verdict of fail is what that page is about
-        assert said.returncode == expected, f"{command}\n{said.stdout}\n{said.stderr}"
+        assert said.returncode == 0, said.stdout + said.stderr
+    for command in commands:
+        fails = " audit " in command and page == "howto_reward.md"  # a verdict of fail is what that page is about
+        assert f"{command}: ended with {int(fails)}\n" in said.stdout, said.stdout + said.stderr

@@ -150,7 +150,7 @@ def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return folder, train(lamps_model, folder, ADJUST, adjusting)
 
 
-@pytest.mark.parametrize("after", [4, 7, 9, 10])
+@pytest.mark.parametrize("after", [7, 9])  # between two adjustments, and at one
 def test_a_resumed_run_with_alerts_is_the_unbroken_one(
     unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, after: int
 ) -> None:

@@ -71,7 +71,7 @@ def lamps_config(**changes: Any) -> GrpoConfig:
     return GrpoConfig(**{**base, "sampling": SamplingConfig(max_new_tokens=4, grammar=True), **changes})
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "autocast"])  # float32: test_grpo.py
 def test_echo_is_learned_in_every_precision(echo_model: Path, tmp_path: Path, precision: str) -> None:
     records = run_records(echo_model, tmp_path / "run", **PRECISIONS[precision])
     last = sum(record["reward_mean"] for record in records[-3:]) / 3
