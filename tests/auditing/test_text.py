@@ -371,7 +371,7 @@ def test_what_a_question_may_leave_open_is_no_wrong_answer():
     assert all(made is not None for made in _made("the right answer denied", "352"))
     assert all(made is None for made in _made("one number twice", "A=1,B=2,C=3"))  # said twice, it is still so
     assert _made("one number twice", "4, 5, 6")[0] == ("4, 5, 6, 4",)
-    assert _made("an element too many", "7 4\n6 9\n4 7")[0] == ("7 4\n6 9\n4 7\n999983 999983",)
+    assert _made("an element too many", "7 4\n6 9\n4 7")[0][0] == "7 4\n6 9\n4 7\n999983 999983"
     for (answer,) in _made("one digit changed", "0.0936000013830"):  # of what rounding keeps
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01
 
@@ -388,6 +388,17 @@ def _by_pattern(whole):
         return float(said == gold if whole else said >= gold)
 
     return judge
+
+
+def test_a_plan_may_go_on_for_a_step_behind_its_goal():
+    """A grader of jugs was called broken because it takes one more move behind the solution."""
+
+    def judge(task, answer):
+        said, gold = answer.split(), task.gold.split()
+        return float(said[: len(gold)] == gold and len(said) <= len(gold) + 1)
+
+    found = {check.name: check for check in _audit(judge, _squares()).checks}
+    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
 
 @pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])

@@ -148,7 +148,10 @@ def _swapped(elements: list[str], rng: Random) -> list[str] | None:
 
 
 def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    """One more element, which another answer of the same form has. A made-up word may be no element, but words beside the answer."""
+    """One more element, which another answer of the same form has, and all that are known. A made-up word may be no element, but words beside the answer.
+
+    Both must be accepted: a plan may go on for one step behind its goal, and a list that forgives one element does not pay for all.
+    """
     split = _listed(gold)
     if split is None:
         return None
@@ -159,7 +162,7 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     if not added and re.search(r"[A-Za-z]", elements[-1]):
         return None
     more = rng.choice(added) if added else re.sub(r"-?\d+(?:\.\d+)?", "999983", elements[-1])
-    return (f"{left}{separator.join([*elements, more])}{right}",)
+    return tuple(f"{left}{separator.join([*elements, *several])}{right}" for several in ([more], added or [more] * 2))
 
 
 def _of_numbers(change: Callable[[list[str], Random], list[str]]) -> Make:
