@@ -128,7 +128,7 @@ DOCUMENTS = {
     "grpo/config.json": (("doctor", "RUN"), ("report", "RUN")),
     "grpo/splits.json": (("eval", "arithmetic", "--policy", "RUN", "--episodes", "2", "--condition", "held-out"),),
     "grpo/best/gradus.json": (("eval", "arithmetic", "--policy", "RUN/grpo/best", "--episodes", "2", "--condition", "held-out"),),
-    "grpo/best/config.json": (("check", "arithmetic", "--model", "RUN/grpo/best")),
+    "grpo/best/config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
     "grpo/best/generation_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
     "grpo/best/tokenizer_config.json": (("check", "arithmetic", "--model", "RUN/grpo/best"),),
 }  # fmt: skip

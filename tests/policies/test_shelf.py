@@ -22,7 +22,7 @@ from gradus.policies.local.loading import LoadedModel
 def test_models_are_loaded_one_after_another(
     model_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folders = [Path(shutil.copytree(model_folder("llama"), tmp_path / name)) for name in ("a", "b", "c")]
+    folders = [Path(shutil.copytree(model_folder("llama"), tmp_path / name)) for name in ("a", "b")]
     load, alive = loading.load_model, weakref.WeakSet[Any]()
     counts: list[int] = []
 
@@ -41,11 +41,11 @@ def test_models_are_loaded_one_after_another(
     spec = echo()
     conditions = list(spec.conditions)[:2]
     result = gradus.evaluate(folders, env=spec, episodes=3, conditions=conditions, max_new_tokens=3)
-    assert counts == [0, 0, 0]  # of other models when one is loaded; each is loaded once
+    assert counts == [0, 0]  # of other models when one is loaded; each is loaded once
     document = result.to_json()
-    assert all(len(document["conditions"][name]["policies"]) == 3 for name in conditions)
+    assert all(len(document["conditions"][name]["policies"]) == 2 for name in conditions)
     rewards = [figures["reward"]["mean"] for figures in document["conditions"][conditions[0]]["policies"].values()]
-    assert rewards[0] == rewards[1] == rewards[2]  # copies of one model
+    assert rewards[0] == rewards[1]  # copies of one model
 
 
 def test_what_is_no_model_fails_before_others_are_evaluated(model_folder: Callable[[str], Path], tmp_path: Path):

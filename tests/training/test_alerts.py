@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import lamps
 from safetensors.torch import load_file
+from short_runs import ctrl_c_after, grpo_config, lines, same_weights, train
 
 from gradus.evidence.health import RULES, Monitor
 from gradus.evidence.health.history import History
-from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import run_update
-from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.grpo import GrpoResult
 from gradus.training.run.alerts import spike_limit
-from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import GrpoOptions
 
 Records = Sequence[Mapping[str, Any]]
 
 
 def settings(**changes: Any) -> GrpoConfig:
-    base: dict[str, Any] = {
-        "max_steps": 12,
-        "groups": 2,
-        "group_size": 4,
-        "lr": 3e-3,
-        "sampling": SamplingConfig(max_new_tokens=3, grammar=True),
-        "validation_every": 4,
-        "validation_tasks": 4,
-        "checkpoint_every": 3,
-        "threads": 1,
-        "device": "cpu",
-    }
-    return GrpoConfig(**{**base, **changes})
-
-
-def train(
-    model: Path, folder: Path, config: GrpoConfig, monitor: Any, *, resume: bool = False, **watch: Any
-) -> GrpoResult:
-    return train_grpo(
-        model, lamps(), config, folder, resume=resume, options=GrpoOptions(monitor=monitor, live=False, **watch)
-    )
-
-
-def records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    return [record for record in RunFolder(folder).records() if record["kind"] == kind]
+    base = {"max_steps": 12, "groups": 2, "validation_every": 4, "validation_tasks": 4, "checkpoint_every": 3}
+    return grpo_config(**{**base, **changes})
 
 
 def growing(taken: Records) -> list[dict[str, Any]]:
@@ -63,21 +36,21 @@ def growing(taken: Records) -> list[dict[str, Any]]:
 def test_warn_stop_and_adjust(lamps_model: Path, tmp_path: Path) -> None:
     actions = {}
     for on_alert in ("warn", "stop", "adjust"):
-        result = train(lamps_model, tmp_path / on_alert, settings(max_steps=6, on_alert=on_alert), growing)
-        actions[on_alert] = [(one["step"], one["action"]) for one in records(tmp_path / on_alert, "alert")]
+        result = train(lamps_model, tmp_path / on_alert, settings(max_steps=6, on_alert=on_alert), monitor=growing)
+        actions[on_alert] = [(one["step"], one["action"]) for one in lines(tmp_path / on_alert, "alert")]
         assert (result.stopped, result.steps) == (("test", 4) if on_alert == "stop" else (None, 6))
     assert actions["warn"] == [(2, "warned"), (4, "warned")]
     assert actions["stop"] == [(2, "warned"), (4, "stopped")]
     assert actions["adjust"] == [(2, "learning rate x 0.5"), (4, "learning rate x 0.25")]
-    assert [one["lr"] for one in records(tmp_path / "adjust", "step")] == pytest.approx(
+    assert [one["lr"] for one in lines(tmp_path / "adjust", "step")] == pytest.approx(
         [3e-3, 3e-3, 1.5e-3, 1.5e-3, 7.5e-4, 7.5e-4]
     )
 
 
 def test_a_stopped_run_stays_stopped(lamps_model: Path, tmp_path: Path) -> None:
     config = settings(max_steps=6, on_alert="stop")
-    train(lamps_model, tmp_path / "run", config, growing)
-    again = train(lamps_model, tmp_path / "run", config, growing, resume=True)
+    train(lamps_model, tmp_path / "run", config, monitor=growing)
+    again = train(lamps_model, tmp_path / "run", config, monitor=growing, resume=True)
     assert (again.steps, again.stopped) == (4, "test")
 
 
@@ -113,8 +86,8 @@ def test_a_spike_moves_no_weight_and_three_restore_the_best(
 ) -> None:
     spiking.update({7, 9, 11})
     folder = tmp_path / "run"
-    train(lamps_model, folder, settings(on_alert="adjust", checkpoint_every=1, keep_checkpoints=12), Monitor())
-    taken = records(folder, "step")
+    train(lamps_model, folder, settings(on_alert="adjust", checkpoint_every=1, keep_checkpoints=12), monitor=Monitor())
+    taken = lines(folder, "step")
     assert [record["step"] for record in taken if record["skipped_updates"]] == [7, 9, 11]
     weights = [load_file(folder / "checkpoints" / f"step-{step:06d}" / "weights.safetensors") for step in range(1, 13)]
 
@@ -124,8 +97,8 @@ def test_a_spike_moves_no_weight_and_three_restore_the_best(
     assert same(6, 7)
     assert same(8, 9)
     assert not same(7, 8)
-    alerts = [one for one in records(folder, "alert") if one["rule"] == "gradient spike"]
-    best = max(one["step"] for one in records(folder, "validation") if one["best"] and one["step"] < 11)
+    alerts = [one for one in lines(folder, "alert") if one["rule"] == "gradient spike"]
+    best = max(one["step"] for one in lines(folder, "validation") if one["best"] and one["step"] < 11)
     assert [one["action"] for one in alerts][:2] == ["skipped 1 update", "skipped 1 update"]
     assert alerts[2]["action"] == f"skipped 1 update, restored step {best}, learning rate x 0.5"
     if best:
@@ -147,7 +120,7 @@ ADJUST = settings(on_alert="adjust", validation_every=2, lr=2e-2)
 @pytest.fixture(scope="module")
 def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoResult]:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
-    return folder, train(lamps_model, folder, ADJUST, adjusting)
+    return folder, train(lamps_model, folder, ADJUST, monitor=adjusting)
 
 
 @pytest.mark.parametrize("after", [7, 9])  # between two adjustments, and at one
@@ -157,17 +130,12 @@ def test_a_resumed_run_with_alerts_is_the_unbroken_one(
     whole, wanted = unbroken
     broken = tmp_path / "broken"
 
-    def press(record: Mapping[str, Any]) -> None:
-        if record["step"] == after:
-            signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        train(lamps_model, broken, ADJUST, adjusting, on_step=press)
-    resumed = train(lamps_model, broken, ADJUST, adjusting, resume=True)
+        train(lamps_model, broken, ADJUST, monitor=adjusting, on_step=ctrl_c_after(after))
+    resumed = train(lamps_model, broken, ADJUST, monitor=adjusting, resume=True)
     assert (resumed.best_step, resumed.best_reward) == (wanted.best_step, wanted.best_reward)
-    for name in ("best", "final"):
-        left, right = (load_file(run / name / "model.safetensors") for run in (whole, broken))
-        assert all(left[key].equal(right[key]) for key in left)
-    alerts = [records(run, "alert") for run in (whole, broken)]
+    assert same_weights(whole, broken, "best")
+    assert same_weights(whole, broken)
+    alerts = [lines(run, "alert") for run in (whole, broken)]
     assert alerts[0] == alerts[1]
     assert any("restored step" in one["action"] for one in alerts[0])

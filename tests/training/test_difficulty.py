@@ -8,25 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import lamps
-from safetensors.torch import load_file
+from short_runs import Stopped, grpo_config, same_weights, stop_after, train
 
 from gradus.core import ConfigError, Episode, Group, Reward, StopReason, Task
 from gradus.core.files import read_json
 from gradus.training.config import GrpoConfig
 from gradus.training.data.difficulty import TaskDifficulty
-from gradus.training.grpo import train_grpo
-from gradus.training.run.options import GrpoOptions
 
 
 def settings(**changes: Any) -> GrpoConfig:
-    base: dict[str, Any] = {
-        "groups": 4,
-        "group_size": 4,
-        "tasks": 24,
-        "task_order": "difficulty",
-        "validation_every": 0,
-    }
-    return GrpoConfig(**{**base, "threads": 1, "device": "cpu", "sampling": {"max_new_tokens": 3}, **changes})
+    return grpo_config(**{"tasks": 24, "task_order": "difficulty", **changes})
 
 
 def group(task: Task, rewards: list[float]) -> Group:
@@ -70,22 +61,12 @@ def test_the_signal_does_not_depend_on_the_scale_of_the_reward() -> None:
 
 
 def test_a_resumed_run_draws_and_learns_the_same(lamps_model: Path, tmp_path: Path) -> None:
-    config = settings(max_steps=6, checkpoint_every=2, lr=3e-3)
-    quiet = GrpoOptions(live=False)
-    train_grpo(lamps_model, lamps(), config, tmp_path / "whole", options=quiet)
-
-    class Stop(Exception):
-        pass
-
-    def stop(record: Any) -> None:
-        if record["step"] == 3:
-            raise Stop
-
-    with pytest.raises(Stop):
-        train_grpo(lamps_model, lamps(), config, tmp_path / "cut", options=GrpoOptions(live=False, on_step=stop))
-    train_grpo(lamps_model, lamps(), config, tmp_path / "cut", resume=True, options=quiet)
-    weights = [load_file(tmp_path / name / "final" / "model.safetensors") for name in ("whole", "cut")]
-    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    config = settings(max_steps=6, checkpoint_every=2)
+    train(lamps_model, tmp_path / "whole", config)
+    with pytest.raises(Stopped):
+        train(lamps_model, tmp_path / "cut", config, on_step=stop_after(3))
+    train(lamps_model, tmp_path / "cut", config, resume=True)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
     splits = [read_json(tmp_path / name / "splits.json") for name in ("whole", "cut")]
     assert splits[0] == splits[1]
     assert 4 <= len(splits[0]["train"]) <= 24

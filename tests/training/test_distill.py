@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import lamps
-from safetensors.torch import load_file
+from short_runs import Stopped, same_weights, stop_after
 
 import gradus
 from gradus import environments
@@ -126,18 +126,10 @@ def test_a_student_learns_what_a_script_states_and_resumes_bit_for_bit(
     assert [record["kind"] for record in records] == ["distill"] * 4
     assert records[-1]["loss"] < 0.9 * records[0]["loss"]
 
-    class Stopped(Exception):
-        pass
-
-    def stop(record: Any) -> None:
-        if record["step"] == 3:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        distill(rhythm_model, tmp_path / "parts", config, options=RunOptions(live=False, on_step=stop))
+        distill(rhythm_model, tmp_path / "parts", config, options=RunOptions(live=False, on_step=stop_after(3)))
     distill(rhythm_model, tmp_path / "parts", config, resume=True)
-    weights = [load_file(tmp_path / name / "final" / "model.safetensors") for name in ("whole", "parts")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tmp_path: Path) -> None:

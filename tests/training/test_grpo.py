@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import torch
 from fakes import echo, lamps
 from safetensors.torch import load_file
+from short_runs import Stopped, ctrl_c_after, grpo_config, lines, same_weights, stop_after, train, without_clock
 from transformers import GenerationConfig
 
 from gradus.core import ConfigError
@@ -26,11 +26,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import read_episodes
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
-from gradus.training.grpo import GrpoResult, train_grpo
+from gradus.training.grpo import GrpoResult
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import GrpoOptions
-
-SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 
 
 def keys(record: type) -> tuple[set[str], set[str]]:
@@ -40,47 +37,14 @@ def keys(record: type) -> tuple[set[str], set[str]]:
 
 
 def settings(**changes: Any) -> GrpoConfig:
-    base: dict[str, Any] = {
-        "max_steps": 8,
-        "groups": 4,
-        "group_size": 4,
-        "lr": 3e-3,
-        "sampling": SAMPLING,
-        "validation_every": 3,
-        "validation_tasks": 8,
-        "checkpoint_every": 3,
-        "threads": 1,
-        "device": "cpu",
-    }
-    return GrpoConfig(**{**base, **changes})
-
-
-def train(
-    model: Any, folder: Path, config: GrpoConfig | None = None, spec: Any = None, *, resume: bool = False, **watch: Any
-) -> GrpoResult:
-    """Train in lamps by the settings above unless others are given."""
-    options = GrpoOptions(live=False, **watch)
-    return train_grpo(model, spec or lamps(), config or settings(), folder, resume=resume, options=options)
-
-
-def steps(folder: Path, kind: str = "step") -> list[dict[str, Any]]:
-    return [record for record in RunFolder(folder).records() if record["kind"] == kind]
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    left, right = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
-    return left.keys() == right.keys() and all(left[name].equal(right[name]) for name in left)
-
-
-def without_clock(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    timed = ("seconds", "tokens_per_second", "matmul_peak_share")
-    return [{name: value for name, value in record.items() if name not in timed} for record in records]
+    base = {"max_steps": 8, "validation_every": 3, "validation_tasks": 8, "checkpoint_every": 3}
+    return grpo_config(**{**base, **changes})
 
 
 def test_it_learns_to_echo(echo_model: Path, tmp_path: Path) -> None:
     changes = {"max_steps": 30, "groups": 8, "group_size": 8, "lr": 1e-2, "validation_every": 10}
     result = train(echo_model, tmp_path / "run", settings(**changes), spec=echo())
-    records = steps(tmp_path / "run")
+    records = lines(tmp_path / "run")
     first = sum(record["reward_mean"] for record in records[:3]) / 3
     last = sum(record["reward_mean"] for record in records[-3:]) / 3
     assert first < 0.5
@@ -112,7 +76,7 @@ def test_transformers_generates_by_the_sampling_of_the_run(lamps_model: Path, tm
 
 def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> None:
     train(lamps_model, tmp_path / "run", settings(credit="span", store_every=4))
-    records = steps(tmp_path / "run")
+    records = lines(tmp_path / "run")
     assert [record["step"] for record in records] == list(range(1, 9))
     least, most = keys(StepRecord)
     for record in records:
@@ -120,7 +84,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
         assert set(record["seconds"]) == {"policy", "environment", "reward", "train", "update", "total"}
         assert record["episodes"] == 16
         assert record["tokens"] > record["action_tokens"] >= record["trained_tokens"] > 0
-    checks = steps(tmp_path / "run", "validation")
+    checks = lines(tmp_path / "run", "validation")
     assert set(checks[0]) == keys(ValidationRecord)[1]
     assert [(check["step"], check["decoding"]) for check in checks] == [
         (step, decoding) for step in (0, 3, 6, 8) for decoding in ("sampled", "greedy")
@@ -133,7 +97,7 @@ def test_every_line_keeps_the_contract(lamps_model: Path, tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GrpoResult]:
     folder = tmp_path_factory.mktemp("unbroken") / "run"
-    return folder, train(lamps_model, folder)
+    return folder, train(lamps_model, folder, settings())
 
 
 @pytest.mark.parametrize("after", [1, 3, 5])
@@ -142,15 +106,11 @@ def test_ctrl_c_leaves_a_run_that_goes_on_bit_for_bit(
 ) -> None:
     folder, wanted = unbroken
 
-    def press(record: Any) -> None:
-        if record["step"] == after:
-            signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(KeyboardInterrupt):
-        train(lamps_model, tmp_path / "run", on_step=press)
-    resumed = train(lamps_model, tmp_path / "run", resume=True)
-    assert same_weights(folder / "final", tmp_path / "run" / "final")
-    assert same_weights(folder / "best", tmp_path / "run" / "best")
+        train(lamps_model, tmp_path / "run", settings(), on_step=ctrl_c_after(after))
+    resumed = train(lamps_model, tmp_path / "run", settings(), resume=True)
+    assert same_weights(folder, tmp_path / "run")
+    assert same_weights(folder, tmp_path / "run", "best")
     assert (resumed.best_step, resumed.best_reward) == (wanted.best_step, wanted.best_reward)
     assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(folder).records())
 
@@ -172,10 +132,10 @@ def start(model: Path, folder: Path, config: GrpoConfig) -> subprocess.Popen[byt
     return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.DEVNULL)
 
 
-def kill_when(process: subprocess.Popen[bytes], folder: Path, lines: int, wait: float) -> None:
-    """kill -9 once ``lines`` lines of metrics are there and ``wait`` seconds have passed."""
+def kill_when(process: subprocess.Popen[bytes], folder: Path, count: int, wait: float) -> None:
+    """kill -9 once ``count`` lines of metrics are there and ``wait`` seconds have passed."""
     metrics = folder / "metrics.jsonl"
-    while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < lines):
+    while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < count):
         time.sleep(0.005)
     time.sleep(wait)
     process.kill()
@@ -185,8 +145,8 @@ def kill_when(process: subprocess.Popen[bytes], folder: Path, lines: int, wait: 
 def test_kill_9_changes_nothing(unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path) -> None:
     """Killed once behind a checkpoint; the run in this process goes on to the same weights."""
     kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", 9, 0.0)
-    train(lamps_model, tmp_path / "run", resume=True)
-    assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
+    train(lamps_model, tmp_path / "run", settings(), resume=True)
+    assert same_weights(unbroken[0], tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -195,11 +155,11 @@ def test_kill_9_at_any_moment_changes_nothing(
     unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, moment: int
 ) -> None:
     """Killed twice, at moments spread over playing, training, validating and writing."""
-    for lines, wait in ((1 + 2 * moment, 0.013 * moment), (9 + moment, 0.007 * moment)):
-        kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", lines, wait)
-    train(lamps_model, tmp_path / "run", resume=True)
-    assert same_weights(unbroken[0] / "final", tmp_path / "run" / "final")
-    assert same_weights(unbroken[0] / "best", tmp_path / "run" / "best")
+    for count, wait in ((1 + 2 * moment, 0.013 * moment), (9 + moment, 0.007 * moment)):
+        kill_when(start(lamps_model, tmp_path / "run", settings()), tmp_path / "run", count, wait)
+    train(lamps_model, tmp_path / "run", settings(), resume=True)
+    assert same_weights(unbroken[0], tmp_path / "run")
+    assert same_weights(unbroken[0], tmp_path / "run", "best")
     assert without_clock(RunFolder(tmp_path / "run").records()) == without_clock(RunFolder(unbroken[0]).records())
 
 
@@ -210,20 +170,15 @@ def test_a_changed_setting_is_named(unbroken: tuple[Path, GrpoResult], lamps_mod
     ):
         train(lamps_model, folder, settings(lr=0.1), resume=True)
     with pytest.raises(ConfigError, match="holds a run already; go on with --resume"):
-        train(lamps_model, folder)
+        train(lamps_model, folder, settings())
 
 
 def test_a_run_goes_on_with_other_resources(
     unbroken: tuple[Path, GrpoResult], lamps_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The ways out that errors name (less memory a pass, a wider limit, a server elsewhere) were refused on resume."""
-
-    def stop(record: Any) -> None:
-        if record["step"] == 3:
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(lamps_model, tmp_path / "run", on_step=stop)
+    with pytest.raises(Stopped):
+        train(lamps_model, tmp_path / "run", settings(), on_step=stop_after(3))
     others = settings(
         token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3
     )
@@ -240,16 +195,12 @@ def test_a_run_goes_on_with_other_resources(
 def test_a_model_in_memory_that_was_trained_cannot_resume_a_run(lamps_model: Path, tmp_path: Path) -> None:
     """It began again at step 1, from trained weights."""
     loaded = load_model(lamps_model, device="cpu")
-
-    def stop(record: Any) -> None:
-        raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(loaded, tmp_path / "run", on_step=stop)
+    with pytest.raises(Stopped):
+        train(loaded, tmp_path / "run", settings(), on_step=stop_after(1))
     with pytest.raises(ConfigError, match="cannot be resumed with a model in memory that has been trained"):
-        train(loaded, tmp_path / "run", resume=True)
+        train(loaded, tmp_path / "run", settings(), resume=True)
     fresh = load_model(lamps_model, device="cpu")
-    train(fresh, tmp_path / "run", resume=True)
+    train(fresh, tmp_path / "run", settings(), resume=True)
 
 
 @pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"attention": "eager"}, {"device": "cuda"}])
@@ -266,7 +217,7 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}
     config = GrpoConfig(**{**kept, "max_steps": 3, "group_size": 2, "validation_every": 0, "dynamic_sampling": 20})
     train(echo_model, tmp_path / "run", config, spec=echo())
-    records = steps(tmp_path / "run")
+    records = lines(tmp_path / "run")
     assert [record["groups"] - record["dropped_groups"] for record in records] == [config.groups] * 3
     for record in records:
         assert record["zero_variance_groups"] == pytest.approx(record["dropped_groups"] / record["groups"])
@@ -322,7 +273,7 @@ def test_a_start_that_failed_leaves_a_folder_that_can_be_used(
     lamps_model: Path, echo_model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="another tokenizer"):
-        train_grpo(lamps_model, lamps(), settings(kl_coef=0.1, reference=str(echo_model)), tmp_path / "run")
+        train(lamps_model, tmp_path / "run", settings(kl_coef=0.1, reference=str(echo_model)))
     with pytest.raises(ConfigError, match="overlong_buffer is 64, and an episode has at most 9"):
-        train_grpo(lamps_model, lamps(), settings(overlong_buffer=64), tmp_path / "run")
-    assert train_grpo(lamps_model, lamps(), settings(max_steps=1), tmp_path / "run").steps == 1
+        train(lamps_model, tmp_path / "run", settings(overlong_buffer=64))
+    assert train(lamps_model, tmp_path / "run", settings(max_steps=1)).steps == 1

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fakes import echo, lamps
 from safetensors.torch import load_file
+from short_runs import grpo_config, lines, sampled, train
 
 from gradus.evidence.health import diagnose
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -20,7 +21,6 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
@@ -29,10 +29,6 @@ from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.engine.update_figures import logp_diff_limits, uses_trainer_logprobs
-from gradus.training.grpo import train_grpo
-from gradus.training.run.folder import RunFolder
-from gradus.training.run.options import GrpoOptions
-from gradus.training.run.resolved import resolve
 from gradus.training.trainer_config import LoraConfig
 
 SAMPLING, GRAMMAR = SamplingConfig(max_new_tokens=3, grammar=True), lamps().language.grammar
@@ -46,19 +42,9 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 
 def run_records(model: Path, folder: Path, **changes: Any) -> list[dict[str, Any]]:
     """The step records of a run on echo."""
-    base: dict[str, Any] = {"groups": 8, "group_size": 8, "max_steps": 30, "lr": 6e-3, "validation_every": 0}
-    config = GrpoConfig(**{**base, "sampling": SAMPLING, "threads": 1, "device": "cpu", **changes})
-    train_grpo(model, echo(), config, folder, options=GrpoOptions(live=False))
-    return [record for record in RunFolder(folder).records() if record["kind"] == "step"]
-
-
-def sampled(loaded: LoadedModel, config: GrpoConfig) -> list[TrainingSample]:
-    """A step's samples of lamps."""
-    spec = lamps()
-    policy = LocalPolicy(replace(loaded, autocast=config.autocast), config.sampling, grammar=spec.language.grammar)
-    groups = roll_out(spec, policy, [spec.train_task(i) for i in range(4)], group_size=4, seed=5).groups
-    rule = resolve(config, spec.grader()).credit_rule
-    return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
+    large: dict[str, Any] = {"groups": 8, "group_size": 8, "max_steps": 30, "lr": 6e-3}
+    train(model, folder, grpo_config(**{**large, **changes}), echo())
+    return lines(folder)
 
 
 def advantages_of(sample: TrainingSample) -> torch.Tensor:
@@ -67,8 +53,8 @@ def advantages_of(sample: TrainingSample) -> torch.Tensor:
 
 
 def lamps_config(**changes: Any) -> GrpoConfig:
-    base: dict[str, Any] = {"groups": 4, "group_size": 4, "max_turns": 3, "device": "cpu"}
-    return GrpoConfig(**{**base, "sampling": SamplingConfig(max_new_tokens=4, grammar=True), **changes})
+    answers = SamplingConfig(max_new_tokens=4, grammar=True)
+    return grpo_config(**{"lr": 3e-4, "max_turns": 3, "sampling": answers, **changes})
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "autocast"])  # float32: test_grpo.py
@@ -101,7 +87,7 @@ def test_a_model_under_autocast_samples_under_it_in_validation_too(
 
     monkeypatch.setattr("gradus.training.run.validation.LocalPolicy", Noted)
     config = lamps_config(autocast=True, max_steps=1, validation_every=1, validation_tasks=2)
-    train_grpo(lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False))
+    train(lamps_model, tmp_path / "run", config)
     assert seen == [True] * 5  # rollouts; validation before and after, sampled and greedy
 
 

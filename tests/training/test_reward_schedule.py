@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from short_runs import Stopped, grpo_config, lines, same_weights, stop_after, train
 
 from gradus import environments
 from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rewards import AdaptiveConfig, Rewards, RewardSchedule, StageConfig, grader_of
-from gradus.training.config import GrpoConfig
-from gradus.training.grpo import train_grpo
-from gradus.training.run.options import GrpoOptions
 
 SPEC = environments.load("arithmetic:digits=1")
 
@@ -32,16 +27,6 @@ def second(completions, **columns) -> list[float]:
 
 
 GRADER = grader_of(Rewards([(first, 2.0), (second, 0.5)]), name="numbers")
-CONFIG = GrpoConfig(
-    max_steps=4,
-    groups=2,
-    group_size=4,
-    lr=1e-2,
-    validation_every=0,
-    checkpoint_every=1,
-    store_every=0,
-    sampling=SamplingConfig(max_new_tokens=6),
-)
 STAGES = [
     StageConfig(name="form", steps=2, weights={"second": 1.0}, lr=2e-2),
     StageConfig(name="sums", carry_optimizer=False),
@@ -60,57 +45,36 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     keys = ("step", "stage", "weights", "lr", "reward_mean", "components", "grad_norm", "loss")
-    return [{key: line.get(key) for key in keys} for line in lines]
+    return [{key: line.get(key) for key in keys} for line in lines(folder)]
 
 
-def train(model: Path, folder: Path, stages: list[StageConfig] | None = STAGES, *, every: int = 1, **options) -> None:
-    """Train with these stages, without a schedule if there are none; ``killed`` behind a step if that is given."""
-    resume, killed = options.pop("resume", False), options.pop("killed", None)
-    config = CONFIG.model_copy(update={"checkpoint_every": every})
-    told = GrpoOptions(
-        grader=GRADER,
-        schedule=None if stages is None else schedule(stages),
-        live=False,
-        on_step=None if killed is None else killed_after(killed),
+def staged(model: Path, folder: Path, stages: list[StageConfig] | None = STAGES, *, every: int = 1, **options) -> None:
+    """Train with these stages, without a schedule if there are none."""
+    config = grpo_config(
+        max_steps=4, groups=2, lr=1e-2, checkpoint_every=every, sampling=SamplingConfig(max_new_tokens=6)
     )
-    train_grpo(model, SPEC, config, folder, resume=resume, options=told)
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_after(step: int):
-    def kill(record) -> None:
-        if record["step"] == step:
-            raise Killed
-
-    return kill
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "final" / "model.safetensors")
+    plan = None if stages is None else schedule(stages)
+    train(model, folder, config, SPEC, grader=GRADER, schedule=plan, **options)
 
 
 @pytest.fixture(scope="module")
 def whole(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(nano, folder)
+    staged(nano, folder)
     return folder
 
 
 def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
-    lines = records(whole)
-    assert [line["stage"] for line in lines] == ["form", "form", "sums", "sums"]
-    assert all(line["grad_norm"] > 0 for line in lines)  # there is something to learn, so weights do move
-    assert lines[0]["weights"] == {"first": 0.0, "second": 1.0}
-    assert lines[2]["weights"] == dict(GRADER.weights)
-    assert [line["lr"] for line in lines] == [2e-2, 2e-2, 1e-2, 1e-2]
+    told = records(whole)
+    assert [line["stage"] for line in told] == ["form", "form", "sums", "sums"]
+    assert all(line["grad_norm"] > 0 for line in told)  # there is something to learn, so weights do move
+    assert told[0]["weights"] == {"first": 0.0, "second": 1.0}
+    assert told[2]["weights"] == dict(GRADER.weights)
+    assert [line["lr"] for line in told] == [2e-2, 2e-2, 1e-2, 1e-2]
     # Both stay below 0.3, so weights grow, in the first stage and anew in the second; what has no weight in a stage keeps none.
-    assert lines[1]["weights"] == {"first": 0.0, "second": 1.2}
-    assert lines[3]["weights"] == {"first": 2.4, "second": 0.6}
+    assert told[1]["weights"] == {"first": 0.0, "second": 1.2}
+    assert told[3]["weights"] == {"first": 2.4, "second": 0.6}
 
 
 # 2 is cut exactly between two stages; with a checkpoint every second step, 3 goes back to that cut.
@@ -118,25 +82,23 @@ def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
 def test_a_resumed_schedule_is_the_unbroken_one(
     every: int, killed: int, nano: Path, whole: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(Killed):
-        train(nano, tmp_path, every=every, killed=killed)
-    train(nano, tmp_path, every=every, resume=True)
+    with pytest.raises(Stopped):
+        staged(nano, tmp_path, every=every, on_step=stop_after(killed))
+    staged(nano, tmp_path, every=every, resume=True)
     assert records(tmp_path) == records(whole)
-    one, other = weights(whole), weights(tmp_path)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_weights(whole, tmp_path)
 
 
 def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path: Path) -> None:
-    train(nano, tmp_path, [STAGES[0], StageConfig(name="sums")])
-    one, other = weights(whole), weights(tmp_path)
+    staged(nano, tmp_path, [STAGES[0], StageConfig(name="sums")])
     assert records(tmp_path)[:3] == records(whole)[:3]
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert not same_weights(whole, tmp_path)
 
 
 def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
-        train(nano, tmp_path, killed=1)
+    with pytest.raises(Stopped):
+        staged(nano, tmp_path, on_step=stop_after(1))
     with pytest.raises(ConfigError, match="had one schedule of rewards, now there is none"):
-        train(nano, tmp_path, None, resume=True)
+        staged(nano, tmp_path, None, resume=True)
     with pytest.raises(ConfigError, match=r"stage was .* is now"):
-        train(nano, tmp_path, STAGES[1:], resume=True)
+        staged(nano, tmp_path, STAGES[1:], resume=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import lamps
-from safetensors.torch import load_file
+from short_runs import ctrl_c_after, same_weights
 
 from gradus.core import ConfigError, ContextLengthError, Episode, StopReason
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -176,22 +175,23 @@ def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, tmp_path:
     train(lamps_model, tmp_path, settings(max_steps=2, token_budget=99), resume=True)
 
 
-@pytest.mark.parametrize("after", [3, 8])
-def test_resume_is_bit_for_bit(lamps_model: Path, tmp_path: Path, after: int) -> None:
-    def press(record: Any) -> None:
-        if record["step"] == after:
-            signal.raise_signal(signal.SIGINT)
+@pytest.fixture(scope="module")
+def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LessonResult]:
+    folder = tmp_path_factory.mktemp("unbroken") / "run"
+    return folder, train(lamps_model, folder, settings(max_steps=10))
 
-    short = settings(max_steps=10)
-    whole = train(lamps_model, tmp_path / "whole", short)
+
+@pytest.mark.parametrize("after", [3, 8])
+def test_resume_is_bit_for_bit(
+    unbroken: tuple[Path, LessonResult], lamps_model: Path, tmp_path: Path, after: int
+) -> None:
+    whole, wanted = unbroken
     with pytest.raises(KeyboardInterrupt):
-        train(lamps_model, tmp_path / "cut", short, on_step=press)
-    resumed = train(lamps_model, tmp_path / "cut", short, resume=True)
-    for name in ("best", "final"):
-        left = load_file(tmp_path / "whole" / name / "model.safetensors")
-        right = load_file(tmp_path / "cut" / name / "model.safetensors")
-        assert all(left[key].equal(right[key]) for key in left)
-    assert whole.validation_loss == resumed.validation_loss
+        train(lamps_model, tmp_path, settings(max_steps=10), on_step=ctrl_c_after(after))
+    resumed = train(lamps_model, tmp_path, settings(max_steps=10), resume=True)
+    assert same_weights(whole, tmp_path, "best")
+    assert same_weights(whole, tmp_path)
+    assert wanted.validation_loss == resumed.validation_loss
 
 
 def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:

@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 import torch
 from fakes import lamps
+from short_runs import sampled
 
 from gradus.algorithms import LossResult, algorithm_names, find_algorithm, registry
 from gradus.core import ConfigError
 from gradus.policies.local.loading import LoadedModel, load_model
-from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
@@ -31,23 +29,12 @@ from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
-from gradus.training.run.resolved import resolve
 from gradus.training.trainer_config import LoraConfig
-
-SPEC = lamps()
 
 
 def config(**settings) -> GrpoConfig:
     settings.setdefault("sampling", SamplingConfig(max_new_tokens=4, grammar=True))
     return GrpoConfig(groups=4, group_size=4, max_turns=3, **settings)
-
-
-def played(loaded: LoadedModel, settings: GrpoConfig, spec=SPEC) -> list[TrainingSample]:
-    policy = LocalPolicy(loaded, settings.sampling, grammar=spec.language.grammar)
-    tasks = [spec.train_task(index) for index in range(settings.groups)]
-    groups = roll_out(spec, policy, tasks, group_size=settings.group_size, seed=5).groups
-    rule = resolve(settings, spec.grader()).credit_rule
-    return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
 
 
 def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: GrpoConfig, **options: Any) -> torch.Tensor:
@@ -71,7 +58,7 @@ def gradient(loaded: LoadedModel, credited: list[TrainingSample], settings: Grpo
 @pytest.mark.parametrize("algorithm", algorithm_names())
 def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm: str) -> None:
     settings = config(algorithm=algorithm, grad_clip=0)
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     whole = gradient(loaded, credited, settings)
     assert whole.abs().max() > 0
     for budget in (1, 40, 100):
@@ -82,7 +69,7 @@ def test_the_gradient_does_not_depend_on_the_cut(loaded: LoadedModel, algorithm:
 @pytest.mark.parametrize("algorithm", ["gradus", "grpo"])  # divided by tokens, by sequences
 def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel, algorithm: str) -> None:
     settings = config(algorithm=algorithm, credit="episode", grad_clip=0)
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     silent = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
     some_silent = [*silent, *credited[5:]]
     skipped = gradient(loaded, some_silent, settings)
@@ -93,7 +80,7 @@ def test_skipping_what_has_no_signal_changes_nothing(loaded: LoadedModel, algori
 
 def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedModel) -> None:
     settings = config(lr=1e-2, scale="none")
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     once = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), credited, settings, 0.0)
     assert once.figures["ratio_max"] == pytest.approx(1.0, abs=1e-5)
     assert once.logp_diff_max is not None
@@ -111,7 +98,7 @@ def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
     loaded: LoadedModel, old_logprobs: str, minibatches: int
 ) -> None:
     settings = config(minibatches=minibatches, old_logprobs=old_logprobs)
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     wrong = [replace(one, logprobs=one.logprobs - 1.5) if one.key[0] == 2 else one for one in credited]
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     for shuffle in range(4):  # each puts another minibatch first
@@ -132,7 +119,7 @@ def test_the_norm_of_a_step_is_the_largest_of_its_updates(loaded: LoadedModel, m
     norms = iter([9.0, 1.0])
     monkeypatch.setattr(update._Update, "run", lambda self, *_, **__: (self.begin(4096), (next(norms), 0.0))[1])
     settings = config(minibatches=2)
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     result = policy_update(
         loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, options=UpdateOptions(skip_above=5.0)
     )
@@ -153,7 +140,7 @@ def test_sampler_and_trainer_agree(lamps_model: Path, sampling: SamplingConfig, 
     loaded = load_model(lamps_model, device="cpu")
     settings = config(sampling=sampling)
     spec = lamps(turns=5, restart=restart)
-    credited = played(loaded, settings, spec)
+    credited = sampled(loaded, settings, spec)
     everything = [replace(one, advantages=torch.ones(one.actions)) for one in credited]
     result = policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=0.0), everything, settings, 0.0)
     assert result.logp_diff_max is not None
@@ -166,7 +153,7 @@ def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: 
     """The gradient of observations is that of their plain log-likelihood, whatever is sampled with, shared or masked."""
     loaded = load_model(lamps_model, device="cpu")
     settings = config(grad_clip=0, sampling=SamplingConfig(max_new_tokens=4, temperature=1.5, grammar=True))
-    credited = played(loaded, settings, lamps(turns=3, restart=restart))
+    credited = sampled(loaded, settings, lamps(turns=3, restart=restart))
     without = gradient(loaded, credited, settings)
     both = gradient(loaded, credited, settings.model_copy(update={"observations": 0.5}))
     shown = [(one, one.read) for one in credited if one.read is not None and len(one.read)]
@@ -182,7 +169,7 @@ def test_what_is_shown_is_learned_beside_the_reward(lamps_model: Path, restart: 
 
 def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) -> None:
     settings = config(minibatches=2, epochs=2)
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     result = policy_update(
         loaded, make_optimizer(loaded.model, settings), credited, settings, 1e-3, options=UpdateOptions(key=(1,))
     )
@@ -200,7 +187,7 @@ def test_a_model_that_was_trained_in_memory_has_no_stored_reference(loaded: Load
 def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: LoadedModel, lamps_model: Path) -> None:
     """Against the plain logits; tokens without an advantage count too."""
     settings = config(grad_clip=0, sampling=SamplingConfig(max_new_tokens=4))
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     credited[:5] = [replace(one, advantages=torch.zeros(one.actions)) for one in credited[:5]]
     reference = load_model(lamps_model, device="cpu").model
     with torch.no_grad():
@@ -225,7 +212,7 @@ def test_the_divergence_is_weighted_by_how_far_the_policy_moved_from_the_sampler
     loaded: LoadedModel, lamps_model: Path
 ) -> None:
     settings = config(grad_clip=0, epochs=2, kl_coef=5.0, sampling=SamplingConfig(max_new_tokens=4))
-    silent = [replace(one, advantages=torch.zeros(one.actions)) for one in played(loaded, settings)]
+    silent = [replace(one, advantages=torch.zeros(one.actions)) for one in sampled(loaded, settings)]
     own, reference = (load_model(lamps_model, device="cpu").model for _ in range(2))
     with torch.no_grad():
         for parameter in reference.parameters():
@@ -254,7 +241,7 @@ def test_the_divergence_is_weighted_by_how_far_the_policy_moved_from_the_sampler
 def test_an_episode_weighs_the_same_however_often_it_restarts(loaded: LoadedModel, algorithm: str) -> None:
     """The gradient is that of the papers' formulas, with an episode as the sequence. Each restart counted as a sequence of its own."""
     settings = config(algorithm=algorithm, credit="episode", grad_clip=0)
-    credited = played(loaded, settings, lamps(restart=True))
+    credited = sampled(loaded, settings, lamps(restart=True))
     episodes = {one.episode for one in credited}
     assert len(credited) > len(episodes)
     lengths = {episode: sum(one.actions for one in credited if one.episode == episode) for episode in episodes}
@@ -291,7 +278,7 @@ def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = config(grad_clip=0, token_budget=4000, epochs=1, minibatches=2, old_logprobs="trainer")
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     whole = gradient(loaded, credited, settings)
     assert not capsys.readouterr().err
     with_memory_for(120, monkeypatch)
@@ -306,7 +293,7 @@ def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
 
 def test_out_of_memory_names_the_setting_to_change(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(token_budget=4000, out_of_memory="stop")
-    credited = played(loaded, settings)
+    credited = sampled(loaded, settings)
     optimizer = make_optimizer(loaded.model, settings)
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with monkeypatch.context() as scarce:
@@ -338,10 +325,10 @@ def test_with_adapters_the_reference_is_the_model_as_the_run_began(
     reference = load_reference(loaded, settings)
     optimizer = make_optimizer(loaded.model, settings)
     start = policy_update(
-        loaded, optimizer, played(loaded, settings), settings, 0.03, options=UpdateOptions(reference=reference)
+        loaded, optimizer, sampled(loaded, settings), settings, 0.03, options=UpdateOptions(reference=reference)
     )
     assert start.figures["kl"] == pytest.approx(0.0, abs=1e-6)
-    again = played(loaded, settings)
+    again = sampled(loaded, settings)
     weights = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     results: list[float] = []
     second = partial(nullcontext, load_model(lamps_model, device="cpu").model)
@@ -356,7 +343,7 @@ def test_with_adapters_the_reference_is_the_model_as_the_run_began(
 
 def test_the_entropy_bonus_moves_a_token_by_its_share(loaded: LoadedModel) -> None:
     settings = config(entropy_coef=0.3)
-    silent = [replace(each, advantages=torch.zeros(each.actions)) for each in played(loaded, settings)]
+    silent = [replace(each, advantages=torch.zeros(each.actions)) for each in sampled(loaded, settings)]
 
     def moved(mark: Callable[[int], torch.Tensor]) -> torch.Tensor:
         return gradient(loaded, [replace(each, entropy=mark(each.actions)) for each in silent], settings)
@@ -390,7 +377,7 @@ def test_a_loss_of_ones_own_is_held_to_its_word(
     own = replace(find_algorithm("grpo"), loss=loss)
     monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
     settings = config(algorithm="mine")
-    samples = played(loaded, settings)
+    samples = sampled(loaded, settings)
     with nullcontext() if says is None else pytest.raises(ConfigError, match=says):
         gradient(loaded, samples, settings)
     optimizer = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
@@ -409,7 +396,7 @@ def test_a_loss_of_ones_own_gets_the_tokens_without_advantage_too(
     own = replace(find_algorithm("grpo"), loss=loss)
     monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
     settings = config(algorithm="mine", grad_clip=0)
-    live = [replace(one, advantages=torch.ones(one.actions)) for one in played(loaded, settings)]
+    live = [replace(one, advantages=torch.ones(one.actions)) for one in sampled(loaded, settings)]
     some_silent = [replace(one, advantages=torch.zeros(one.actions)) for one in live[:5]] + live[5:]
     got, expected = gradient(loaded, some_silent, settings), gradient(loaded, live, settings)
     torch.testing.assert_close(got, expected)
@@ -427,7 +414,7 @@ def test_what_a_loss_of_ones_own_measures_is_among_the_figures(
     own = replace(find_algorithm("grpo"), loss=loss)
     monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
     settings = config(algorithm="mine", minibatches=2, token_budget=64)
-    samples = [replace(one, advantages=torch.ones(one.actions)) for one in played(loaded, settings)]
+    samples = [replace(one, advantages=torch.ones(one.actions)) for one in sampled(loaded, settings)]
     optimizer = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
     figures = policy_update(loaded, optimizer, samples, settings, 0.0).figures
     measured = figures["loss_metrics"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus_worlds.memory import NINE_BANKS, Memory, RemoteReader, read_generous, read_strict
+from gradus_worlds.memory import NINE_BANKS, Memory, read_generous, read_strict
 from gradus_worlds.memory.readers.claims import claim_of
 from gradus_worlds.memory.store.index import BANK_B, K1, Index
 from gradus_worlds.memory.text import exact_match, substring_match, token_f1
@@ -197,19 +197,6 @@ def test_of_free_text_nothing_is_known_if_no_entry_shares_a_word() -> None:
     core = memory_of()
     core.set_core("Bob was in Oslo")
     assert read_strict(core, asked).correct
-
-
-def test_a_remote_reader_is_asked_with_what_was_retrieved() -> None:
-    seen: list[str] = []
-
-    def chat(messages) -> str:
-        seen.append(messages[-1]["content"])
-        return "in Oslo"
-
-    reading = RemoteReader(chat=chat)(memory_of("Ann city Oslo"), asked())
-    assert reading.correct
-    assert "Ann city Oslo" in seen[0]
-    assert not RemoteReader(chat=lambda messages: "")(memory_of("Ann city Oslo"), asked()).correct
 
 
 @pytest.mark.parametrize(
