@@ -29,8 +29,9 @@ def place_changed(pattern: re.Pattern[str], change: Callable[[re.Match[str], Gol
 
     def make(gold: Gold, rng: Random) -> tuple[str, ...] | None:
         match = pattern.search(gold.bare)
-        changed = None if match is None else change(match, gold, rng)
-        return None if changed is None else (match.string[: match.start()] + changed + match.string[match.end() :],)
+        if match is None or (changed := change(match, gold, rng)) is None:
+            return None
+        return (match.string[: match.start()] + changed + match.string[match.end() :],)
 
     return make
 

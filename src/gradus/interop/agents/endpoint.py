@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,7 +28,7 @@ class Endpoint:
     """The server, in a thread of its own. Its backend is this: the episodes by their keys."""
 
     # How tokens are drawn is the run's: the trainer computes log-probs of that distribution. What is said is the policy's own.
-    overruled = (
+    overruled: Collection[str] = (
         "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
         "reasoning_effort", "verbosity", "tool_choice",
     )  # fmt: skip
