@@ -51,7 +51,6 @@ class StepRecord(TypedDict):
     logp_diff_max: float | None
     logp_diff_limits: Mapping[str, float | None]
     grad_norm: float | None
-    skipped_updates: int
     lr: float
     action_tokens: int
     trained_tokens: int

@@ -11,7 +11,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
-OnAlert = Literal["warn", "stop", "adjust"]
+OnAlert = Literal["warn", "stop"]
 
 
 class GrpoConfig(TrainerConfig):
@@ -159,8 +159,7 @@ class GrpoConfig(TrainerConfig):
     )
     on_alert: OnAlert = Field(
         default="warn",
-        description="What an alert does: write it down, stop the run if it is severe, or adjust: skip an update whose gradient "
-        "spikes, restore the best weights after three spikes in 50 steps, halve the learning rate.",
+        description="What an alert does: write it down, or also stop the run if it is severe.",
     )
 
     @model_validator(mode="after")

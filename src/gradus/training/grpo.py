@@ -137,8 +137,8 @@ class GrpoLoop:
         policy = sampler or sampling_policy(self.inference_model, spec, config)
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
-        self.alerts = AlertHandler(options.monitor, config.on_alert, restore_best=self.restore_best)
-        self.book = RunBook(folder, loaded, self.inference_model, keep_best=config.on_alert == "adjust")
+        self.alerts = AlertHandler(options.monitor, config.on_alert)
+        self.book = RunBook(folder, loaded, self.inference_model)
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
 
@@ -211,12 +211,7 @@ class GrpoLoop:
             samples,
             config,
             lr,
-            options=UpdateOptions(
-                reference=self.reference,
-                key=(step,),
-                skip_above=self.alerts.skip_above(self.records),
-                budget=self.budget,
-            ),
+            options=UpdateOptions(reference=self.reference, key=(step,), budget=self.budget),
         )
         self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)
@@ -245,7 +240,7 @@ class GrpoLoop:
 
     def begin(self, step: int) -> float:
         """Do what the schedule says before a step; returns the step's learning rate."""
-        lr = lr_at(self.config, step, self.config.max_steps) * self.alerts.lr_scale
+        lr = lr_at(self.config, step, self.config.max_steps)
         if self.schedule is None:
             return lr
         plan = self.schedule.plan(step)
@@ -298,7 +293,7 @@ class GrpoLoop:
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, step
-            self.book.save_best(step)
+            self.book.save("best")
             for record in records:
                 record["best"] = True
             screen.note(f"best so far at step {step}: validation reward {format_number(reward, 4)}")
@@ -310,16 +305,6 @@ class GrpoLoop:
         for alert in self.alerts.handle(self.state.step, self.records):
             self.folder.append(alert)
             screen.note(alert_line(alert))
-
-    def restore_best(self) -> int | None:
-        """Go back to the best weights with a fresh optimizer; returns their step, None if nothing was validated yet."""
-        best_step = self.state.best_step
-        if best_step is not None:
-            self.book.restore_best(best_step)
-            self.optimizer = make_optimizer(self.loaded.model, self.config)
-            self.rollouts.drop()
-            self.sync_weights(self.state.step)
-        return best_step
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add a record to the metrics."""

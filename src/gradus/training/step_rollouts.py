@@ -125,10 +125,6 @@ class StepRollouts:
             overlapped = max(0.0, sum(rollout.seconds.values()) - waited)
             self._put(rollout.timed(waited=waited, overlapped=overlapped))
 
-    def drop(self) -> None:
-        """Forget what was rolled out ahead: its weights were abandoned."""
-        self._next = None
-
     def close(self) -> None:
         """End the thread. A rollout that is under way ends as Ctrl-C ends one: nobody takes it, and it may last for minutes."""
         if self._thread_id is not None and self._next is not None and self._next.running():

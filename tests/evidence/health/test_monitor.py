@@ -36,7 +36,6 @@ def test_the_monitor_sees_what_the_diagnosis_sees():
     first = next(alert for alert in alerts if alert["rule"] == "clip storm")
     assert first["step"] == diagnoses["clip storm"].first_step
     assert first["severity"] == "warn"
-    assert first["adjust"] == {"lr": 0.5}
 
 
 @pytest.mark.parametrize(

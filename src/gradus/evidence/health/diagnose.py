@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 from gradus.core.documents import SCHEMA, Diagnoses, DiagnosisRecord
@@ -27,7 +27,6 @@ class Diagnosis:
     last_step: int | None
     steps: int
     ongoing: bool
-    adjust: Mapping[str, Any] = field(default_factory=dict)
 
 
 def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
@@ -62,15 +61,13 @@ def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]
         last_step=history.before(fired[-1][0]).step,
         steps=len(fired),
         ongoing=fired[-1][0] == len(history),
-        adjust=finding.adjust or rule.adjust,
     )
 
 
 class Monitor:
     """The rules in a running run. Call it with new records, or with all so far; it knows what it has seen.
 
-    It returns all that holds at the newest record of each kind: mappings with rule, severity, evidence, remedy, step, and adjust where
-    something may safely be changed. What was already told is for the caller to know, so that a resumed run reacts as the
+    It returns all that holds at the newest record of each kind: mappings with rule, severity, evidence, remedy and step. What was already told is for the caller to know, so that a resumed run reacts as the
     unbroken one does.
     """
 
@@ -91,15 +88,13 @@ class Monitor:
 
 
 def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
-    alert: dict[str, Any] = {
+    return {
         "rule": rule.name,
         "severity": finding.severity,
         "evidence": finding.evidence,
         "remedy": finding.remedy or rule.remedy,
         "step": step,
     }
-    adjust = finding.adjust or rule.adjust
-    return {**alert, "adjust": dict(adjust)} if adjust else alert
 
 
 def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:

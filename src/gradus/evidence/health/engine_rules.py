@@ -107,7 +107,7 @@ def gradient_spike(history: History) -> Finding | None:
     evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
     if len(spikes) >= _SPIKES:
         told = f"{evidence}; {len(spikes)} spikes within {_SPIKE_WINDOW} steps"
-        return Finding(severity="stop", evidence=told, adjust={"restore": "best", "lr": 0.5})
+        return Finding(severity="stop", evidence=told)
     return Finding(severity="warn", evidence=evidence)
 
 

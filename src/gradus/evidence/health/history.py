@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,10 @@ SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """``adjust`` and ``remedy`` replace the rule's own if this finding asks for something else."""
+    """``remedy`` replaces the rule's own if this finding asks for something else."""
 
     severity: str
     evidence: str
-    adjust: Mapping[str, Any] = field(default_factory=dict)
     remedy: str = ""
 
 

@@ -6,9 +6,8 @@ Means over a few steps are compared, not single steps, unless a single step is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from gradus.evidence.health import engine_rules, held_out_rules, learning_rules, share_rules
 from gradus.evidence.health.history import Finding, History
@@ -16,16 +15,12 @@ from gradus.evidence.health.history import Finding, History
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """``check`` looks at the history up to a step. ``kind`` names the records it reads.
-
-    ``adjust``: what may safely be changed in a running run, as factors of settings or named actions; empty if nothing is.
-    """
+    """``check`` looks at the history up to a step. ``kind`` names the records it reads."""
 
     name: str
     summary: str
     remedy: str
     check: Callable[[History], Finding | None]
-    adjust: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "step"
 
 
@@ -58,16 +53,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="gradient spike",
         summary="a gradient norm above ten times the running median",
-        remedy="Skip the step; after three within 50 steps restore the best checkpoint and lower the learning rate.",
+        remedy="Lower the learning rate, or grad_clip. After three within 50 steps begin again from the best checkpoint.",
         check=engine_rules.gradient_spike,
-        adjust={"skip_step": True},
     ),
     Rule(
         name="KL explosion",
         summary="the policy runs away from its reference",
         remedy="Halve the learning rate, or raise kl_coef.",
         check=engine_rules.kl_explosion,
-        adjust={"lr": 0.5},
     ),
     Rule(
         name="sampler mismatch",
@@ -81,7 +74,6 @@ RULES: tuple[Rule, ...] = (
         summary="more than a fifth of the action tokens is clipped",
         remedy="Take fewer passes over each batch, or lower the learning rate.",
         check=engine_rules.clip_storm,
-        adjust={"lr": 0.5},
     ),
     Rule(
         name="hack suspected",
@@ -163,21 +155,18 @@ RULES: tuple[Rule, ...] = (
         summary="less and less variety, and nothing gained by it",
         remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples.",
         check=learning_rules.collapse,
-        adjust={"lr": 0.5},
     ),
     Rule(
         name="one short answer",
         summary="episodes shrink to the same short answer",
         remedy="Read the newest episodes with `gradus show RUN --last`; reward what is asked for, add an entropy bonus, or warm-start longer.",
         check=learning_rules.short_answers,
-        adjust={"lr": 0.5},
     ),
     Rule(
         name="template collapse",
         summary="answers no longer depend on what was asked",
         remedy="Lower the learning rate, add an entropy bonus, or warm-start with more varied examples; read a few episodes.",
         check=learning_rules.template_collapse,
-        adjust={"lr": 0.5},
     ),
     Rule(
         name="format ignored",

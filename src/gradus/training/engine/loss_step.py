@@ -222,12 +222,11 @@ def run_update(
     lr: float,
     *,
     before_step: Callable[[], None] | None = None,
-    skip_above: float | None = None,
 ) -> tuple[float, float]:
     """One optimizer update over microbatches whose losses add up, over those of all processes if there are several.
 
     ``loss`` must divide by figures of the whole step, so that the gradient does not depend on the cut. ``before_step`` may
-    refuse the update by raising. A gradient whose norm is above ``skip_above`` moves nothing. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
+    refuse the update by raising. Returns the gradient's norm before clipping and the seconds the optimizer took. Raises
     TrainingError if the gradient is not finite; the weights stay as they were.
     """
     _check_holds(optimizer, loaded.model)
@@ -254,8 +253,7 @@ def run_update(
         group["lr"] = lr * group.get("scale", 1.0)
     norm = _finite(float(clip_gradients(loaded.model, config.grad_clip)))
     _check_same(norm)
-    if skip_above is None or norm <= skip_above:
-        _step(optimizer)
+    _step(optimizer)
     optimizer.zero_grad(set_to_none=True)
     return norm, time.perf_counter() - started
 

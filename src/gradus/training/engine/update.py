@@ -50,7 +50,6 @@ class UpdateResult:
     figures: Mapping[str, Any]
     logp_diff: LogpDiff | None
     grad_norm: float | None
-    skipped_updates: int
     trained_tokens: int
     passes: Sequence[MicroBatch]
     seconds: Mapping[str, float]
@@ -65,13 +64,12 @@ class UpdateResult:
 class UpdateOptions:
     """The settings of an update besides its samples.
 
-    ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. Updates whose gradient norm is above
-    ``skip_above`` are skipped and counted. ``budget``: what earlier steps have learned about the size of passes.
+    ``reference``: the model that KL is measured to. ``key`` makes the shuffle of minibatches. ``budget``: what earlier steps have
+    learned about the size of passes.
     """
 
     reference: Reference | None = None
     key: Sequence[int | str] = ()
-    skip_above: float | None = None
     budget: PassBudget | None = None
 
 
@@ -92,9 +90,8 @@ def policy_update(
     updates: list[_Update] = []
     last: list[_Update] = []  # those of the last epoch
     norm = None
-    stepping, skipped = 0.0, 0
+    stepping = 0.0
     options = options or UpdateOptions()
-    skip_above = options.skip_above
     old, budget = _OldLogprobs(loaded, config), options.budget or PassBudget(config)
     for epoch in range(config.epochs):
         parts = [
@@ -108,9 +105,8 @@ def policy_update(
             old.measure([difference for part in parts for difference in part.score_old()])
         last = parts
         for part in parts:
-            own, seconds = part.run(optimizer, lr, skip_above, first=old.measured is None)
+            own, seconds = part.run(optimizer, lr, first=old.measured is None)
             norm = max(own, norm or 0.0)
-            skipped += skip_above is not None and own > skip_above
             stepping += seconds
             updates.append(part)
     return UpdateResult(
@@ -121,7 +117,6 @@ def policy_update(
         },
         logp_diff=old.measured,
         grad_norm=norm,
-        skipped_updates=skipped,
         trained_tokens=sum(one.actions for update in last for one in update.trained.values()),
         passes=[batch for update in updates for batch in update.batches],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
@@ -218,9 +213,7 @@ class _Update:
             tokens=self.n_tokens, scored=self.scored, shown=self.shown, measured=self.reference is not None
         )
 
-    def run(
-        self, optimizer: torch.optim.Optimizer, lr: float, skip_above: float | None, *, first: bool
-    ) -> tuple[float, float]:
+    def run(self, optimizer: torch.optim.Optimizer, lr: float, *, first: bool) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
 
         def update(tokens: int) -> tuple[float, float]:
@@ -234,7 +227,6 @@ class _Update:
                     self.config,
                     lr,
                     before_step=partial(self.add_up, first=first),
-                    skip_above=skip_above,
                 )
 
         return self.budget.spend(update, self.longest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,8 @@ from gradus.training.run.checkpoints import (
     Checkpoint,
     latest_checkpoint,
     load_checkpoint,
-    load_weights,
     save_checkpoint,
     save_model,
-    save_weights,
 )
 from gradus.training.run.folder import RunFolder
 
@@ -38,12 +35,10 @@ class GrpoState:
 
 
 class RunBook:
-    """The files of one GRPO run. ``keep_best``: keep the best weights so that they can be restored in the run."""
+    """The files of one GRPO run."""
 
-    def __init__(
-        self, folder: RunFolder, loaded: LoadedModel, inference_model: LoadedModel, *, keep_best: bool
-    ) -> None:
-        self.folder, self.loaded, self.inference_model, self.keep_best = folder, loaded, inference_model, keep_best
+    def __init__(self, folder: RunFolder, loaded: LoadedModel, inference_model: LoadedModel) -> None:
+        self.folder, self.loaded, self.inference_model = folder, loaded, inference_model
 
     def checkpoint(
         self,
@@ -57,7 +52,6 @@ class RunBook:
         values = {name: value for name, value in vars(state).items() if name != "step"}
         checkpoint = Checkpoint(step=state.step, offset=self.folder.offset(), state=values)
         save_checkpoint(self.folder.path, checkpoint, self.loaded.model, optimizer, keep=keep, more=more)
-        self._drop_old_weights(state)
 
     def restore(self, optimizer: torch.optim.Optimizer, *, more: Callable[[Path], None] | None = None) -> GrpoState:
         """Go back to the newest checkpoint; to the beginning if there is none. ``more`` reads what it wrote there."""
@@ -74,35 +68,6 @@ class RunBook:
     def save(self, name: str) -> None:
         """Write the weights as they are to a model folder of the run."""
         save_model(self.folder.path / name, self.inference_model)
-
-    def save_best(self, step: int) -> None:
-        """The weights of ``step`` are the best so far."""
-        self.save("best")
-        if self.keep_best:
-            save_weights(self._weights(step), self.loaded.model)
-
-    def restore_best(self, step: int) -> None:
-        """Put the best weights, those of ``step``, back into the model."""
-        load_weights(self._weights(step), self.loaded.model)
-
-    def _weights(self, step: int) -> Path:
-        return self.folder.path / "checkpoints" / f"best-{step:06d}.safetensors"
-
-    def _drop_old_weights(self, state: GrpoState) -> None:
-        """Keep the best weights that this run or one resumed from a kept checkpoint may go back to."""
-        if not self.folder.writing:
-            return
-        folder = self.folder.path / "checkpoints"
-        try:
-            stored = [
-                json.loads(path.read_text(encoding="utf-8"))["state"] for path in folder.glob("step-*/state.json")
-            ]
-            needed = {each.get("best_step") for each in (vars(state), *stored)}
-            wanted = {self._weights(step) for step in needed if step is not None}
-            for path in set(folder.glob("best-*.safetensors")) - wanted:
-                path.unlink()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return  # a damaged one does not say what it needs, so all are kept
 
     def store_episodes(self, step: int, groups: Sequence[Group], environment: str) -> None:
         """Keep a sample of what was sampled, tokens and log-probs included."""

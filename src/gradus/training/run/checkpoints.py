@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from gradus.core import StorageError
-from gradus.core.files import check_checksums, replacing, write_folder
+from gradus.core.files import check_checksums, write_folder
 from gradus.core.printing import go_around
 from gradus.policies.local.export import generation_config
 from gradus.policies.local.gguf import copy_source
@@ -126,29 +125,6 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     _put_weights(weights, model, path)
     optimizer.load_state_dict(optimizer_state)
     return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
-
-
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write the trained weights to one file, whole or not at all. All processes must call this."""
-    weights = _gather_weights(model)
-    if world().main:
-        with replacing(path) as aside:
-            try:
-                save_file(weights, aside)
-            except SafetensorError as error:  # its only word for a full disk
-                raise OSError(str(error)) from error
-    barrier()
-
-
-def load_weights(path: Path, model: nn.Module) -> None:
-    """Put the weights of :func:`save_weights` back. Raises StorageError if they are gone or damaged, or do not fit."""
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"could not read the weights in {path}: {error}; restore the file, or begin again in another folder"
-        ) from error
-    _put_weights(weights, model, path)
 
 
 def _gather_weights(model: nn.Module) -> dict[str, Tensor]:

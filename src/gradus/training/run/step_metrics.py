@@ -79,7 +79,6 @@ def step_record(
         "dropped_groups": dropped,
         **update.figures,
         "grad_norm": update.grad_norm,
-        "skipped_updates": update.skipped_updates,
         "lr": lr,
         "action_tokens": sampled,
         "trained_tokens": update.trained_tokens,
