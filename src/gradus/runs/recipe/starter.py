@@ -21,7 +21,7 @@ _NANO: dict[str, Any] = {
     "teach": {"episodes": 1500},
     "sft": {"lr": 3e-3, "epochs": 4, "batch_size": 32, "token_budget": 16384},
     "grpo": {
-        "lr": 6e-4, "max_steps": 60, "groups": 16, "group_size": 8, "token_budget": 16384, "validation_every": 20,
+        "lr": 3e-4, "warmup": 0.1, "max_steps": 60, "groups": 16, "group_size": 8, "token_budget": 16384, "validation_every": 20,
         "validation_tasks": 32, "sampling": {"max_new_tokens": 32},
     },
     "eval": {"policies": ["sft", "sft-greedy", "grpo", "grpo-greedy"], "pairs": ["grpo-sft"], "episodes": 200},
