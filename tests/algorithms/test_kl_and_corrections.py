@@ -10,7 +10,6 @@ import torch
 from gradus.algorithms import (
     CORRECTIONS,
     KL_ESTIMATORS,
-    average,
     entropy,
     kl_terms,
 )
@@ -76,32 +75,6 @@ def test_k1_as_a_loss_would_do_nothing_and_is_refused(tables):
         kl_terms(one, one, kind="k1")
     with pytest.raises(ValueError, match="k2 or k3"):
         kl_terms(one, one, kind="k4")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("over", ["tokens", "sequences", "budget"])
-def test_the_kl_term_is_averaged_as_its_loss_is(over: str):
-    """Two answers of one and three tokens: with grpo each answer counts once, with dr_grpo each token by one budget of five."""
-    own = torch.tensor([[-1.0, -2.0, -3.0, -0.5]], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([[-1.2, -1.0, -2.0, -0.6]], dtype=torch.float64)
-    terms = kl_terms(own, reference, kind="k2")
-    expected = 0.5 * (own - reference).detach() ** 2
-    assert torch.allclose(terms, expected)
-    loss = average(
-        terms,
-        over,
-        n_tokens=4,
-        n_sequences=2,
-        max_tokens=5,
-        sequences=torch.tensor([[0, 1, 1, 1]]),  # type: ignore[arg-type]
-    )
-    by_hand = {
-        "tokens": expected.mean(),
-        "sequences": (expected[0, 0] + expected[0, 1:].mean()) / 2,
-        "budget": expected.sum() / 10,
-    }
-    assert loss.item() == pytest.approx(by_hand[over].item())
-    loss.backward()
-    assert (own.grad != 0).all()
 
 
 def test_corrections():

@@ -123,7 +123,9 @@ def test_an_answer_is_no_call(text):
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,9}", fullmatch=True)
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
-values = st.recursive(scalars, lambda each: st.lists(each, max_size=3) | st.dictionaries(names, each, max_size=3))
+values = st.recursive(
+    scalars, lambda each: st.lists(each, max_size=3) | st.dictionaries(names, each, max_size=3), max_leaves=6
+)
 
 
 @given(st.lists(st.tuples(names, st.dictionaries(names, values, max_size=3)), min_size=1, max_size=3))

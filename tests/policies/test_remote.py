@@ -208,19 +208,12 @@ def test_a_fault_of_the_server_is_asked_again_and_then_a_failure_of_its_row_alon
         lambda: PlainTextResponse("{not json", media_type="application/json"),
         lambda: PlainTextResponse("<html>gateway</html>", media_type="text/html"),
         lambda: JSONResponse({"choices": []}),
-        lambda: JSONResponse({"choices": None}),
-        lambda: JSONResponse(["a list"]),
         lambda: JSONResponse(completion(None)),
-        lambda: PlainTextResponse("[" * 100_000, media_type="application/json"),
         lambda: PlainTextResponse("x" * (40 << 20), media_type="application/json"),
-        lambda: PlainTextResponse("x" * (40 << 20), status_code=503),
         lambda: Response(gzip.compress(b"[1]"), headers={"content-encoding": "gzip"}, media_type="application/json"),
         lambda: JSONResponse(with_calls(5)),
     ],
-    ids=[
-        *["broken json", "html", "no choices", "null choices", "list", "null content"],
-        *["deep", "large", "large error", "packed", "calls"],
-    ],
+    ids=["broken json", "html", "no choices", "null content", "large", "packed", "calls"],
 )
 def test_a_bad_reply_is_a_failure_of_its_row_alone(server: Server, bad: Callable[[], Response]) -> None:
     server.faults["broken"] = lambda _: bad()

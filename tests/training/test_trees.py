@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequence_fakes import random_sequences
 from tiny_qwen2 import random_qwen2
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradus.policies.local.llama_forward import causal_model, has_lean_decoder
+from gradus.policies.local.llama_forward import has_lean_decoder
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.data.microbatches import Tree, microbatches
-from gradus.training.engine import forward, vocabulary_loss
+from gradus.training.engine import forward
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import disable_dropout, score_tokens
 from gradus.training.engine.loss_step import checkpoint_activations
@@ -132,55 +132,6 @@ def test_a_shared_prefix_is_computed_once(loaded: LoadedModel) -> None:
     single = sum(batch.tokens for batch in microbatches(sequences, budget=1000, share=False))
     own = single - 16 * 50
     assert shared == own + 2 * 50
-
-
-@pytest.mark.usefixtures("plain_decoder")
-def test_only_positions_before_sampled_tokens_get_a_gradient(loaded: LoadedModel) -> None:
-    """The loss touches the last hidden states where a sampled token is predicted, and is exactly 0 everywhere else."""
-    kept: list[Tensor] = []
-    norm = causal_model(loaded.model).base_model.norm
-
-    def keep(module: nn.Module, inputs: object, output: Tensor) -> None:
-        if output.requires_grad:  # else it was asked once what it makes of its head's product
-            output.retain_grad()
-            kept.append(output)
-
-    handle = norm.register_forward_hook(keep)
-    sequences = random_sequences(7)
-    with tree_attention(loaded.model):
-        for batch in microbatches(sequences, budget=120):
-            score_tokens(loaded.model, batch, PLAIN).logprobs.sum().backward()
-            given_back = kept.pop().grad
-            assert given_back is not None
-            touched = given_back[0].abs().sum(dim=1) > 0
-            wanted = torch.zeros_like(touched)
-            wanted[batch.labels.source] = True
-            assert torch.equal(touched, wanted)
-    handle.remove()
-
-
-@pytest.mark.parametrize("sampling", [PLAIN, SamplingConfig(top_k=5)])
-def test_only_sampled_positions_reach_the_head(
-    loaded: LoadedModel, sampling: SamplingConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether the head makes a tile of logits at a time or all of them."""
-    rows: list[int] = []
-    scores = vocabulary_loss._scores
-    monkeypatch.setattr(
-        vocabulary_loss, "_scores", lambda part, *rest: (rows.append(len(part)), scores(part, *rest))[1]
-    )
-    sequences = random_sequences(3)
-    with tree_attention(loaded.model), torch.no_grad():
-        batches = microbatches(sequences, budget=10_000)
-        for batch in batches:  # asked once what it makes of its head's product
-            score_tokens(loaded.model, batch, PLAIN)
-        rows.clear()
-        head = causal_model(loaded.model).get_output_embeddings()
-        handle = head.register_forward_hook(lambda module, inputs, output: rows.append(output.shape[-2]))
-        for batch in batches:
-            score_tokens(loaded.model, batch, sampling)
-    handle.remove()
-    assert 0 < sum(rows) <= sum(sequence.actions for sequence in sequences)
 
 
 @pytest.mark.parametrize("biased", [True, False])

@@ -127,30 +127,23 @@ IRREGULAR = {
     "conversation": {
         "speaker_a": "Ann",
         "session_2_date_time": "1:00 pm on 2 May, 2023",
-        "session_2": [{"speaker": "Bob", "text": "No id here, Ann."}, "not a turn", {"dia_id": "D2:3", "text": None}],
+        "session_2": [{"speaker": "Bob", "text": "No id here, Ann."}],
         "session_10": [turn(1, "Ann", "The tenth session has no date.") | {"dia_id": "D10:1"}],
         "session_1_date_time": "1:00 pm on 1 May, 2023",
         "session_1": [
             turn(1, "Ann", "I bought 3 dogs.", blip_caption="a photo of 3 dogs", **{"re-download": True}),
             turn(2, "Bob", "word " * 300),
         ],
-        "session_3": None,
-        "session_4_date_time": "a date without a session",
     },
     "qa": [
         {"question": "How many dogs did Ann buy?", "answer": 3, "evidence": ["D1:1"], "category": 4},
         {
             "question": "What did Bob say?",
             "answer": "word",
-            "evidence": ["D1:2; D2:1", "D:9:9", "D99:1", "D", 7],
+            "evidence": ["D1:2; D2:1", "D:9:9"],
             "category": 1,
         },
         {"question": "What did Ann sell?", "adversarial_answer": "a dog", "evidence": None, "category": 5},
-        {"question": "When?", "answer": None},
-        {"question": "Why?", "answer": "Unknown"},
-        {"question": ""},
-        {"answer": "no question"},
-        "not a question",
     ],
 }
 
@@ -165,8 +158,8 @@ def test_irregular_conversations_are_read(tmp_path: Path) -> None:
         None,
     ]
     assert "(shares a photo of 3 dogs)" in world.chunks[0].text
-    assert [question.answers for question in world.questions] == [("3",), ("word",), (), (), ()]
-    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], [], [], []]
+    assert [question.answers for question in world.questions] == [("3",), ("word",), ()]
+    assert [[item.chunk for item in question.evidence] for question in world.questions] == [[0], [1, 2], []]
     spec = load(f"memory:locomo:{path}")
     for name in spec.policies:
         (episode,) = roll_out(spec, spec.policy(name), spec.tasks("test", 1)).episodes
