@@ -11,26 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus.core import (
-    Action,
     AuditHints,
     Condition,
     Environment,
     EnvironmentSpec,
     Episode,
-    EpisodeStart,
     Grader,
     Language,
     Observation,
     Policy,
-    Request,
     Reward,
     RewardTerm,
-    Session,
     Span,
     Task,
     Vocabulary,
     child_rng,
 )
+from gradus.policies.scripted import FunctionPolicy, Script
 
 WORDS = ("red", "green", "blue", "gold")
 NUMBERS = ("0", "1", "2", "3")
@@ -141,29 +138,6 @@ class Lamps:
         pass
 
 
-class Answers:
-    """A scripted policy: a function from (start, observation) to text."""
-
-    def __init__(self, name: str, answer: Any) -> None:
-        self.name = name
-        self._answer = answer
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _AnswerSession(self._answer, episodes)
-
-
-class _AnswerSession:
-    def __init__(self, answer: Any, episodes: Sequence[EpisodeStart]) -> None:
-        self._answer = answer
-        self._episodes = episodes
-
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        return [Action(text=self._answer(self._episodes[one.row], one.observation)) for one in requests]
-
-    def close(self) -> None:
-        pass
-
-
 def _grade_echo(episodes: Sequence[Episode]) -> Sequence[Reward]:
     rewards: list[Reward] = []
     for episode in episodes:
@@ -201,7 +175,7 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
         return Echo(words, padding)
 
     def teacher(_: str | None) -> Policy:
-        return Answers("gold", lambda start, observation: observation.data["word"])
+        return FunctionPolicy("gold", lambda seen, script: seen.data["word"])
 
     return EnvironmentSpec(
         name="echo",
@@ -230,9 +204,9 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
 def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
     """The environment of several turns."""
 
-    def gold(start: EpisodeStart, observation: Observation) -> str:
-        hint = observation.text.split(" hint ")
-        return f"{hint[1] if len(hint) == 2 else '0'} {observation.data['color']}"
+    def gold(seen: Observation, script: Script) -> str:
+        hint = seen.text.split(" hint ")
+        return f"{hint[1] if len(hint) == 2 else '0'} {seen.data['color']}"
 
     return EnvironmentSpec(
         name="lamps",
@@ -250,7 +224,7 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
         default_grader="sum",
         conditions={"test": Condition(name="test", seeds=range(32))},
         train_task=lambda index: Task(environment="lamps", seed=1_000_000 + index),
-        policies={"gold": lambda _: Answers("gold", gold)},
+        policies={"gold": lambda _: FunctionPolicy("gold", gold)},
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=turns,

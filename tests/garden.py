@@ -13,24 +13,22 @@ from functools import partial
 from typing import Any
 
 from gradus.core import (
-    Action,
     AuditHints,
     Condition,
     EnvironmentSpec,
     Episode,
-    EpisodeStart,
     Grader,
     Language,
     Observation,
     Panel,
     Presentation,
-    Request,
     Reward,
     RewardTerm,
     Span,
     Task,
     child_rng,
 )
+from gradus.policies.scripted import FunctionPolicy, policy_factory
 
 DAYS = 8
 ACTIONS = ("feed", "water", "neglect")
@@ -95,55 +93,33 @@ class Garden:
         pass
 
 
-class Scripted:
-    """A policy from a function of (start, observation, first observation's memory) to an answer."""
-
-    def __init__(self, name, answer):
-        self.name, self._answer = name, answer
-
-    def start(self, episodes: Sequence[EpisodeStart]):
-        return _Session(self._answer, episodes)
-
-
-class _Session:
-    def __init__(self, answer, episodes):
-        self._answer, self._episodes = answer, episodes
-        self._memory: list[dict[str, Any]] = [{} for _ in episodes]
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [Action(text=self._answer(self._episodes[r.row], r.observation, self._memory[r.row])) for r in requests]
-
-    def close(self) -> None:
-        pass
-
-
 def random_answer(seed: int) -> str:
     rng = child_rng(seed, "answer")
     return f"{rng.randrange(10)} {rng.choice(ACTIONS)}"
 
 
-def _random(start, observation, memory):
-    rng = child_rng(*start.key, observation.data["day"])
+def _random(seen, script):
+    rng = child_rng(*script.start.key, seen.data["day"])
     return f"{rng.randrange(10)} {rng.choice(ACTIONS)}"
 
 
-def _teacher(start, observation, memory):
+def _teacher(seen, script):
     """Water on the first day, read what it did, then do what helps."""
-    if observation.data["day"] == 0:
+    if seen.data["day"] == 0:
         return "5 water"
-    if observation.data["day"] == 1:
-        memory["thirst"] = min(1.0, max(0.0, 0.5 + observation.data["change"] / 0.3))
-    action = "water" if memory["thirst"] > 0.55 else "feed"
-    return f"{round(9 * memory['thirst'])} {action}"
+    if seen.data["day"] == 1:
+        script.memory["thirst"] = min(1.0, max(0.0, 0.5 + seen.data["change"] / 0.3))
+    action = "water" if script.memory["thirst"] > 0.55 else "feed"
+    return f"{round(9 * script.memory['thirst'])} {action}"
 
 
-def _clairvoyant(start, observation, memory):
-    thirst = start.environment._thirst
+def _clairvoyant(seen, script):
+    thirst = script.start.environment._thirst
     return f"{round(9 * thirst)} {'water' if thirst > 0.55 else 'feed'}"
 
 
-def _sandbagger(start, observation, memory):
-    return "5 neglect" if observation.data["day"] < DAYS // 2 else "5 feed"
+def _sandbagger(seen, script):
+    return "5 neglect" if seen.data["day"] < DAYS // 2 else "5 feed"
 
 
 def true_reward(episode: Episode) -> float | None:
@@ -202,20 +178,6 @@ def _stated(episode: Episode) -> dict[str, float]:
     return {"wellbeing": 0.5 + (true_reward(episode) or 0.0) / 8, "confidence": sure}
 
 
-class Accumulating:
-    """Forgets to begin anew: what earlier episodes earned is still in the sum."""
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-
-    def __call__(self, episodes: Sequence[Episode]) -> list[float]:
-        rewards: list[float] = []
-        for episode in episodes:
-            self.sum += 0.0005
-            rewards.append(0.5 + (true_reward(episode) or 0.0) / 8 + self.sum)
-        return rewards
-
-
 STATED = _grader("stated", "pays for being sure", {"wellbeing": 0.5, "confidence": 0.5}, _stated, (-1.0, 1.0))
 
 
@@ -229,13 +191,13 @@ def curves(episode: Episode) -> dict[str, list[float | None]]:
 
 
 POLICIES = {
-    "random": lambda argument: Scripted("random", _random),
-    "constant": lambda argument: Scripted(f"constant:{argument}", lambda s, o, m: f"5 {argument or 'feed'}"),
-    "feeder": lambda argument: Scripted("feeder", lambda s, o, m: "0 feed"),
-    "sandbagger": lambda argument: Scripted("sandbagger", _sandbagger),
-    "silent": lambda argument: Scripted("silent", lambda s, o, m: "..."),
-    "teacher": lambda argument: Scripted("teacher", _teacher),
-    "clairvoyant": lambda argument: Scripted("clairvoyant", _clairvoyant),
+    "random": policy_factory("random", _random),
+    "constant": lambda argument: FunctionPolicy(f"constant:{argument}", lambda *_: f"5 {argument or 'feed'}"),
+    "feeder": policy_factory("feeder", lambda *_: "0 feed"),
+    "sandbagger": policy_factory("sandbagger", _sandbagger),
+    "silent": policy_factory("silent", lambda *_: "..."),
+    "teacher": policy_factory("teacher", _teacher),
+    "clairvoyant": policy_factory("clairvoyant", _clairvoyant),
 }
 
 SPEC = EnvironmentSpec(

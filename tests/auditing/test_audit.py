@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from garden import FORMAT, HONEST, SPEC, Garden, Scripted, _grader, random_answer
+from garden import FORMAT, HONEST, SPEC, Garden, _grader, random_answer
 from rich.console import Console
 
 from gradus.auditing import AuditSettings, NoisyPolicy, run_audit
@@ -23,6 +23,7 @@ from gradus.auditing.records import PanelEpisodes
 from gradus.auditing.tables import tables
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 
 SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
@@ -208,10 +209,11 @@ def test_the_document_has_what_machines_read(gullible):
 
 
 def test_groups_of_a_policy_of_ones_own_are_forecast():
-    def answer(start, observation, memory):
-        return random_answer(start.member + 1000 * observation.data["day"]) if start.task.seed % 2 else "5 feed"
+    def answer(seen, script):
+        start = script.start
+        return random_answer(start.member + 1000 * seen.data["day"]) if start.task.seed % 2 else "5 feed"
 
-    mine = Scripted("mine", answer)
+    mine = FunctionPolicy("mine", answer)
     found = _audit(SPEC, "honest", signal_policy=mine, signal_tasks=8)
     forecast = _check(found, "signal").measured["forecast"]
     assert forecast["4"]["zero_variance_groups"] == pytest.approx(0.5)

@@ -20,6 +20,7 @@ import gradus.training.engine.loss_step as trainer
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.scripted import FunctionPolicy
 from gradus.training.config import GrpoConfig
 from gradus.training.distributed.processes import barrier, full_tensor, total, world
 from gradus.training.engine.master_weights import master_of
@@ -32,7 +33,7 @@ from gradus.training.trainer_config import LoraConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fakes import Answers, lamps
+from fakes import lamps
 
 from gradus.rollouts import roll_out
 
@@ -82,7 +83,9 @@ def served(model: str, folder: Path, config: GrpoConfig) -> dict[str, Any]:
 
 def sft(model: str, folder: Path, steps: int, change: str) -> None:
     spec = lamps()
-    taught = Answers("right", lambda start, seen: f"{start.environment.outcome()['number']} {seen.data['color']}")
+    taught = FunctionPolicy(
+        "right", lambda seen, script: f"{script.start.environment.outcome()['number']} {seen.data['color']}"
+    )
     lessons = roll_out(spec, taught, [spec.train_task(index) for index in range(23)]).episodes
     config = SftConfig(
         **{
