@@ -234,7 +234,6 @@ def report(
         table.add_row("peak memory, MiB", f"{memory[0]:.0f}", f"{memory[1]:.0f}")
     for part in ("policy", "environment", "reward", "train", "update"):
         table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
-    table.add_row("share of matmul peak in training", f"{record['matmul_peak_share']:.0%}", "")
     table.add_row("logp diff, nats", f"{record['logp_diff_max']:.1e}", "")
     Console(width=100).print(table)
     print(

@@ -30,6 +30,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import torch
 import transformers
+from _flops import matmul_peak, training_flops
 from torch import Tensor
 
 from gradus.policies.local.decoding import Decoder, Prompt
@@ -42,7 +43,6 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.loss_step import precision, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
-from gradus.training.engine.passes import matmul_peak, training_flops
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.trainer_config import TrainerConfig

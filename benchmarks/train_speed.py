@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _flops import training_flops
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -27,7 +28,6 @@ from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.passes import training_flops
 from gradus.training.engine.tree_support import tree_attention
 
 WORDS = tuple(f"w{number}" for number in range(249))

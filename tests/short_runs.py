@@ -29,7 +29,7 @@ __all__ = [
     "without_clock",
 ]
 
-CLOCK = ("seconds", "tokens_per_second", "matmul_peak_share")
+CLOCK = ("seconds", "tokens_per_second")
 
 
 def grpo_config(**changes: Any) -> GrpoConfig:

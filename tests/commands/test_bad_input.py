@@ -183,7 +183,7 @@ def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, warm_star
         code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
         assert (code, "could not write" in said) == (3, True), said
     left = [file for file in out.rglob("*") if file.is_file()]
-    assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "resolved.json", "splits.json", ".lock"}
+    assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "splits.json", ".lock"}
     assert not (tmp_path / "run").exists()
     assert gradus("grpo", "rhythm", "-m", warm_started, "-o", out, "--resume", settings=GRPO)[0] == 0
 

@@ -48,7 +48,6 @@ FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "sft/checkpoints/step-000002/optimizer.pt": ("sft", (AGAIN, ("--strict", *AGAIN))),
     "sft/best/model.safetensors": ("grpo", (AGAIN,)),
     "grpo/config.json": ("grpo", (AGAIN,)),
-    "grpo/resolved.json": (None, (AGAIN,)),
     "grpo/splits.json": (None, (AGAIN, EVAL)),
     "grpo/metrics.jsonl": (None, (AGAIN, ("doctor", "run"), ("report", "run"), ("--strict", "report", "run"), ("watch", "run"))),
     "grpo/episodes/step-000004.jsonl.gz": (None, (AGAIN, ("show", "run", "--last"), ("--strict", "show", "run", "--last"))),

@@ -34,7 +34,7 @@ SETTINGS = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.inte
             "promises=[]"]  # fmt: skip
 COMMAND = Case(name="run", words=("run", "--recipe", "recipe.toml", "--out", "run", "--anyway"))
 STAGES = ("model", "audit", "teach", "sft", "grpo", "eval", "doctor")
-CLOCKS = {"seconds", "tokens_per_second", "matmul_peak_share"}  # figures of a clock, which differ from run to run
+CLOCKS = {"seconds", "tokens_per_second"}  # figures of a clock, which differ from run to run
 LIMIT = 300
 
 

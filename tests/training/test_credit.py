@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fakes import NUMBERS, WORDS, lamps
@@ -15,10 +14,8 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import CreditRule, credit_groups, token_ends
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.grpo import GrpoLoop
 
 SPEC = lamps()
 
@@ -59,25 +56,6 @@ def test_episode_credit_is_one_number_an_episode(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, 1.0)]], [[(None, 4.0)]], [[(None, 1.0)]]])
     samples = credited([group], rule("episode"), loaded)
     assert [sorted(set(values(one))) for one in samples] == [[-1.0], [2.0], [-1.0]]
-
-
-@pytest.mark.parametrize("algorithm", ["gradus", "gdpo"])
-def test_the_penalty_for_overlong_answers_reaches_every_algorithm(loaded: LoadedModel, algorithm: str) -> None:
-    """Three episodes of equal reward, the last with a turn more."""
-    settings = GrpoConfig(
-        algorithm=algorithm, credit="episode", overlong_buffer=9, max_turns=3, sampling=SamplingConfig(max_new_tokens=3)
-    )
-    group = with_rewards(groups(loaded)[0], [[[("a", 1.0)]], [[("a", 1.0)]], [[("a", 1.0)], [], []]])
-    loop = SimpleNamespace(
-        config=settings,
-        loaded=loaded,
-        teacher=None,
-        step_grader=replace(SPEC.grader(), weights={"c": 1.0}),
-        credit_rule=rule("episode", algorithm=algorithm),
-    )
-    penalized = GrpoLoop.penalized(cast(Any, loop), [group])
-    short, _, long = (values(each)[0] for each in GrpoLoop.credit(cast(Any, loop), penalized))
-    assert short > long
 
 
 def test_rewards_that_an_algorithm_cannot_take_are_an_error_of_the_run(loaded: LoadedModel) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -42,14 +41,14 @@ def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None
         resolve(GrpoConfig(observations=0.1, max_turns=1), AT_END)
 
 
-def test_dapo_brings_dynamic_sampling_and_overlong_shaping_with_its_name() -> None:
+def test_dapo_brings_dynamic_sampling_with_its_name() -> None:
     resolved = resolve(GrpoConfig(algorithm="dapo", max_turns=2, sampling=SamplingConfig(max_new_tokens=50)), AT_END)
-    assert (resolved.config.dynamic_sampling, resolved.config.overlong_buffer) == (10, 20)
-    assert "dynamic_sampling 10 (algorithm dapo) · overlong_buffer 20 (algorithm dapo)" in resolved.text()
-    own = resolve(GrpoConfig(algorithm="dapo", dynamic_sampling=0, overlong_buffer=None), AT_END).config
-    assert (own.dynamic_sampling, own.overlong_buffer) == (0, None)
+    assert resolved.config.dynamic_sampling == 10
+    assert "dynamic_sampling 10 (algorithm dapo)" in resolved.text()
+    own = resolve(GrpoConfig(algorithm="dapo", dynamic_sampling=0), AT_END).config
+    assert own.dynamic_sampling == 0
     plain = resolve(GrpoConfig(algorithm="grpo"), AT_END).config
-    assert (plain.dynamic_sampling, plain.overlong_buffer) == (0, None)
+    assert plain.dynamic_sampling == 0
 
 
 def test_the_entropy_bonus_falls_by_its_schedule() -> None:
@@ -88,21 +87,6 @@ def test_a_name_brings_its_paper_and_settings_override_it() -> None:
         "algorithm gspo (recipe) · credit episode (algorithm gspo) · scale batch (command line) · "
         "clip_low 0.0003 (algorithm gspo) · clip_high 0.0004 (algorithm gspo)"
     )
-
-
-def test_a_run_stores_where_its_values_came_from(lamps_model: Path, tmp_path: Path) -> None:
-    config = GrpoConfig(
-        max_steps=1, groups=2, group_size=2, validation_every=0, threads=1, device="cpu", sampling=SAMPLING
-    )
-    train_grpo(
-        lamps_model, lamps(), config, tmp_path / "run", options=GrpoOptions(live=False, sources={"groups": "recipe"})
-    )
-    table = json.loads((tmp_path / "run" / "resolved.json").read_text())
-    assert table["groups"] == {"value": 2, "from": "recipe"}
-    assert table["credit"] == {"value": "turn", "from": f"grader {BY_TURN.name}"}
-    assert table["scale"] == {"value": "batch", "from": "algorithm gradus"}
-    assert table["lr"] == {"value": 3e-4, "from": "default"}
-    assert set(table) == set(GrpoConfig.model_fields)
 
 
 def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:

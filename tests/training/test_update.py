@@ -21,6 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.distributed.processes import World
 from gradus.training.engine import update
 from gradus.training.engine.loss_step import TrainingError, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
@@ -290,12 +291,13 @@ def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
 
 
 def test_out_of_memory_names_the_setting_to_change(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = config(token_budget=4000, out_of_memory="stop")
+    settings = config(token_budget=4000)
     credited = sampled(loaded, settings)
     optimizer = make_optimizer(loaded.model, settings)
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with monkeypatch.context() as scarce:
         with_memory_for(120, scarce)
+        scarce.setattr("gradus.training.engine.passes.world", lambda: World(size=2))  # the other would not know
         with pytest.raises(TrainingError, match=r"pass of 4000 tokens.*set token_budget to 2000"):
             policy_update(loaded, optimizer, credited, settings, 1e-3)
         scarce.undo()

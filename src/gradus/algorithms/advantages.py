@@ -208,24 +208,6 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
     return centered / std if std > 0 else torch.zeros_like(rewards)  # 0 if all tokens have one reward
 
 
-def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:
-    """A reward for length: 0 up to ``limit - buffer`` tokens, falling in a line to -1 at ``limit``, -1 beyond.
-
-    Source: DAPO, arXiv 2503.14476, eq. 13 (soft overlong punishment). To be added to the reward, and shown beside it.
-
-    Args:
-        lengths: (N,) sampled tokens.
-        limit: the longest answer that is counted at all.
-        buffer: tokens before ``limit`` where the penalty begins.
-
-    Returns:
-        (N,) float64 in [-1, 0].
-    """
-    if not 0 < buffer <= limit:
-        raise ValueError(f"buffer must lie in 1..limit, got buffer {buffer} and limit {limit}")
-    return ((limit - buffer - lengths.double()) / buffer).clamp(-1.0, 0.0)
-
-
 def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 if a group is all equal."""
     if baseline not in ("mean", "leave_one_out"):

@@ -1,6 +1,6 @@
 """Divergences of a student's distribution of the next token from its teacher's, one value a token.
 
-p is the student's and q the teacher's, both after temperature. With 0 < beta < 1 the mixture is M = beta q + (1 - beta) p
+p is the student's and q the teacher's. With 0 < beta < 1 the mixture is M = beta q + (1 - beta) p
 (GKD, Agarwal et al., arXiv 2306.13649; TRL's convention is the same):
 
 - ``forward``: KL(q || p). The student covers all that the teacher may say; what SFT on endless samples of q does.

@@ -253,7 +253,7 @@ LOSSES: dict[str, PolicyLoss] = {
         _clipped,
         "tokens",
         "Ratio clipped wider above than below, sum over tokens divided by all tokens of the step. DAPO, arXiv 2503.14476, "
-        "eq. 8; dynamic sampling is the caller's, overlong shaping is overlong_penalty.",
+        "eq. 8; dynamic sampling is the caller's, overlong shaping is the reward `length`.",
     ),
     "gspo": _make(
         _sequence_clipped,

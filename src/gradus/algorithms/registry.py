@@ -98,9 +98,6 @@ class Algorithm:
     negative: bool = True
     average: Average = "tokens"
     dynamic_sampling: int = 0  # rounds that replace zero-variance groups, if the run does not say
-    overlong_share: float = (
-        0.0  # of the longest episode: the zone in which an overlong answer is penalized, if the run does not say
-    )
 
 
 _EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
@@ -119,13 +116,12 @@ _ALGORITHMS: dict[str, Algorithm] = {
     "dr_grpo": Algorithm(
         loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2), average="budget"
     ),
-    "dapo": Algorithm(  # the paper's buffer is 4,096 of 20,480 tokens; it samples until all groups differ, at most 10 rounds in verl
+    "dapo": Algorithm(  # it samples until all groups differ, at most 10 rounds in verl; its penalty for length is the reward `length`
         loss=LOSSES["dapo"],
         source="arXiv 2503.14476",
         scale="group",
         clip=(0.2, 0.28),
         dynamic_sampling=10,
-        overlong_share=0.2,
     ),
     "gspo": Algorithm(
         loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4), average="sequences"

@@ -77,12 +77,6 @@ class GrpoConfig(TrainerConfig):
     )
     clip_low: float | None = Field(default=None, gt=0, description="The ratio may fall to 1 - clip_low.")
     clip_high: float | None = Field(default=None, gt=0, description="The ratio may rise to 1 + clip_high.")
-    overlong_buffer: int | None = Field(
-        default=None,
-        ge=1,
-        description="DAPO's soft penalty for length: over the last so many tokens before the longest possible answer the "
-        "reward falls by up to 1.",
-    )
     epochs: int = Field(default=1, ge=1, description="Passes over the episodes of a step.")
     minibatches: int = Field(default=1, ge=1, description="Updates in a pass; groups stay whole.")
     kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL divergence to the reference; 0 needs none.")
@@ -201,10 +195,6 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(f"scale has no effect with {self.algorithm}, which scales in its own way")
         if named.clip is None:
             refuse_without_effect(given & {"clip_low", "clip_high"}, f"with {self.algorithm}, which does not clip")
-        if self.overlong_buffer is not None and not named.negative:
-            raise ValueError(
-                f"overlong_buffer takes from the reward, and rewards must not be negative with {self.algorithm}; leave it out"
-            )
         if self.discount != 1.0 and (self.credit or named.credit) == "episode":
             raise ValueError(
                 "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"

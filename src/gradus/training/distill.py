@@ -128,32 +128,22 @@ class _DistillLessons:
         soft, model = batch.labels.soft, None if self._teacher.model is None else self._teacher.model.model
 
         def compare(logits: Tensor, taught: Tensor | None, rows: slice) -> Tensor:
-            student = self._logprobs(logits)
+            student = logits.float().log_softmax(-1)
             if taught is None:
                 assert soft is not None
                 ids, chances = soft[0][rows], soft[1][rows]
                 best = ids.gather(1, chances.argmax(1, keepdim=True))[:, 0]
                 values = on_named_words(self._divergence, student, ids, chances)
             else:
-                teacher = self._logprobs(taught)
+                teacher = taught.float().log_softmax(-1)
                 best = teacher.argmax(1)
-                values = self._on_words(student, teacher)
+                values = self._divergence(student, teacher)
             return torch.stack([values, (student.detach().argmax(1) == best).to(values.dtype)], 1)
 
         with nullcontext() if model is None else tree_attention(model):
             compared, shown = compare_tokens(self._loaded.model, batch, compare, teacher=model, read=read)
         loss, right = compared.sum(0)
         return Learned(loss=loss, right=float(right.detach()), read=None if shown is None else shown.sum())
-
-    def _logprobs(self, logits: Tensor) -> Tensor:
-        return (logits.float() / self._config.temperature).log_softmax(-1)
-
-    def _on_words(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """The divergence on all words, or on the teacher's likeliest and one for all others."""
-        if self._config.top_k is None:
-            return self._divergence(student, teacher)
-        likely = teacher.topk(min(self._config.top_k, teacher.shape[1] - 1), dim=1)
-        return on_named_words(self._divergence, student, likely.indices, likely.values.exp())
 
     def _taught(self, step: int, others: int) -> list[TrainingSample]:
         """The teacher's own episodes of a step, rolled out for several steps at once."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Grader, Group
 from gradus.core.metrics import StepRecord
-from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import tell_steps_taken
+from gradus.rollouts import write_episodes
 from gradus.stats import format_number
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import OVERLONG, credit_groups, graded_episodes, penalize_length
+from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.fsdp import shard, sync_inference_model
@@ -25,19 +25,31 @@ from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import check_begins_as_stored, load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.run.alerts import AlertHandler, alert_line
-from gradus.training.run.bookkeeping import GrpoState, RunBook
+from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
-from gradus.training.run.step_metrics import credit_agreement, mean_component, step_record
+from gradus.training.run.step_metrics import credit_agreement, step_record
 from gradus.training.run.validation import chosen_reward, sampling_policy, validate
 from gradus.training.step_rollouts import StepRollouts
 from gradus.training.teachers import with_teacher
 
 STORED_GROUPS = 2  # of a step whose episodes are stored
+
+
+@dataclass
+class GrpoState:
+    """The state of a run in a checkpoint, besides weights and optimizer."""
+
+    step: int = 0
+    next_task: int = 0
+    best_step: int | None = None
+    best_reward: float | None = None
+    alerts: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +96,7 @@ def train_grpo(
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": grader.name}
-    run_folder.open(config, resume=resume, context=context, resolved=resolved.table())
+    run_folder.open(config, resume=resume, context=context)
     try:
         loop = GrpoLoop(loaded, spec, resolved, run_folder, grader, options)
         if resume:
@@ -138,7 +150,6 @@ class GrpoLoop:
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
         self.alerts = AlertHandler(options.monitor, config.on_alert)
-        self.book = RunBook(folder, loaded, self.inference_model)
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
 
@@ -202,8 +213,7 @@ class GrpoLoop:
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")
         credit_started = time.perf_counter()
-        credited = self.penalized(rollout.groups)
-        samples = self.credit(credited)
+        samples = self.credit(rollout.groups)
         credit_seconds = time.perf_counter() - credit_started
         update = policy_update(
             self.loaded,
@@ -216,7 +226,7 @@ class GrpoLoop:
         self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)
         if config.store_every and step % config.store_every == 0:
-            self.book.store_episodes(step, rollout.groups[:STORED_GROUPS], self.spec.name)
+            self.store_episodes(step, rollout.groups[:STORED_GROUPS])
         seconds |= update.seconds
         seconds["train"] += credit_seconds
         seconds["total"] = time.perf_counter() - started
@@ -226,17 +236,12 @@ class GrpoLoop:
             update,
             seconds,
             lr=lr,
-            loaded=self.loaded,
-            autocast=autocasts(config.autocast, self.loaded.device),
             weights_age=step - 1 - rollout.weights_step,
             dropped=len(rollout.dropped),
         )
         if self.teacher is None:
-            record["credit_agreement"] = credit_agreement(credited, samples)
-        record = self.observe(step, record)
-        if config.overlong_buffer is not None:  # beside the rewards, which it is not part of
-            record["components"] = {**record["components"], OVERLONG: mean_component(credited, OVERLONG)}
-        return record
+            record["credit_agreement"] = credit_agreement(rollout.groups, samples)
+        return self.observe(step, record)
 
     def begin(self, step: int) -> float:
         """Do what the schedule says before a step; returns the step's learning rate."""
@@ -249,18 +254,9 @@ class GrpoLoop:
             self.optimizer = make_optimizer(self.loaded.model, self.config)
         return lr * ((plan.lr or self.config.lr) / self.config.lr)
 
-    def penalized(self, groups: Sequence[Group]) -> Sequence[Group]:
-        """The groups with the penalty for overlong answers, if there is one."""
-        if self.config.overlong_buffer is None:
-            return groups
-        return penalize_length(groups, limit=self.config.longest_episode, buffer=self.config.overlong_buffer)
-
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Training samples with one advantage per sampled token."""
-        weights = self.step_grader.weights
-        if self.config.overlong_buffer is not None:
-            weights = {**weights, OVERLONG: 1.0}
-        samples = credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=weights)
+        samples = credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=self.step_grader.weights)
         if self.teacher is None:
             return samples
         return with_teacher(samples, graded_episodes(groups), self.teacher, self.config.distill_coef)
@@ -293,7 +289,7 @@ class GrpoLoop:
         reward = chosen_reward(records, self.config.best_by)
         if reward is not None and (state.best_reward is None or reward > state.best_reward):
             state.best_reward, state.best_step = reward, step
-            self.book.save("best")
+            self.save("best")
             for record in records:
                 record["best"] = True
             screen.note(f"best so far at step {step}: validation reward {format_number(reward, 4)}")
@@ -315,17 +311,16 @@ class GrpoLoop:
         """Write down where the run stands."""
         self.state.alerts = self.alerts.state()
         self.state.schedule = None if self.schedule is None else self.schedule.state()
-        self.book.checkpoint(
-            self.state,
-            self.optimizer,
-            keep=self.config.keep_checkpoints,
-            more=self.rollouts.save,
-        )
+        values = {name: value for name, value in vars(self.state).items() if name != "step"}
+        checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
+        keep, more = self.config.keep_checkpoints, self.rollouts.save
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep, more=more)
         self.splits.store(self.folder, self.state.next_task, self.rollouts.drawn)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
-        self.state = self.book.restore(self.optimizer, more=self.rollouts.load)
+        checkpoint = go_back(self.folder, self.loaded.model, self.optimizer, more=self.rollouts.load)
+        self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         barrier()
         self.alerts.restore(self.state.alerts)
         if self.state.step and (self.schedule is None) != (self.state.schedule is None):
@@ -337,7 +332,17 @@ class GrpoLoop:
 
     def finish(self) -> None:
         """Write the final model; it is the best one too if nothing was validated."""
-        self.book.save("final")
+        self.save("final")
         if self.state.best_step is None:
-            self.book.save("best")
+            self.save("best")
         barrier()
+
+    def save(self, name: str) -> None:
+        """Write the weights as they are to a model folder of the run."""
+        save_model(self.folder.path / name, self.inference_model)
+
+    def store_episodes(self, step: int, groups: Sequence[Group]) -> None:
+        """Keep a sample of what was sampled, tokens and log-probs included."""
+        if self.folder.writing:
+            path = self.folder.path / "episodes" / f"step-{step:06d}.jsonl.gz"
+            write_episodes(path, [each for group in groups for each in group.episodes], environment=self.spec.name)

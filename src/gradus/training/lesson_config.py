@@ -87,14 +87,6 @@ class DistillConfig(LessonConfig):
         lt=1,
         description="Share of the teacher in `jsd`'s mixture: near 0 as forward, near 1 as reverse.",
     )
-    temperature: float = Field(
-        default=1.0, gt=0, description="Divides the logits of the student, and of a model that teaches."
-    )
-    top_k: int | None = Field(
-        default=None,
-        ge=1,
-        description="Only the teacher's likeliest so many words, and one word for all others; all words by default.",
-    )
     on_policy: float = Field(
         default=1.0,
         ge=0,

@@ -26,7 +26,7 @@ from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.alerts import AlertNotes
-from gradus.training.run.checkpoints import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint, save_model
+from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import Screen
@@ -271,13 +271,9 @@ class LessonTrainer:
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; without one to the beginning."""
-        path = latest_checkpoint(self.folder.path)
-        if path is None:
-            self.folder.truncate(0)
-            return
-        checkpoint = load_checkpoint(path, self.loaded.model, self.optimizer)
-        self.folder.truncate(checkpoint.offset)
-        self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
+        checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
+        if checkpoint is not None:
+            self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
 
     def finish(self) -> None:
         """Write the final model, and make it the best one if nothing was held out."""

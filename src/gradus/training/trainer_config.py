@@ -82,7 +82,7 @@ class TrainerConfig(OptimizerConfig):
     """
 
     resources: ClassVar[frozenset[str]] = frozenset(
-        ["token_budget", "gradient_checkpointing", "out_of_memory", "threads", "keep_checkpoints"]
+        ["token_budget", "gradient_checkpointing", "threads", "keep_checkpoints"]
     )
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
@@ -109,10 +109,6 @@ class TrainerConfig(OptimizerConfig):
     )
     gradient_checkpointing: bool = Field(
         default=False, description="Compute activations again in the backward pass: less memory, more time."
-    )
-    out_of_memory: Literal["auto", "stop"] = Field(
-        default="auto",
-        description="`auto` halves token_budget when memory runs out in a pass, and goes on; `stop` ends the run.",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads; torch's own choice by default.")
     lora: LoraConfig | None = Field(default=None, description="Train low-rank adapters and leave the weights alone.")

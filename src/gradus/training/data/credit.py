@@ -17,12 +17,9 @@ from gradus.algorithms import (
     EpisodeRewards,
     Scale,
     immediate_advantages,
-    overlong_penalty,
 )
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
 from gradus.training.data.sequences import TrainingSample, episode_samples
-
-OVERLONG = "overlong"  # the component of the penalty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,22 +269,3 @@ def token_ends(renderer: Renderer, action_ids: tuple[int, ...]) -> tuple[int, ..
         length = len(renderer.decode(action_ids[:count]))
         ends.append(max(length, ends[-1] if ends else 0))
     return tuple(ends)
-
-
-def penalize_length(groups: Sequence[Group], *, limit: int, buffer: int) -> list[Group]:
-    """Add DAPO's soft penalty for overlong answers to the rewards, as a term ``overlong`` of the last turn."""
-
-    def penalized(episode: Episode) -> Episode:
-        if not _is_graded(episode):
-            return episode
-        reward, sampled = _reward(episode), sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens)
-        assert reward.value is not None
-        penalty = float(overlong_penalty(torch.tensor(sampled), limit=limit, buffer=buffer))
-        *before, last = _terms(episode)
-        terms = (*before, (*last, RewardTerm(component=OVERLONG, value=penalty)))
-        components = {**reward.components, OVERLONG: penalty}
-        return replace(
-            episode, reward=replace(reward, value=reward.value + penalty, components=components, terms=terms)
-        )
-
-    return [replace(group, episodes=tuple(penalized(each) for each in group.episodes)) for group in groups]

@@ -29,6 +29,7 @@ from gradus.policies.one_at_a_time import quiet_transformers
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
+from gradus.training.run.folder import RunFolder
 
 SCHEMA = 1
 
@@ -141,6 +142,25 @@ def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) ->
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(shard_like(weights[name], parameter))
+
+
+def go_back(
+    folder: RunFolder,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    more: Callable[[Path], None] | None = None,
+) -> Checkpoint | None:
+    """Put a run back to its newest checkpoint; None, with no metrics, if there is none. ``more`` reads what it wrote there."""
+    path = latest_checkpoint(folder.path)
+    if path is None:
+        folder.truncate(0)
+        return None
+    checkpoint = load_checkpoint(path, model, optimizer)
+    if more is not None:
+        more(path)
+    folder.truncate(checkpoint.offset)
+    return checkpoint
 
 
 def save_model(path: Path, loaded: LoadedModel) -> None:

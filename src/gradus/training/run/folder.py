@@ -4,7 +4,6 @@
 
     metrics.jsonl            one JSON object a line, see docs/metrics.md
     config.json              what the run was started with
-    resolved.json            every setting, and where its value came from
     splits.json              which tasks were trained on and which judge
     checkpoints/step-000040/ everything a run needs to go on
     best/, final/            ordinary Hugging Face folders
@@ -34,7 +33,6 @@ from gradus.sandbox.locks import FolderLock
 CONFIG = "config.json"
 SOURCES = "made_from.json"  # of a stage that is trained by itself; a whole run has them in state.json
 METRICS = "metrics.jsonl"
-RESOLVED = "resolved.json"
 
 
 class RunFolder:
@@ -62,13 +60,10 @@ class RunFolder:
         *,
         resume: bool,
         context: Mapping[str, Any] | None = None,
-        resolved: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin a run here, or check that a resumed one was begun with the same settings.
 
-        ``context`` are further settings that must not change (the model, the environment, the grader). ``resolved``: every
-        value and where it came from, for ``resolved.json``. Raises ConfigError if
-        the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it. Settings of what the run may
+        ``context`` are further settings that must not change (the model, the environment, the grader). Raises ConfigError if the folder holds a run already and ``resume`` is false, or if a setting differs; the message names it. Settings of what the run may
         use (``resources`` of the config's class) may differ; they are stored anew. ``resume`` without a run is told, and begins one: a job
         that is started again may not have come so far.
         """
@@ -95,8 +90,6 @@ class RunFolder:
             )
         elif resume:
             print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
-        if resolved is not None:
-            write_text(self.path / RESOLVED, json.dumps(resolved, indent=2) + "\n")
         write_text(stored, json.dumps(now, indent=2) + "\n")  # last: with it the run has begun
 
     def _hold(self) -> None:
@@ -133,7 +126,7 @@ class RunFolder:
             return
         self.metrics.unlink(missing_ok=True)
         shutil.rmtree(checkpoints, ignore_errors=True)  # the best weights before the first step
-        for name in (CONFIG, RESOLVED, SOURCES, "splits.json"):
+        for name in (CONFIG, SOURCES, "splits.json"):
             (self.path / name).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.release()

@@ -10,7 +10,7 @@ from gradus.core import ConfigError, Grader
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import CreditRule
 
-_SHOWN = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling", "overlong_buffer")
+_SHOWN = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,6 @@ class ResolvedConfig:
             entropy_spans=config.entropy_spans,
         )
 
-    def table(self) -> dict[str, dict[str, Any]]:
-        """Setting -> value and source, JSON values."""
-        values = self.config.model_dump(mode="json")
-        return {name: {"value": value, "from": self.sources[name]} for name, value in values.items()}
-
     def text(self) -> str:
         """Returns what makes the objective, in one line, and what else was set."""
         values = self.config.model_dump(mode="json")
@@ -60,8 +55,6 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
         own |= {"clip_low": named.clip[0], "clip_high": named.clip[1]}
     if named.dynamic_sampling and "dynamic_sampling" not in config.model_fields_set:
         own["dynamic_sampling"] = named.dynamic_sampling
-    if named.overlong_share and "overlong_buffer" not in config.model_fields_set:
-        own["overlong_buffer"] = max(1, int(named.overlong_share * config.longest_episode))
     filled = {name: value for name, value in own.items() if not getattr(config, name)}
     origin = dict.fromkeys(filled, f"algorithm {config.algorithm}")
     if "credit" in filled and named.credit is None:
@@ -80,11 +73,6 @@ def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | Non
     if resolved.observations and resolved.max_turns == 1:
         raise ConfigError(
             "observations is about what the environment shows after an answer, and has no effect in episodes of one turn; leave it out"
-        )
-    if resolved.overlong_buffer is not None and resolved.overlong_buffer > resolved.longest_episode:
-        raise ConfigError(
-            f"overlong_buffer is {resolved.overlong_buffer}, and an episode has at most {resolved.longest_episode} sampled "
-            "tokens; lower it, or raise sampling.max_new_tokens"
         )
     given = {name: (sources or {}).get(name, "set") for name in config.model_fields_set}
     sources_of_all = {**dict.fromkeys(type(config).model_fields, "default"), **given, **origin}

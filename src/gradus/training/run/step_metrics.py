@@ -13,11 +13,9 @@ import torch
 from gradus.algorithms.grouping import GroupIndex
 from gradus.core import Episode, Group, StopReason
 from gradus.core.metrics import StepRecord
-from gradus.policies.local.loading import LoadedModel
 from gradus.stats import mean_of
 from gradus.training.data.credit import graded_episodes
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.passes import matmul_peak, training_flops
 from gradus.training.engine.update import UpdateResult
 
 _ERROR = 300  # characters
@@ -61,8 +59,6 @@ def step_record(
     seconds: Mapping[str, float],
     *,
     lr: float,
-    loaded: LoadedModel,
-    autocast: bool,
     weights_age: int,
     dropped: int,
 ) -> StepRecord:
@@ -70,8 +66,6 @@ def step_record(
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
-    peak = matmul_peak(loaded.device.type, torch.bfloat16 if autocast else loaded.dtype)
-    flops = training_flops(loaded.model, update.passes)
     record: dict[str, Any] = {
         "kind": "step",
         "step": step,
@@ -85,7 +79,6 @@ def step_record(
         "tokens": sampled + read,
         "seconds": dict(seconds),
         "tokens_per_second": (sampled + read) / seconds["total"],
-        "matmul_peak_share": flops / (peak * seconds["train"]) if update.passes else None,
         "weights_age": weights_age,
     }
     return cast(StepRecord, record)
@@ -130,12 +123,6 @@ def _all_equal(values: Sequence[float]) -> bool:
     """Says whether rewards are the same number but for float noise, as the advantages see it."""
     names = torch.zeros(len(values), dtype=torch.int64)
     return bool(GroupIndex(names).equal(torch.tensor(values, dtype=torch.float64))[0])
-
-
-def mean_component(groups: Iterable[Group], name: str) -> float | None:
-    """The mean of one component over the episodes that have it."""
-    rewards = [episode.reward for group in groups for episode in group.episodes if episode.reward]
-    return mean_of(reward.components.get(name) for reward in rewards)
 
 
 def _reward_std(values: Sequence[float]) -> float:
