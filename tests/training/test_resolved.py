@@ -45,6 +45,7 @@ def test_dapo_brings_dynamic_sampling_with_its_name() -> None:
     resolved = resolve(GrpoConfig(algorithm="dapo", max_turns=2, sampling=SamplingConfig(max_new_tokens=50)), AT_END)
     assert resolved.config.dynamic_sampling == 10
     assert "dynamic_sampling 10 (algorithm dapo)" in resolved.text()
+    assert "add the reward length" in resolved.text()
     own = resolve(GrpoConfig(algorithm="dapo", dynamic_sampling=0), AT_END).config
     assert own.dynamic_sampling == 0
     plain = resolve(GrpoConfig(algorithm="grpo"), AT_END).config

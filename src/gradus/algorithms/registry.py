@@ -98,6 +98,7 @@ class Algorithm:
     negative: bool = True
     average: Average = "tokens"
     dynamic_sampling: int = 0  # rounds that replace zero-variance groups, if the run does not say
+    without: str = ""  # what the source has besides, and where it is here; a run prints it
 
 
 _EPISODE_ONLY: tuple[Credit, ...] = ("episode",)
@@ -116,12 +117,13 @@ _ALGORITHMS: dict[str, Algorithm] = {
     "dr_grpo": Algorithm(
         loss=LOSSES["dr_grpo"], source="arXiv 2503.20783", scale="none", clip=(0.2, 0.2), average="budget"
     ),
-    "dapo": Algorithm(  # it samples until all groups differ, at most 10 rounds in verl; its penalty for length is the reward `length`
+    "dapo": Algorithm(  # it samples until all groups differ, at most 10 rounds in verl
         loss=LOSSES["dapo"],
         source="arXiv 2503.14476",
         scale="group",
         clip=(0.2, 0.28),
         dynamic_sampling=10,
+        without="without the paper's penalty for length: add the reward length",
     ),
     "gspo": Algorithm(
         loss=LOSSES["gspo"], source="arXiv 2507.18071", scale="group", clip=(3e-4, 4e-4), average="sequences"

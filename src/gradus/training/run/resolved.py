@@ -39,7 +39,7 @@ class ResolvedConfig:
         """Returns what makes the objective, in one line, and what else was set."""
         values = self.config.model_dump(mode="json")
         shown = [f"{name} {values[name]} ({self.sources[name]})" for name in _SHOWN if values[name]]
-        return " · ".join(shown)
+        return " · ".join([*shown, self.config.named.without] if self.config.named.without else shown)
 
 
 def resolve(config: GrpoConfig, grader: Grader, sources: Mapping[str, str] | None = None) -> ResolvedConfig:
