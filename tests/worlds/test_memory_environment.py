@@ -142,9 +142,9 @@ def one_fact(*facts: Fact) -> Source:
     )
 
 
-INSERT = Fact(kind="insert", slot=SLOT, value="Rome")
-UPDATE = Fact(kind="update", slot=SLOT, value="Oslo", former="Rome")
-DELETE = Fact(kind="delete", slot=SLOT)
+INSERT = Fact(slot=SLOT, value="Rome")
+UPDATE = Fact(slot=SLOT, value="Oslo")
+DELETE = Fact(slot=SLOT, value=None)
 STORE = write_insert("values", "Ann city Rome")
 
 
@@ -254,18 +254,16 @@ def test_stepping_past_the_end_is_a_fault() -> None:
         environment.step(NOOP)
 
 
-def test_the_view_draws_growth_and_questions(rollouts) -> None:
+def test_the_view_draws_the_memory_and_the_questions(rollouts) -> None:
     assert SPEC.presentation.view is not None
     for name in ("teacher", "spam", "noop"):
         episode = rollouts[name][0]
         view = SPEC.presentation.view(episode)
-        growth, final, questions = view.panels[1:4]
+        final, questions = view.panels[1:]
         entries = episode.outcome["memory"]["entries"]
-        assert len(growth.rows) == len(episode.turns)
-        assert growth.rows[-1][4] == str(len(entries))
         assert [row[2] for row in final.rows] == [entry["content"] for entry in entries]
         assert len(questions.rows) == len(episode.outcome["questions"])
-        assert all(len(row) == len(panel.columns) for panel in (growth, final, questions) for row in panel.rows)
+        assert all(len(row) == len(panel.columns) for panel in (final, questions) for row in panel.rows)
         assert {row[3].split(":")[0] for row in questions.rows} <= {"right", "wrong"}
 
 

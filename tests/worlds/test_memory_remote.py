@@ -12,15 +12,10 @@ from typing import Any
 
 import pytest
 
-from gradus.core import EnvironmentFault, StopReason
-from gradus.environments import load
-from gradus.rollouts import roll_out
-from gradus_worlds.memory import Memory, RemoteReader
-from gradus_worlds.memory.commands import ask_memory as ask
-from gradus_worlds.memory.commands import learn_text as learn
-from gradus_worlds.memory.readers.remote import remote_chat
+from gradus.core import EnvironmentFault, PolicyError
+from gradus_worlds.memory import DurableMemory
+from gradus_worlds.memory.learning import ask_memory, learn_text
 from gradus_worlds.memory.tools.writing import NOOP, write_insert
-from gradus_worlds.memory.worlds.records import Question
 
 QUESTION = re.compile(r"What is (\w+)'s (\w+) now\?")
 
@@ -77,66 +72,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def reader(**settings: Any) -> RemoteReader:
-    return RemoteReader(chat=remote_chat("m", timeout=5.0, **settings))
-
-
-def memory() -> Memory:
-    filled = Memory()
-    filled.insert("values", "Ann cause rivers")
-    return filled
-
-
-ASKED = Question(text="What is Ann's cause now?", answers=("rivers",))
-
-
-def test_the_environment_asks_the_model_at_temperature_zero(server: Server) -> None:
-    spec = load("memory:reader=remote:org/m:3b,synthetic:chunks=4,questions=6")
-    task = spec.tasks("in-distribution")[0]
-    taught, silent = (roll_out(spec, spec.policy(name), [task]).episodes[0] for name in ("teacher", "noop"))
-    assert taught.metrics["remote_accuracy"] > silent.metrics["remote_accuracy"]
-    assert {body["model"] for body in server.requests} == {"org/m:3b"}
-    assert {body["temperature"] for body in server.requests} == {0}
-    assert spec.presentation.view is not None
-    assert spec.presentation.view(taught).panels[-1].columns[3:6] == ("strict", "generous", "remote")
-    plain = load("memory:synthetic:chunks=4,questions=6")
-    (same,) = roll_out(plain, plain.policy("teacher"), [task]).episodes
-    assert taught.metrics["strict_accuracy"] == same.metrics["strict_accuracy"]
-
-
-def test_what_was_asked_is_not_asked_again(server: Server) -> None:
-    read = reader()
-    assert read(memory(), ASKED).correct
-    assert read(memory(), ASKED).correct
-    assert len(server.requests) == 1
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "said"),
-    [
-        (401, '{"error": {"message": "wrong key"}}', "wrong key"),
-        (500, "oops", "no answer"),
-        (200, '{"id": "c"}', "expected a chat completion"),
-        (200, completion("x").replace('"x"', "null"), "expected a chat completion"),
-        (200, "<html>", "from the reader 'm'|no answer"),
-    ],
-)
-def test_a_broken_server_is_told_and_not_counted_as_a_wrong_answer(
-    server: Server, status: int, body: str, said: str
-) -> None:
-    server.faults = [(status, body)] * 3
-    with pytest.raises(EnvironmentFault, match=said):
-        reader(retries=0)(memory(), ASKED)
-
-
-def test_an_episode_whose_reader_fails_has_no_grade(server: Server) -> None:
-    server.faults = [(401, "{}")] * 50
-    spec = load("memory:reader=remote:m,synthetic:chunks=2")
-    grader = spec.grader("v2")
-    (episode,) = roll_out(spec, spec.policy("noop"), [spec.train_task(0)], grader=grader).episodes
-    assert episode.stop is StopReason.FAILED
-    assert episode.failure is not None
-    assert episode.reward is None or episode.reward.value is None
+def test_a_reader_that_fails_is_told_and_answers_nothing(server: Server, tmp_path: Path) -> None:
+    with DurableMemory(tmp_path / "notes") as memory:
+        memory.insert("values", "Ann cause rivers")
+    server.faults = [(200, completion("ok")), (401, '{"error": {"message": "no money"}}')]
+    with pytest.raises(PolicyError, match="no money"):
+        ask_memory("teacher", "What is Ann's cause now?", memory=tmp_path / "notes", reader="remote:m")
 
 
 def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Server, tmp_path: Path) -> None:
@@ -144,12 +85,12 @@ def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Server, tm
     text.write_text("Ann: I care about rivers.\n\nAnn: it rains.\n", encoding="utf-8")
     kept = write_insert("values", "Ann cause rivers")
     server.faults = [(200, completion("ok")), (200, completion(kept)), (401, '{"error": {"message": "no money"}}')]
-    broken = learn("remote:m", text, memory=tmp_path / "notes")
-    assert (broken.read, broken.entries) == (1, 1)
-    assert "no money" in (broken.problem or "")
+    with pytest.raises(EnvironmentFault, match="no money"):
+        learn_text("remote:m", text, memory=tmp_path / "notes")
     server.faults = [(200, completion("ok")), (200, completion(NOOP))]
-    whole = learn("remote:m", text, memory=tmp_path / "notes")
-    assert (whole.before, whole.read, whole.entries, whole.problem) == (1, 2, 1, None)
+    whole = learn_text("remote:m", text, memory=tmp_path / "notes")
+    assert (whole.before, whole.read, whole.entries) == (1, 2, 1)
     assert "Ann: it rains." in server.requests[-1]["messages"][-1]["content"]
     assert "Ann cause rivers" in server.requests[-1]["messages"][-1]["content"]
-    assert ask("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
+    assert ask_memory("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
+    assert server.requests[-1]["temperature"] == 0

@@ -4,7 +4,7 @@
 """
 
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.readers.reading import RemoteReader, read_generous, read_strict
+from gradus_worlds.memory.readers.reading import read_generous, read_strict
 from gradus_worlds.memory.spec import load
 from gradus_worlds.memory.store.durable import DurableMemory
 from gradus_worlds.memory.store.memory import Memory
@@ -18,7 +18,6 @@ __all__ = [
     "Memory",
     "MemoryEnvironment",
     "RefusedCall",
-    "RemoteReader",
     "load",
     "read_generous",
     "read_strict",

@@ -12,7 +12,7 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
 from gradus_worlds.memory.facts import facts_right, grounded
 from gradus_worlds.memory.graders import balanced_accuracy
-from gradus_worlds.memory.readers.reading import READERS, Reader
+from gradus_worlds.memory.readers.reading import READERS, read_strict
 from gradus_worlds.memory.store.memory import Hit, Memory
 from gradus_worlds.memory.store.records import Entry
 from gradus_worlds.memory.text import content_words, count_words
@@ -30,10 +30,8 @@ class MemoryEnvironment:
     Calls that were refused are told with the next chunk, since a policy answers each chunk once.
     """
 
-    def __init__(
-        self, world: Callable[..., World], *, readers: Mapping[str, Reader] | None = None, memory: Memory | None = None
-    ) -> None:
-        self._make_world, self._readers, self._given = world, dict(readers or READERS), memory
+    def __init__(self, world: Callable[..., World], *, memory: Memory | None = None) -> None:
+        self._make_world, self._given = world, memory
         self._world: World | None = None
         self._episode_id: str | None = None
         self._index = 0
@@ -110,13 +108,12 @@ class MemoryEnvironment:
         return run_calls(self._memory, action, source=self._index, fails=self._fails)
 
     def outcome(self) -> Mapping[str, Any]:
-        """Turn accounts, gold facts, every question with both readings, and the memory with its log."""
+        """Turn accounts, every question with both readings, and the memory with its log."""
         world = self._playing
         answers = [self._answers.get(place) or self._ask(question) for place, question in enumerate(world.questions)]
         return {
             "world": world.name,
             "turns": self._turns,
-            "facts": [[_fact_json(fact) for fact in chunk.facts] for chunk in world.chunks],
             "asked": [question.text for question in world.questions],
             "questions": answers,
             "memory": self._memory.state(),
@@ -180,10 +177,6 @@ class MemoryEnvironment:
             "memory_words": self._memory.words,
             "entries": len(self._memory.entries),
             "input_words": count_words(chunk.text),
-            "by_tool": {
-                name: sum(r.ok and r.name == name for r in results)
-                for name in sorted({r.name for r in results if r.ok})
-            },
         }
 
     def _standing(self) -> float | None:
@@ -196,12 +189,11 @@ class MemoryEnvironment:
         return self._stood[1]
 
     def _strict_accuracy(self) -> float | None:
-        strict = self._readers["strict"]
         questions = [
             self._answers.get(place)
             or {
                 "unknown": question.silence_answers,
-                "readings": {"strict": {"correct": strict(self._memory, question).correct}},
+                "readings": {"strict": {"correct": read_strict(self._memory, question).correct}},
             }
             for place, question in enumerate(self._playing.questions)
         ]
@@ -209,7 +201,7 @@ class MemoryEnvironment:
 
     def _ask(self, question: Question) -> dict[str, Any]:
         """A question with its readings and what the two-layer search brings back."""
-        readings = {name: reader(self._memory, question) for name, reader in self._readers.items()}
+        readings = {name: reader(self._memory, question) for name, reader in READERS.items()}
         hits = self._memory.search(question.text)
         return {
             **question.to_json(),
@@ -235,13 +227,3 @@ def _recall(question: Question, hits: list[Hit]) -> float | None:
             for hit in hits
         )
     return recalled / len(question.evidence)
-
-
-def _fact_json(fact: Any) -> dict[str, Any]:
-    return {
-        "kind": fact.kind,
-        "entity": fact.slot.entity if fact.slot else None,
-        "attribute": fact.slot.cues[0] if fact.slot else None,
-        "value": fact.value if fact.slot else fact.answer,
-        "former": fact.former,
-    }

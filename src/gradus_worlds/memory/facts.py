@@ -30,8 +30,8 @@ def facts_right(
 
 def _right(fact: Fact, before: Iterable[Entry], after: Iterable[Entry], written: Sequence[Entry]) -> bool:
     if fact.slot is None:
-        return fact.answer is not None and any(substring_match(entry.content, fact.answer) for entry in written)
-    if fact.kind == "delete":
+        return any(substring_match(entry.content, fact.value or "") for entry in written)
+    if fact.value is None:
         return bool(_values(before, fact.slot)) and not _values(after, fact.slot)
     return _values(written, fact.slot) == {fact.value} == _values(after, fact.slot)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import fsum
 from typing import Any
 
@@ -24,7 +23,7 @@ def reader_accuracy(episode: Episode, reader: str) -> float | None:
     return sum(bool(question["readings"][reader]["correct"]) for question in questions) / len(questions)
 
 
-def balanced_accuracy(questions: Sequence[Mapping[str, Any]], reader: str = "strict") -> float:
+def balanced_accuracy(questions: Sequence[Mapping[str, Any]]) -> float:
     """r1 of v2: right answers, where "unknown" counts only as far as what is known is answered.
 
     ``known * (n_known + n_unknown * unknown) / n``, with the accuracy on questions that have an answer and on those that have
@@ -34,8 +33,8 @@ def balanced_accuracy(questions: Sequence[Mapping[str, Any]], reader: str = "str
     unknown = [question for question in questions if question["unknown"]]
     if not known:
         return 0.0
-    right_known = sum(question["readings"][reader]["correct"] for question in known) / len(known)
-    right_unknown = sum(question["readings"][reader]["correct"] for question in unknown)
+    right_known = sum(question["readings"]["strict"]["correct"] for question in known) / len(known)
+    right_unknown = sum(question["readings"]["strict"]["correct"] for question in unknown)
     return right_known * (len(known) + right_unknown) / len(questions)
 
 
@@ -64,10 +63,10 @@ def _graded(name: str, episode: Episode, build: Build, weights: Mapping[str, flo
     )
 
 
-def _mem_alpha_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
+def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
     """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
     turns, questions = outcome["turns"], outcome["questions"]
-    answered = sum(question["readings"][reader]["correct"] for question in questions) / len(questions)
+    answered = sum(question["readings"]["generous"]["correct"] for question in questions) / len(questions)
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
     calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
     validity = [_share(turn["valid"], turn["written"], empty=1.0) for turn in turns]
@@ -83,7 +82,7 @@ def _mem_alpha_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
     return components, terms
 
 
-def _v2_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
+def _v2_terms(outcome: Mapping[str, Any]) -> Built:
     """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 go to the chunk that earned them, r3' at the last turn.
 
     r1 is given as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These terms
@@ -91,7 +90,7 @@ def _v2_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
     same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it goes to the last turn.
     """
     turns = outcome["turns"]
-    answered = balanced_accuracy(outcome["questions"], reader)
+    answered = balanced_accuracy(outcome["questions"])
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
     calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
     facts = [_share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0) for turn in turns]
@@ -102,8 +101,7 @@ def _v2_terms(reader: str, outcome: Mapping[str, Any]) -> Built:
         ]
         for r2, r4 in zip(calls, facts, strict=True)
     ]
-    standing = [turn["answered"] if reader == "strict" else None for turn in turns]
-    for row, gain in zip(terms, _gains(standing, answered), strict=True):
+    for row, gain in zip(terms, _gains([turn["answered"] for turn in turns], answered), strict=True):
         row.append(RewardTerm(component="answered", value=V2_WEIGHTS["answered"] * gain))
     terms[-1].append(RewardTerm(component="compression", value=V2_WEIGHTS["compression"] * compression))
     components = {
@@ -125,30 +123,10 @@ def _share(part: int, whole: int, *, empty: float) -> float:
     return part / whole if whole else empty
 
 
-def graders_paid_by(reader: str | None = None) -> dict[str, Grader]:
-    """Both graders. With a ``reader`` r1 is what it answers, and they are called as ``v2-remote`` and ``mem-alpha-remote``."""
-    v2 = _grader(
-        "v2",
-        reader,
-        partial(_v2_terms, reader or "strict"),
-        V2_WEIGHTS,
-        "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
-    )
-    published = _grader(
-        "mem-alpha",
-        reader,
-        partial(_mem_alpha_terms, reader or "generous"),
-        MEM_ALPHA_WEIGHTS,
-        "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
-    )
-    return {grader.name: grader for grader in (v2, published)}
-
-
-def _grader(kind: str, reader: str | None, build: Build, weights: Mapping[str, float], summary: str) -> Grader:
-    name = f"{kind}-{reader}" if reader else kind
+def _grader(name: str, build: Build, weights: Mapping[str, float], summary: str) -> Grader:
     return Grader(
         name=name,
-        summary=f"{summary}; r1 is what the reader {reader} answers" if reader else summary,
+        summary=summary,
         weights=weights,
         compute=lambda episodes: [_graded(name, episode, build, weights) for episode in episodes],
         per_turn=True,
@@ -156,4 +134,17 @@ def _grader(kind: str, reader: str | None, build: Build, weights: Mapping[str, f
     )
 
 
-GRADERS: Mapping[str, Grader] = graders_paid_by()
+GRADERS: Mapping[str, Grader] = {
+    "v2": _grader(
+        "v2",
+        _v2_terms,
+        V2_WEIGHTS,
+        "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
+    ),
+    "mem-alpha": _grader(
+        "mem-alpha",
+        _mem_alpha_terms,
+        MEM_ALPHA_WEIGHTS,
+        "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
+    ),
+}

@@ -1,22 +1,48 @@
-"""One's own text as a stream that a policy keeps a memory of, on disk, chunk by chunk: a killed reader goes on where it stopped."""
+"""One's own text: a policy reads it into a memory on disk, chunk by chunk, and the memory answers questions.
+
+A reader that was killed goes on where it stopped.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from gradus.core import ConfigError, parse_json_lines, read_text
+from gradus import one_turn, roll_out
+from gradus.commands.guests import make_policy
+from gradus.core import (
+    Condition,
+    ConfigError,
+    EnvironmentFault,
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    PolicyError,
+    read_text,
+    without_thoughts,
+)
 from gradus_worlds.memory.environment import MemoryEnvironment
+from gradus_worlds.memory.policies import scripted_policies
+from gradus_worlds.memory.readers.reading import Note, search_notes, shares_word
+from gradus_worlds.memory.spec import load
 from gradus_worlds.memory.store.durable import DurableMemory, utc_now
+from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
 from gradus_worlds.memory.tools.running import CallResult
-from gradus_worlds.memory.worlds.records import Chunk, World
+from gradus_worlds.memory.worlds.records import UNKNOWN, Chunk, World
 
 CHUNK_WORDS = 80
 FIRST_ID = 32  # as in the synthetic worlds, so that a model sees numbers like those of its training
 _DATE = "Date:"
+_REMOTE = "remote:"
+_PROMPT = (
+    "Answer the question from the memory alone, in as few words as possible, without a sentence around it. "
+    f"If the memory does not say, answer: {UNKNOWN}"
+)
 
 Tell = Callable[[int, int, Sequence[CallResult]], None]
 """(chunks read, all, what became of the calls of the last one)."""
@@ -25,18 +51,15 @@ Tell = Callable[[int, int, Sequence[CallResult]], None]
 def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
     """A text in chunks of whole lines, at most ``words`` words each; a blank line ends a chunk, and a longer line is cut.
 
-    A line ``Date: 3 May 2030`` dates what follows. In a .jsonl file each line is a chunk, ``{"text", "timestamp"?}``,
-    which is read as it is, however long.
+    A line ``Date: 3 May 2030`` dates what follows.
     """
-    text = read_text(path)
-    records = ".jsonl" in (suffix.lower() for suffix in path.suffixes)
-    chunks = list(_from_records(text, path) if records else _from_lines(text, words))
+    chunks = list(_split(read_text(path), words))
     if not chunks:
         raise ConfigError(f"expected a text in {path}, it holds none")
     return chunks
 
 
-def _from_lines(text: str, words: int) -> Iterator[Chunk]:
+def _split(text: str, words: int) -> Iterator[Chunk]:
     date: str | None = None
     held: list[str] = []
     for line in [piece for whole in [*text.splitlines(), ""] for piece in cut_words(whole, words) or [""]]:
@@ -48,16 +71,6 @@ def _from_lines(text: str, words: int) -> Iterator[Chunk]:
             date = line.removeprefix(_DATE).strip() or None
         elif line:
             held.append(line)
-
-
-def _from_records(text: str, path: Path) -> Iterator[Chunk]:
-    for number, chunk in enumerate(parse_json_lines(text, str(path)).whole(), start=1):
-        said, date = chunk.get("text"), chunk.get("timestamp")
-        if not isinstance(said, str) or not said.strip() or not isinstance(date, str | None):
-            raise ConfigError(
-                f'expected {{"text": "...", "timestamp": "..."}} in line {number} of {path}, got {chunk!r:.60}'
-            )
-        yield Chunk(text=said.strip(), timestamp=date)
 
 
 class OwnText(MemoryEnvironment):
@@ -98,3 +111,120 @@ class OwnText(MemoryEnvironment):
 def _mark(chunk: Chunk) -> str:
     """A name of what a chunk says, and when: the same words of the same date are read once, whatever file they stand in."""
     return hashlib.sha256(json.dumps([chunk.timestamp, chunk.text]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """The result of reading a text."""
+
+    memory: Path
+    read: int
+    before: int
+    calls: int
+    refused: int
+    entries: int
+
+
+def learn_text(
+    agent: str | Path,
+    file: str | Path,
+    *,
+    memory: str | Path | None = None,
+    temperature: float | None = None,
+    tell: Tell | None = None,
+) -> Learned:
+    """Let an agent read a text and keep a memory of it. What it has read already is not read again.
+
+    ``agent``: a run folder, a model folder, ``remote:MODEL``, or a policy that comes with the memory environment. ``memory``: its
+    folder; ``memory`` inside the agent's folder by default. ``tell`` gets (chunks read, all, what became of the last calls).
+    An EnvironmentFault says why the agent stopped before the end; the same call goes on there.
+    """
+    chunks, folder, spec = read_chunks(Path(file)), memory_of(agent, memory), load()
+    # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
+    spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
+    policy = make_policy(spec, agent, temperature=temperature)
+    with DurableMemory(folder, first_id=FIRST_ID) as kept:
+        text = OwnText(kept, chunks, tell)
+        before = text.read
+        if text.unread:
+            failure = roll_out(_own(spec, text), policy, episodes=1, condition="own").episodes[0].failure
+            if failure is not None:
+                raise EnvironmentFault(
+                    f"the agent stopped: {failure.stage}: {failure.type}: {failure.message}; the same command goes on after what was "
+                    "read. A chunk that is too long for the model gets shorter with a blank line in it"
+                )
+        return Learned(
+            memory=folder,
+            read=text.read,
+            before=before,
+            calls=len(text.results),
+            refused=sum(not each.ok for each in text.results),
+            entries=len(kept.entries),
+        )
+
+
+def _own(spec: EnvironmentSpec, text: OwnText) -> EnvironmentSpec:
+    """The environment of one's own text: one episode, of which nothing is asked, so nothing is paid."""
+    nothing = Grader(name="nothing", compute=lambda episodes: [None] * len(episodes))
+    own = Condition(name="own", seeds=(0,), summary="your text")
+    return replace(
+        spec,
+        make=lambda: text,
+        max_turns=len(text.unread),
+        metrics=None,
+        graders={"nothing": nothing},
+        default_grader="nothing",
+        conditions={"own": own},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """``answer`` is ``unknown`` if the memory does not say. ``why``: how it was read. ``notes``: what the reader was shown."""
+
+    answer: str
+    why: str
+    notes: tuple[Note, ...] = ()
+
+
+def ask_memory(
+    agent: str | Path, question: str, *, memory: str | Path | None = None, reader: str | Path | None = None
+) -> Answered:
+    """Answer a question from a memory alone. ``agent`` and ``memory`` as for :func:`learn_text`.
+
+    ``reader``: a language model, by default the agent if it is ``remote:MODEL``. Without one the answer is the entry that fits best.
+    """
+    chosen = reader or (agent if str(agent).startswith(_REMOTE) else None)
+    with DurableMemory(memory_of(agent, memory), create=False) as kept:
+        return best_entry(kept, question) if chosen is None else _read(kept, question, chosen)
+
+
+def best_entry(memory: Memory, question: str) -> Answered:
+    """The entry that fits a question best, as its answer."""
+    found = [note for note in search_notes(memory, question) if shares_word(note, question)]
+    if not found:
+        return Answered(answer=UNKNOWN, why="no entry shares a word with the question")
+    best = min(found, key=lambda note: note.id is None)  # the core, if nothing else fits
+    return Answered(answer=best.text, why="the entry that fits best", notes=tuple(found))
+
+
+def _read(memory: Memory, question: str, reader: str | Path) -> Answered:
+    """The answer of a language model, which sees the question and what the two-layer search finds."""
+    notes = search_notes(memory, question, entries=20)
+    listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
+    rows: list[dict[str, Any]] = [{"question": f"Memory:\n{listed}\n\nQuestion: {question}"}]
+    spec = one_turn(rows, judge=lambda row, text: 0.0, system_prompt=_PROMPT, test=rows)
+    episode: Episode = roll_out(spec, make_policy(spec, reader, temperature=0.0), episodes=1).episodes[0]
+    if episode.failure is not None:
+        raise PolicyError(f"the reader {reader} gave no answer: {episode.failure.message}")
+    prediction = without_thoughts(episode.turns[0].action).strip()
+    return Answered(answer=prediction, why=f"the model answered from {len(notes)} entries", notes=tuple(notes))
+
+
+def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:
+    """The folder of an agent's memory: the one that was given, or ``memory`` inside the agent's own folder."""
+    if memory is not None:
+        return Path(memory)
+    if Path(agent).is_dir():
+        return Path(agent) / "memory"
+    raise ConfigError(f"{agent} is not a folder that can hold a memory; say with --memory FOLDER where it is kept")

@@ -7,28 +7,17 @@ from math import fsum
 from typing import Any
 
 from gradus.core import Episode
-from gradus_worlds.memory.graders import balanced_accuracy, reader_accuracy
-
-_TOOLS = {
-    "inserts": "memory_insert",
-    "updates": "memory_update",
-    "deletes": "memory_delete",
-    "core_updates": "core_memory_update",
-    "noops": "memory_noop",
-}
+from gradus_worlds.memory.graders import balanced_accuracy
+from gradus_worlds.memory.readers.reading import READERS
 
 
 def metrics(episode: Episode) -> Mapping[str, float | None]:
-    """Accuracy by reader and by kind of question, token F1, memory share of the input, evidence recall, and calls per chunk."""
+    """Accuracy, token F1 and evidence recall, of all questions and by kind, memory share of the input, and calls per chunk."""
     outcome = episode.outcome
     turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
-    figures: dict[str, float | None] = {
-        "strict_accuracy": reader_accuracy(episode, "strict"),
-        "generous_accuracy": reader_accuracy(episode, "generous"),
+    figures = {
+        **_answers(questions),
         "balanced_accuracy": balanced_accuracy(questions) if questions else None,
-        "strict_f1": _mean(question["readings"]["strict"]["f1"] for question in questions),
-        "generous_f1": _mean(question["readings"]["generous"]["f1"] for question in questions),
-        "evidence_recall": _mean(question["evidence_recall"] for question in questions),
         "memory_share": outcome["memory_words"] / max(1, outcome["input_words"]) if turns else None,
         "entries": float(turns[-1]["entries"]) if turns else None,
         "calls": _mean(turn["calls"] for turn in turns),
@@ -37,13 +26,9 @@ def metrics(episode: Episode) -> Mapping[str, float | None]:
         ),
         "facts_right": _share(sum(turn["right"] for turn in turns), sum(turn["facts"] for turn in turns)),
     }
-    for name, tool in _TOOLS.items():
-        figures[name] = float(sum(turn["by_tool"].get(tool, 0) for turn in turns)) if turns else None
-    for reader in _readers(questions):
-        readings = [question["readings"][reader] for question in questions]
-        figures.setdefault(f"{reader}_accuracy", _mean(float(reading["correct"]) for reading in readings))
-        figures.setdefault(f"{reader}_f1", _mean(reading["f1"] for reading in readings))
-    return {**figures, **_by_kind(questions)}
+    for kind in sorted({question["kind"] for question in questions}):
+        figures |= _answers([question for question in questions if question["kind"] == kind], f"/{kind}")
+    return figures
 
 
 def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
@@ -60,21 +45,15 @@ def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
     }
 
 
-def _by_kind(questions: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """Accuracy and F1 of each reader, and evidence recall, for each kind of question that was asked: ``strict_f1/former``."""
+def _answers(questions: Sequence[Mapping[str, Any]], suffix: str = "") -> dict[str, float | None]:
+    """Accuracy and F1 of each reader, and evidence recall: ``strict_f1``, or ``strict_f1/former`` of a kind of question."""
     figures: dict[str, float | None] = {}
-    for kind in sorted({question["kind"] for question in questions}):
-        own = [question for question in questions if question["kind"] == kind]
-        for reader in _readers(own):
-            readings = [question["readings"][reader] for question in own]
-            figures[f"{reader}_accuracy/{kind}"] = _mean(float(reading["correct"]) for reading in readings)
-            figures[f"{reader}_f1/{kind}"] = _mean(reading["f1"] for reading in readings)
-        figures[f"evidence_recall/{kind}"] = _mean(question["evidence_recall"] for question in own)
+    for reader in READERS:
+        readings = [question["readings"][reader] for question in questions]
+        figures[f"{reader}_accuracy{suffix}"] = _mean(float(reading["correct"]) for reading in readings)
+        figures[f"{reader}_f1{suffix}"] = _mean(reading["f1"] for reading in readings)
+    figures[f"evidence_recall{suffix}"] = _mean(question["evidence_recall"] for question in questions)
     return figures
-
-
-def _readers(questions: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(questions[0]["readings"]) if questions else []
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

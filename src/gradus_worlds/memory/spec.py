@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.graders import GRADERS, graders_paid_by, reader_accuracy
+from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics
 from gradus_worlds.memory.policies import scripted_policies
-from gradus_worlds.memory.readers.reading import READERS, Reader, RemoteReader
-from gradus_worlds.memory.readers.remote import remote_chat
 from gradus_worlds.memory.store.records import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus_worlds.memory.view import view
@@ -23,55 +20,28 @@ from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 
-def load(argument: str | None = None, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+def load(argument: str | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
-    ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``.
-
-    ``memory:reader=remote:MODEL[,WORLD]`` adds a chat model as the reader ``remote``, and the graders ``v2-remote`` and
-    ``mem-alpha-remote``, whose r1 are its answers. ``readers``: name -> reader, in place of
-    strict and generous; both must be among them.
-    """
-    asked, world = _reader(argument)
-    if asked is not None:
-        readers = {**(readers or READERS), "remote": asked}
-    head, _, rest = (world or "synthetic").partition(":")
-    if head != "synthetic" and (head not in _SOURCES or not rest):
+    ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``."""
+    world = argument or "synthetic"
+    head, _, rest = world.partition(":")
+    if head not in _SOURCES or (head != "synthetic" and not rest):
         raise ConfigError(
-            f"unknown memory world {world!r}; there are synthetic:KNOBS, {', '.join(f'{name}:PATH' for name in _SOURCES)}"
+            f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH, babi:PATH and jsonl:PATH"
         )
-    source = _synthetic(rest) if head == "synthetic" else _SOURCES[head](rest)
-    return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"), readers=readers)
-
-
-def _reader(argument: str | None) -> tuple[Reader | None, str | None]:
-    """The reader that an argument names before the first comma, if it does, and the world behind it."""
-    if argument is None or not argument.startswith("reader="):
-        return None, argument
-    name, _, world = argument.removeprefix("reader=").partition(",")
-    kind, _, model = name.partition(":")
-    if kind != "remote" or not model:
-        raise ConfigError(f"a reader is written remote:MODEL, as in memory:reader=remote:gpt-5-mini; got {name!r}")
-    return RemoteReader(chat=remote_chat(model)), world or None
-
-
-def _synthetic(argument: str) -> Source:
-    knobs: dict[str, Any] = {}
-    for part in filter(None, argument.split(",")):
-        key, separator, value = part.partition("=")
-        if not separator:
-            raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
-        knobs[key.strip().replace("-", "_")] = value.strip()
-    return synthetic_source(knobs)
+    source = _SOURCES[head](rest)
+    return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"))
 
 
 _SOURCES: Mapping[str, Callable[[str], Source]] = {
+    "synthetic": synthetic_source,
     "locomo": locomo_source,
     "babi": babi_source,
     "jsonl": jsonl_source,
 }
 
 
-def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) -> EnvironmentSpec:
+def make_spec(source: Source) -> EnvironmentSpec:
     """The registration record over any source of worlds."""
 
     def train_task(index: int) -> Task:
@@ -79,14 +49,12 @@ def make_spec(source: Source, *, readers: Mapping[str, Reader] | None = None) ->
         return Task(environment=source.name, seed=seed, condition="train", options=options)
 
     policies = scripted_policies(source.responses)
-    others = [name for name in readers or () if name not in READERS]
-    further = {name: each for reader in others for name, each in graders_paid_by(reader).items()}
     taught = "teacher" in policies
     return EnvironmentSpec(
         name=source.name,
         summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
-        make=lambda: MemoryEnvironment(source.world, readers=readers),
-        graders={**GRADERS, **further},
+        make=lambda: MemoryEnvironment(source.world),
+        graders=GRADERS,
         default_grader="v2",
         conditions=source.conditions,
         train_task=train_task,

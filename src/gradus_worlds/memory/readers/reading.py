@@ -1,7 +1,7 @@
 """Frozen readers: they answer questions from the memory alone, so that only what was written can help.
 
 ``strict`` is a lower bound that a rule can judge where the values are known: few entries, few words, and no benefit of the doubt.
-``generous`` is an upper bound on what any reader could find. ``RemoteReader`` is a language model in between, given as a function from messages to text.
+``generous`` is an upper bound on what any reader could find.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradus.core import without_thoughts
 from gradus_worlds.memory.readers.claims import claim_of
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import (
@@ -58,19 +57,15 @@ class Reading:
 
 
 Reader = Callable[[Memory, Question], Reading]
-Chat = Callable[[Sequence[Mapping[str, str]]], str]
 
 
-def judge(question: Question, prediction: str, why: str, notes: Sequence[Note], *, substring: bool = False) -> Reading:
-    """Compare a prediction with the gold answers; with ``substring`` a prediction that holds the gold answer is right."""
+def judge(question: Question, prediction: str, why: str, notes: Sequence[Note]) -> Reading:
+    """Compare a prediction with the gold answers."""
     f1 = None
     if question.unknown:
         right = normalize(prediction) == UNKNOWN
     else:
-        right = any(
-            _same(prediction, gold, question.wanted) or (substring and substring_match(prediction, gold))
-            for gold in question.answers
-        )
+        right = any(_same(prediction, gold, question.wanted) for gold in question.answers)
         f1 = max(token_f1(prediction, gold) for gold in question.answers)
     return Reading(prediction=prediction, correct=right, f1=f1, why=why, notes=tuple(notes))
 
@@ -127,30 +122,6 @@ def _search_kindly(memory: Memory, question: Question) -> list[Note]:
 
 
 READERS: Mapping[str, Reader] = {"strict": read_strict, "generous": read_generous}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteReader:
-    """A language model as the reader: ``chat`` takes OpenAI-style messages and returns text (temperature 0 is its business)."""
-
-    chat: Chat
-    entries: int = GENEROUS_ENTRIES
-
-    def __call__(self, memory: Memory, question: Question) -> Reading:
-        notes = search_notes(memory, question.text, banks=BANKS, entries=self.entries)
-        listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
-        messages = [
-            {"role": "system", "content": REMOTE_PROMPT},
-            {"role": "user", "content": f"Memory:\n{listed}\n\nQuestion: {question.text}"},
-        ]
-        prediction = without_thoughts(self.chat(messages)).strip()
-        return judge(question, prediction, f"the model answered from {len(notes)} entries", notes, substring=True)
-
-
-REMOTE_PROMPT = (
-    "Answer the question from the memory alone, in as few words as possible, without a sentence around it. "
-    f"If the memory does not say, answer: {UNKNOWN}"
-)
 
 
 def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[list[Note], str, str]:

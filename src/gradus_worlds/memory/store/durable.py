@@ -98,13 +98,7 @@ class DurableMemory(Memory):
             stored = Memory.from_json(data)
         except (OSError, ValueError, StorageError) as error:
             raise StorageError(f"{self._file} is damaged: {error}; copy it from a backup") from error
-        self.schema, self.first_id, self.next_id, self.core = (
-            stored.schema,
-            stored.first_id,
-            stored.next_id,
-            stored.core,
-        )
-        self._entries, self._operations, self._index = stored._entries, stored._operations, stored._index
+        vars(self).update({**vars(stored), "clock": self.clock})
         self.marks = set(data.get("marks", ()))
 
 

@@ -221,8 +221,11 @@ class Memory:
             raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
         try:
             schema = Schema(**data["schema"])
-            operations = [Operation.from_json(line) for line in data["operations"]]
-            memory = cls.replay(operations, schema, first_id=data["first_id"])
+            entries = [line["entry"] and Entry(**line["entry"]) for line in data["operations"]]
+            log = [
+                Operation(**{**line, "entry": entry}) for line, entry in zip(data["operations"], entries, strict=True)
+            ]
+            memory = cls.replay(log, schema, first_id=data["first_id"])
             same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
         except (KeyError, TypeError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error

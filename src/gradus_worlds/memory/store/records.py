@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradus.core import GradusError, StorageError
+from gradus.core import GradusError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +73,6 @@ class Operation:
     at: str | None = None
     entry: Entry | None = None
     core: str | None = None
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Operation:
-        """Returns what ``asdict`` made into ``data``; a StorageError says what does not fit."""
-        try:
-            entry = data["entry"]
-            return cls(**{**data, "entry": None if entry is None else Entry(**entry)})
-        except (KeyError, TypeError) as error:
-            raise StorageError(f"expected a memory operation, got {str(data)[:120]!r} ({error})") from error
 
 
 class RefusedCall(GradusError):

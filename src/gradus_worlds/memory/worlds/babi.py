@@ -16,8 +16,7 @@ from gradus.core import Condition, ConfigError, Task, Vocabulary, child_rng
 from gradus_worlds.memory.worlds.babi_made import Line, can_be_made, cast_of, made_story
 from gradus_worlds.memory.worlds.babi_story import append_facts, sentence_facts, teach_story
 from gradus_worlds.memory.worlds.babi_story import question as read_question
-from gradus_worlds.memory.worlds.files import TEST_BASE
-from gradus_worlds.memory.worlds.records import Chunk, Evidence, Question, Source, World
+from gradus_worlds.memory.worlds.records import TEST_BASE, Chunk, Evidence, Question, Source, World
 
 CHUNK_SENTENCES = 6
 # In the stories that a teacher shows some calls fail: who was taught by one that misses nothing has never read a refusal, and one brings
@@ -32,8 +31,12 @@ def babi_source(path: str) -> Source:
     trains, tests = _files(path)
     shapes = _in_turn([[(file, story) for story in _read_lines(file)] for file in trains])
     casts = {file: cast_of([story for each, story in shapes if each == file]) for file in trains}
-    taught = _in_turn([read_stories(file) for file in trains])
-    tested = [(file.name.partition("_")[0], world) for file in tests for world in read_stories(file)]
+    taught = [_story(story, f"{file.stem}-{number}", file) for number, (file, story) in enumerate(shapes)]
+    tested = [
+        (file.name.partition("_")[0], _story(story, f"{file.stem}-{number}", file))
+        for file in tests
+        for number, story in enumerate(_read_lines(file))
+    ]
     if not taught or not tested:
         raise ConfigError(
             f"{path} needs stories to train and to test on, files called qa..._train.txt and qa..._test.txt"
@@ -95,11 +98,6 @@ def _files(path: str) -> tuple[list[Path], list[Path]]:
         files, key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", file.name)]
     )
     return [f for f in ordered if f.stem.endswith("_train")], [f for f in ordered if f.stem.endswith("_test")]
-
-
-def read_stories(file: Path) -> list[World]:
-    """The stories of a file."""
-    return [_story(lines, f"{file.stem}-{number}", file) for number, lines in enumerate(_read_lines(file))]
 
 
 def _read_lines(file: Path) -> list[list[Line]]:

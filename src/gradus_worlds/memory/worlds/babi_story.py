@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradus_worlds.memory.tools.writing import entry_name, write_insert, write_update
@@ -13,8 +13,7 @@ BANK = "spatiotemporal_context"
 _MOVE = re.compile(r"(\w+) (?:went back|went|travelled|journeyed|moved) to the (\w+)\.?")
 _TAKE = re.compile(r"(\w+) (?:got|grabbed|took|picked up) the (\w+)(?: there)?\.?")
 _DROP = re.compile(r"(\w+) (?:dropped|discarded|left|put down) the (\w+)(?: there)?\.?")
-_PLACE_CUES = ("location", "went", "travelled", "journeyed", "moved")
-_HOLD_CUES = ("holder", "got", "grabbed", "took", "picked")
+_LOCATED = re.compile(r"(\w+) location (\w+)")
 
 
 def read_sentence(sentence: str) -> tuple[str, str, str] | None:
@@ -26,21 +25,19 @@ def read_sentence(sentence: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _all(told: str, verbs: Sequence[str], which: int) -> tuple[str, ...]:
+# What a slot is about: the words that name it, and which part of which sentences are its values.
+_SLOTS = {
+    "location": (("location", "went", "travelled", "journeyed", "moved"), ("move",), 2),
+    "holder": (("holder", "got", "grabbed", "took", "picked"), ("take", "drop"), 1),
+    "held": (("holder", "got", "grabbed", "took", "picked"), ("take", "drop"), 2),
+}
+
+
+def _slot(kind: str, entity: str, told: str) -> Slot:
+    cues, verbs, part = _SLOTS[kind]
     read = [read_sentence(line) for line in told.splitlines()]
-    return tuple(dict.fromkeys(sentence[which] for sentence in read if sentence is not None and sentence[0] in verbs))
-
-
-def _place(entity: str, told: str) -> Slot:
-    return Slot(entity=entity, cues=_PLACE_CUES, values=_all(told, ("move",), 2))
-
-
-def _holder(entity: str, told: str) -> Slot:
-    return Slot(entity=entity, cues=_HOLD_CUES, values=_all(told, ("take", "drop"), 1))
-
-
-def _held(entity: str, told: str) -> Slot:
-    return Slot(entity=entity, cues=_HOLD_CUES, values=_all(told, ("take", "drop"), 2))
+    values = dict.fromkeys(sentence[part] for sentence in read if sentence is not None and sentence[0] in verbs)
+    return Slot(entity=entity, cues=cues, values=tuple(values))
 
 
 def question(text: str, answer: str, told: str, *, kind: str, after: int, evidence: tuple[Evidence, ...]) -> Question:
@@ -51,20 +48,35 @@ def question(text: str, answer: str, told: str, *, kind: str, after: int, eviden
     hops: tuple[Hop, ...] = ()
     wanted, of = "value", None
     if carried:
-        hops = (Hop(slot=_held(carried[1], told), query="{} holder"),)
+        hops = (Hop(slot=_slot("held", carried[1], told), query="{} holder"),)
         wanted = "list"
     elif former:
-        hops = (Hop(slot=_place(former[1], told), query="{} location"),)
+        hops = (Hop(slot=_slot("location", former[1], told), query="{} location"),)
         wanted, of = "former", former[2]
     elif where:
-        then = Hop(slot=_place("", told), query="{} location")
+        then = Hop(slot=_slot("location", "", told), query="{} location")
         hops = (
-            Hop(slot=_place(where[1], told), query="{} location"),
-            Hop(slot=_holder(where[1], told), query="{} holder", then=then),
+            Hop(slot=_slot("location", where[1], told), query="{} location"),
+            Hop(slot=_slot("holder", where[1], told), query="{} holder", then=then),
         )
     return Question(
         text=text, answers=(answer,), kind=kind, wanted=wanted, hops=hops, of=of, evidence=evidence, after=after
     )
+
+
+def _track(sentences: Iterable[str], places: dict[str, str]) -> Iterator[tuple[str, str, str | None]]:
+    """What each sentence comes to: a name, its attribute and the value, None if it is not known.
+
+    ``places``: where people are, which is kept up to date.
+    """
+    for verb, person, what in filter(None, map(read_sentence, sentences)):
+        if verb == "move":
+            places[person] = what
+            yield person, "location", what
+        elif verb == "take":
+            yield what, "holder", person
+        else:
+            yield what, "location", places.get(person)
 
 
 def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
@@ -74,42 +86,26 @@ def sentence_facts(chunks: Sequence[Sequence[str]]) -> list[tuple[Fact, ...]]:
     places: dict[str, str] = {}
     facts: list[tuple[Fact, ...]] = []
     for chunk in chunks:
-        slots: dict[str, Fact] = {}
-        for sentence in chunk:
-            read = read_sentence(sentence)
-            if read is None:
-                continue
-            verb, person, what = read
-            if verb == "move":
-                kind = "update" if person in places else "insert"
-                places[person] = what
-                slots[person] = Fact(kind=kind, slot=_place(person, told), value=what)
-            elif verb == "take":
-                slots[what] = Fact(kind="insert", slot=_holder(what, told), value=person)
-            elif person in places:
-                slots[what] = Fact(kind="insert", slot=_place(what, told), value=places[person])
-        facts.append(tuple(slots.values()))
+        known = {
+            name: Fact(value=value, slot=_slot(attribute, name, told))
+            for name, attribute, value in _track(chunk, places)
+            if value is not None
+        }
+        facts.append(tuple(known.values()))
     return facts
 
 
 def teach_story(data: Mapping[str, Any]) -> list[str]:
     """Keep one entry for each person and thing: ``Mary location kitchen``, ``milk holder Mary``."""
     shown = {entry["content"].split()[0]: entry for entry in data["entries"]}
-    notes = {name: entry["content"] for name, entry in shown.items()}
-    changed: dict[str, str] = {}
-    for sentence in data["chunk"].splitlines():
-        read = read_sentence(sentence)
-        if read is None:
-            continue
-        verb, person, what = read
-        if verb == "drop":
-            place = re.fullmatch(rf"{person} location (\w+)", notes.get(person, ""))
-            name, note = what, f"{what} location {place[1] if place else 'unknown'}"
-        else:
-            name, note = (person, f"{person} location {what}") if verb == "move" else (what, f"{what} holder {person}")
-        notes[name] = changed[name] = note
+    located = filter(None, (_LOCATED.fullmatch(entry["content"]) for entry in shown.values()))
+    places = {match[1]: match[2] for match in located}
+    notes = {
+        name: f"{name} {attribute} {value or 'unknown'}"
+        for name, attribute, value in _track(data["chunk"].splitlines(), places)
+    }
     calls: list[str] = []
-    for name, note in changed.items():
+    for name, note in notes.items():
         if name not in shown:
             calls.append(write_insert(BANK, note))
         elif shown[name]["content"] != note:
@@ -119,12 +115,9 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
 
 def append_facts(data: Mapping[str, Any]) -> list[str]:
     """The same notes, never changed: an entry for each sentence that moves somebody or something."""
-    calls: list[str] = []
-    for sentence in data["chunk"].splitlines():
-        read = read_sentence(sentence)
-        if read is not None and read[0] != "drop":
-            verb, person, what = read
-            calls.append(
-                write_insert(BANK, f"{person} location {what}" if verb == "move" else f"{what} holder {person}")
-            )
-    return calls
+    read = filter(None, map(read_sentence, data["chunk"].splitlines()))
+    return [
+        write_insert(BANK, f"{person} location {what}" if verb == "move" else f"{what} holder {person}")
+        for verb, person, what in read
+        if verb != "drop"
+    ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gradus.core import ConfigError
-from gradus_worlds.memory.worlds.files import file_source, known_answers, locate_evidence, with_facts
-from gradus_worlds.memory.worlds.records import Chunk, Evidence, Question, Source, World
+from gradus.core import Condition, ConfigError
+from gradus_worlds.memory.text import normalize, substring_match
+from gradus_worlds.memory.worlds.records import TEST_BASE, UNKNOWN, Chunk, Evidence, Fact, Question, Source, World
+from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 
 class _Strict(BaseModel):
@@ -49,31 +52,42 @@ def jsonl_source(path: str) -> Source:
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
-    worlds = [_world(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    stem = Path(path).stem
+    worlds = [
+        world_of(_decoded(line, f"line {number} of {path}"), f"{stem}-{number}", f"line {number} of {path}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 
-def _world(line: str, number: int, path: str) -> World:
+def _decoded(line: str, where: str) -> Any:
     try:
-        world = _WorldLine.model_validate(json.loads(line))
+        return json.loads(line)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"line {number} of {path} is not JSON: {error}") from error
+        raise ConfigError(f"{where} is not JSON: {error}") from error
+
+
+def world_of(record: Any, name: str, where: str) -> World:
+    """Reads a world from its record. A ConfigError names the field that cannot be used."""
+    try:
+        world = _WorldLine.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the line"
+        field = ".".join(str(part) for part in first["loc"]) or "the line"
         raise ConfigError(
-            f"line {number} of {path}: {where}: {first['msg']}; expected {{chunks: [{{text, timestamp?}}], "
+            f"{where}: {field}: {first['msg']}; expected {{chunks: [{{text, timestamp?}}], "
             "questions: [{question, answers, evidence?}]}"
         ) from error
     chunks = tuple(Chunk(text=chunk.text, timestamp=chunk.timestamp) for chunk in world.chunks)
-    questions = tuple(_question(line, chunks, f"line {number} of {path}") for line in world.questions)
-    return with_facts(World(name=f"{Path(path).stem}-{number}", chunks=chunks, questions=questions))
+    questions = tuple(_question(line, chunks, where) for line in world.questions)
+    return _with_facts(World(name=name, chunks=chunks, questions=questions))
 
 
 def _question(line: _QuestionLine, chunks: tuple[Chunk, ...], where: str) -> Question:
     return Question(
         text=line.question,
-        answers=known_answers(line.answers),
+        answers=_known_answers(line.answers),
         kind=line.kind,
         evidence=tuple(_evidence(item, chunks, where) for item in line.evidence),
     )
@@ -81,12 +95,79 @@ def _question(line: _QuestionLine, chunks: tuple[Chunk, ...], where: str) -> Que
 
 def _evidence(item: int | str, chunks: tuple[Chunk, ...], where: str) -> Evidence:
     if isinstance(item, str):
-        evidence = locate_evidence(chunks, item)
-        if evidence is None:
+        words = item.strip()
+        place = next((place for place, chunk in enumerate(chunks) if words and words in chunk.text), None)
+        if place is None:
             raise ConfigError(
                 f"{where}: evidence {item[:60]!r} stands in no chunk; give words of a chunk, or its index"
             )
-        return evidence
+        return Evidence(chunk=place, text=words)
     if not 0 <= item < len(chunks):
         raise ConfigError(f"{where}: evidence {item} is no chunk; there are chunks 0 to {len(chunks) - 1}")
     return Evidence(chunk=item, text=chunks[item].text)
+
+
+def _known_answers(answers: Iterable[str]) -> tuple[str, ...]:
+    """The answers that are some. The word that readers say where nothing is known is none: it would pay for silence.
+
+    >>> _known_answers(["Rome", "Unknown.", " "])
+    ('Rome',)
+    """
+    return tuple(answer for answer in answers if answer.strip() and normalize(answer) != UNKNOWN)
+
+
+def _with_facts(world: World) -> World:
+    """Give the chunks their gold facts: each known answer belongs to the chunk that its first evidence names, or else to the
+    first chunk in which it stands."""
+    facts: dict[int, list[Fact]] = {}
+    for question in world.questions:
+        if question.unknown:
+            continue
+        answer = question.answers[0]
+        places = [item.chunk for item in question.evidence]
+        places += [i for i, chunk in enumerate(world.chunks) if not places and substring_match(chunk.text, answer)][:1]
+        fact = Fact(value=answer)
+        if places and fact not in facts.get(places[0], []):
+            facts.setdefault(places[0], []).append(fact)
+    chunks = tuple(replace(chunk, facts=tuple(facts.get(i, ()))) for i, chunk in enumerate(world.chunks))
+    return replace(world, chunks=chunks)
+
+
+def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
+    """A source over worlds that are all there. The last fifth of the dialogues is for testing, the rest for training."""
+    if not worlds:
+        raise ConfigError(f"{name} holds no world")
+    taught, tested = _split(worlds)
+
+    def world(seed: int) -> World:
+        return tested[seed - TEST_BASE] if seed >= TEST_BASE else taught[seed]
+
+    def train(index: int) -> tuple[int, Mapping[str, Any]]:
+        if not taught:
+            raise ConfigError(f"{name} holds one dialogue, which is for testing; training needs a second one")
+        return index % len(taught), {}
+
+    seeds = range(TEST_BASE, TEST_BASE + len(tested))
+    return Source(
+        name=name,
+        summary=summary,
+        world=world,
+        train=train,
+        conditions={"test": Condition(name="test", seeds=seeds, summary="worlds that are never trained on")},
+        max_chunks=max(len(one.chunks) for one in worlds),
+        vocabulary=synthetic_source().vocabulary,  # other words are spelled
+        recipe="memory-own.toml",
+        content=lambda task: _dialogue(world(task.seed)),  # a dialogue may stand in the file twice
+    )
+
+
+def _dialogue(world: World) -> str:
+    """Returns what a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
+    return "\n".join(chunk.text for chunk in world.chunks)
+
+
+def _split(worlds: Sequence[World]) -> tuple[list[World], list[World]]:
+    """(taught, tested): those of the last fifth of the dialogues are tested. A single dialogue is tested only."""
+    dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
+    held = set(dialogues[-max(1, len(dialogues) // 5) :])
+    return [one for one in worlds if _dialogue(one) not in held], [one for one in worlds if _dialogue(one) in held]

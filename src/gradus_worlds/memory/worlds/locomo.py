@@ -1,20 +1,20 @@
 """LoCoMo's long conversations (arXiv 2402.17753) as its users have them: JSON with dates, captions and a few irregular fields.
 
-Answers may be integers or missing (questions of category 5 have none: the answer is unknown), evidence ids may be garbled or
-name turns that are not there. None of that stops a world; evidence that cannot be found is left out.
+Each conversation becomes a record like those of one's own worlds. Answers may be integers or missing (questions of category 5 have
+none: the answer is unknown), evidence ids may be garbled or name turns that are not there; such evidence is left out.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus_worlds.memory.worlds.files import file_source, known_answers, with_facts
-from gradus_worlds.memory.worlds.records import Chunk, Evidence, Question, Source, World
+from gradus_worlds.memory.worlds.jsonl import file_source, world_of
+from gradus_worlds.memory.worlds.records import Source, World
 
 CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 CHUNK_WORDS = 120
@@ -33,20 +33,14 @@ def locomo_source(path: str) -> Source:
 
 
 def _world(data: Any, place: int, path: str) -> World:
+    where = f"conversation {place} of {path}"
     if not isinstance(data, dict) or not isinstance(data.get("conversation"), dict):
-        raise ConfigError(f"conversation {place} of {path} has no 'conversation'; expected LoCoMo's JSON")
+        raise ConfigError(f"{where} has no 'conversation'; expected LoCoMo's JSON")
     turns = _turns(data["conversation"])
-    chunks, where = _chunks(turns)
-    if not chunks:
-        raise ConfigError(f"conversation {place} of {path} has no session with turns")
     said = {turn_id: text for _, turn_id, text in turns}
-    questions = [_question(line, where, said) for line in data.get("qa") or [] if isinstance(line, dict)]
-    name = str(data.get("sample_id") or f"conversation-{place}")
-    return with_facts(
-        World(
-            name=name, chunks=tuple(chunks), questions=tuple(question for question in questions if question is not None)
-        )
-    )
+    asked = [line for line in data.get("qa") or [] if isinstance(line, dict) and line.get("question")]
+    record = {"chunks": _chunks(turns), "questions": [_question(line, said) for line in asked]}
+    return world_of(record, str(data.get("sample_id") or f"conversation-{place}"), where)
 
 
 def _turns(conversation: Mapping[str, Any]) -> list[tuple[str | None, str, str]]:
@@ -71,39 +65,29 @@ def _turn_text(turn: Mapping[str, Any]) -> str:
     return f"{turn.get('speaker') or 'Somebody'}: {text}" if text else ""
 
 
-def _chunks(turns: list[tuple[str | None, str, str]]) -> tuple[list[Chunk], dict[str, int]]:
-    """Turns of one session in chunks of at most CHUNK_WORDS words (a longer turn is a chunk), and each turn's chunk."""
-    chunks: list[list[str]] = []
-    dates: list[str | None] = []
-    where: dict[str, int] = {}
+def _chunks(turns: Sequence[tuple[str | None, str, str]]) -> list[dict[str, Any]]:
+    """Turns of one session in chunks of at most CHUNK_WORDS words; a longer turn is a chunk."""
+    chunks: list[dict[str, Any]] = []
     words, session = 0, ""
     for when, turn_id, text in turns:
-        own = turn_id.partition(":")[0]
-        size = len(text.split())
+        own, size = turn_id.partition(":")[0], len(text.split())
         if not chunks or own != session or words + size > CHUNK_WORDS:
-            chunks.append([])
-            dates.append(when)
+            chunks.append({"text": text, "timestamp": when})
             words = 0
-        chunks[-1].append(text)
+        else:
+            chunks[-1]["text"] += f"\n{text}"
         words, session = words + size, own
-        where[turn_id] = len(chunks) - 1
-    return [Chunk(text="\n".join(lines), timestamp=when) for lines, when in zip(chunks, dates, strict=True)], where
+    return chunks
 
 
-def _question(line: Mapping[str, Any], where: Mapping[str, int], said: Mapping[str, str]) -> Question | None:
-    text = str(line.get("question") or "").strip()
-    if not text:
-        return None
-    category = line.get("category")
-    answer = line.get("answer")
-    known = () if answer is None or category == 5 else known_answers([str(answer)])
+def _question(line: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
+    category, given = line.get("category"), line.get("evidence") or []
     named = CATEGORIES.get(category) if isinstance(category, int) else None
-    kind = f"{category} {named}" if named else "uncategorised"
-    return Question(text=text, answers=known, kind=kind, evidence=_evidence(line, where, said))
-
-
-def _evidence(line: Mapping[str, Any], where: Mapping[str, int], said: Mapping[str, str]) -> tuple[Evidence, ...]:
-    given = line.get("evidence") or []
     texts = [str(item) for item in given] if isinstance(given, list) else [str(given)]
     ids = [f"D{int(session)}:{int(turn)}" for text in texts for session, turn in _EVIDENCE.findall(text)]
-    return tuple(Evidence(chunk=where[one], text=said[one]) for one in dict.fromkeys(ids) if one in where)
+    return {
+        "question": str(line["question"]).strip(),
+        "answers": None if category == 5 else line.get("answer"),
+        "kind": f"{category} {named}" if named else "uncategorised",
+        "evidence": [said[one] for one in dict.fromkeys(ids) if one in said],
+    }

@@ -182,22 +182,24 @@ class Said:
 _WORD = r"[A-Za-z]+"
 
 
+def sayings(attribute: Attribute) -> list[tuple[str, str]]:
+    """(kind, template) of all that can be said of an attribute, its noun in its place."""
+    own = [("tell", text) for text in (*attribute.mine, *attribute.theirs)]
+    return own + [
+        (kind, text.replace("{a}", attribute.noun))
+        for kind, voices in WRAPPERS.items()
+        for texts in voices.values()
+        for text in texts
+    ]
+
+
 @lru_cache(maxsize=1)
-def _grammar() -> tuple[tuple[re.Pattern[str], str, str], ...]:
-    rows: list[tuple[re.Pattern[str], str, str]] = []
-    for attribute in _LIST:
-        rows.extend(
-            (_pattern(text, attribute.noun), "tell", attribute.noun) for text in (*attribute.mine, *attribute.theirs)
-        )
-        for kind, voices in WRAPPERS.items():
-            rows.extend(
-                (_pattern(text, attribute.noun), kind, attribute.noun) for texts in voices.values() for text in texts
-            )
-    return tuple(rows)
+def _grammar() -> list[tuple[re.Pattern[str], str, str]]:
+    return [(_pattern(text), kind, attribute.noun) for attribute in _LIST for kind, text in sayings(attribute)]
 
 
-def _pattern(template: str, noun: str) -> re.Pattern[str]:
-    escaped = re.escape(template.replace("{a}", noun))
+def _pattern(template: str) -> re.Pattern[str]:
+    escaped = re.escape(template)
     return re.compile(escaped.replace(r"\{n\}", f"(?P<n>{_WORD})").replace(r"\{v\}", f"(?P<v>{_WORD})"))
 
 

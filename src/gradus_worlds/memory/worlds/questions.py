@@ -9,22 +9,30 @@ from gradus_worlds.memory.worlds.phrases import ATTRIBUTES
 from gradus_worlds.memory.worlds.records import Hop, Question
 from gradus_worlds.memory.worlds.timeline import Key, Timeline, Told
 
-KINDS = ("changed", "current", "former", "date", "two-hop", "never-said", "retracted")
+# Kinds of questions and their weights, where a world allows one. The current value of what has changed comes most often: keeping up is
+# the point of a memory.
+KINDS: Mapping[str, float] = {
+    "changed": 4.0,
+    "current": 2.0,
+    "former": 1.0,
+    "date": 1.0,
+    "two-hop": 1.0,
+    "never-said": 0.8,
+    "retracted": 0.8,
+}
 
 
-def ask(
-    timeline: Timeline, people: Sequence[str], number: int, weights: Mapping[str, float], rng: random.Random
-) -> list[Question]:
+def ask(timeline: Timeline, people: Sequence[str], number: int, rng: random.Random) -> list[Question]:
     """Up to ``number`` different questions, of kinds that the world allows, drawn by the weights of the kinds."""
     candidates = _candidates(timeline, people)
     for keys in candidates.values():
         rng.shuffle(keys)
     asked: list[Question] = []
     while len(asked) < number:
-        left = [kind for kind in KINDS if candidates[kind] and weights[kind]]
+        left = [kind for kind in KINDS if candidates[kind]]
         if not left:
             break
-        kind = rng.choices(left, [weights[one] for one in left])[0]
+        kind = rng.choices(left, [KINDS[one] for one in left])[0]
         asked.append(_QUESTIONS[kind](timeline, candidates[kind].pop(), kind))
     return asked
 

@@ -9,6 +9,7 @@ from typing import Any
 from gradus.core import Condition, Task, Vocabulary
 from gradus_worlds.memory.store.records import NINE_BANKS, Schema
 
+TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
 NOTHING = "nothing"  # the answer if a list is asked for and is empty
 
@@ -41,16 +42,13 @@ class Hop:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A fact that a chunk gives a memory to keep. ``kind`` is insert, update or delete; gold, never observed.
+    """A fact that a chunk gives a memory to keep; gold, never observed. ``value`` None: what the slot held is taken back.
 
-    ``answer`` stands alone in worlds without slots: a text that a good entry would hold.
+    In worlds without slots ``value`` is a text that a good entry would hold.
     """
 
-    kind: str
+    value: str | None
     slot: Slot | None = None
-    value: str | None = None
-    former: str | None = None
-    answer: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

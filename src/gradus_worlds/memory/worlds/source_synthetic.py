@@ -7,7 +7,7 @@ from typing import Any
 
 from gradus.core import Condition, ConfigError, Vocabulary
 from gradus_worlds.memory.worlds.lexicon import SYLLABLES
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, sayings
 from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.synthetic import (
     MOST_CHUNKS,
@@ -33,14 +33,14 @@ TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
 )
 
 
-def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
-    """``knobs`` override :class:`SyntheticConfig` in every condition. People grow with the square root of the length, as far
+def synthetic_source(argument: str = "") -> Source:
+    """Knobs, as ``chunks=12,people=4``, override :class:`SyntheticConfig` in every condition. People grow with the square root of the length, as far
     as there may be so many.
 
     Training worlds have from none to all of the small talk, and 6,500 of them (1,500 to 7,999) are short lessons: copying is
     learnt where little distracts, ignoring where much does. A model that is warm-started on 8,000 worlds gets both.
     """
-    base = synthetic_config(knobs or {})
+    base = synthetic_config(_knobs(argument))
     knobs = base.model_dump(exclude_unset=True)
     if base.chunks * LONGEST > MOST_CHUNKS:
         raise ConfigError(
@@ -85,16 +85,20 @@ def synthetic_source(knobs: Mapping[str, Any] | None = None) -> Source:
     )
 
 
+def _knobs(argument: str) -> dict[str, str]:
+    knobs: dict[str, str] = {}
+    for part in filter(None, argument.split(",")):
+        key, separator, value = part.partition("=")
+        if not separator:
+            raise ConfigError(f"a knob of the synthetic world is written key=value, got {part!r}")
+        knobs[key.strip().replace("-", "_")] = value.strip()
+    return knobs
+
+
 def _vocabulary() -> Vocabulary:
-    texts: list[str] = [*CHAT]
+    texts = [*CHAT]
     for attribute in ATTRIBUTES.values():
-        texts += [*attribute.mine, *attribute.theirs, attribute.noun]
-        texts += [
-            template.replace("{a}", attribute.noun)
-            for voices in WRAPPERS.values()
-            for group in voices.values()
-            for template in group
-        ]
+        texts += [attribute.noun, *(text for _, text in sayings(attribute))]
     words = {word for text in texts for word in text.split() if "{" not in word}
     dates = [*MONTHS, *map(str, range(1, 32)), *map(str, range(2029, 2042))]
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, timedelta
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.core import ConfigError, child_rng
 from gradus_worlds.memory.worlds.lexicon import words_of
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute
-from gradus_worlds.memory.worlds.questions import KINDS, ask
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute, sayings
+from gradus_worlds.memory.worlds.questions import ask
 from gradus_worlds.memory.worlds.records import Chunk, Fact, World
 from gradus_worlds.memory.worlds.timeline import Timeline, Told, day_text
 
@@ -26,9 +26,6 @@ MOST_CHUNKS, MOST_PEOPLE, MOST_QUESTIONS = 4096, 200, 1000
 
 class SyntheticConfig(BaseModel):
     """Knobs of the synthetic world. Rates are weights of what an event is, where it is possible.
-
-    From ``changed`` to ``retracted`` they are weights of the kinds of questions, where the world allows one. The current value of what
-    has changed comes most often: keeping up is the point of a memory.
 
     ``chunks`` per world, ``people``, ``attributes`` each person has; ``events`` per chunk (mean, at most 3), ``chat`` lines of small talk
     per chunk; ``third_person``: share of facts told by somebody else; ``questions`` asked at the end.
@@ -52,23 +49,6 @@ class SyntheticConfig(BaseModel):
     joke: float = Field(default=0.7, ge=0)
     repeat: float = Field(default=0.5, ge=0)
     questions: int = Field(default=10, ge=1, le=MOST_QUESTIONS)
-    changed: float = Field(default=4.0, ge=0)
-    current: float = Field(default=2.0, ge=0)
-    former: float = Field(default=1.0, ge=0)
-    date: float = Field(default=1.0, ge=0)
-    two_hop: float = Field(default=1.0, ge=0)
-    never_said: float = Field(default=0.8, ge=0)
-    retracted: float = Field(default=0.8, ge=0)
-
-    @model_validator(mode="after")
-    def _asks(self) -> Self:
-        if not any(self.kinds().values()):
-            raise ValueError(f"one of {', '.join(self.kinds())} must be above 0, or nothing is asked")
-        return self
-
-    def kinds(self) -> dict[str, float]:
-        """Kind of question -> weight."""
-        return {kind: getattr(self, kind.replace("-", "_")) for kind in KINDS}
 
 
 EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke", "repeat")
@@ -91,9 +71,7 @@ def reserved_words() -> frozenset[str]:
     """Words of the dialogue, which no invented word may be."""
     texts = [*CHAT]
     for attribute in ATTRIBUTES.values():
-        texts += [*attribute.mine, *attribute.theirs, *attribute.cues, attribute.noun]
-    for voices in WRAPPERS.values():
-        texts += [text for group in voices.values() for text in group]
+        texts += [*attribute.cues, attribute.noun, *(text for _, text in sayings(attribute))]
     return frozenset(word.strip(".,?'").lower() for text in texts for word in text.split()) | {"core", "date", "memory"}
 
 
@@ -120,8 +98,7 @@ class _Writer:
         for index in range(self.config.chunks):
             today += timedelta(days=self.rng.randint(1, 20))
             chunks.append(self._chunk(index, day_text(today)))
-        kinds = self.config.kinds()
-        questions = ask(self.timeline, self.people, self.config.questions, kinds, self.rng)
+        questions = ask(self.timeline, self.people, self.config.questions, self.rng)
         return World(
             name=f"synthetic-{self.config.split}-{self.seed}",
             chunks=tuple(chunks),
@@ -192,16 +169,8 @@ class _Writer:
         if kind in ("rumour", "joke", "repeat") or (kind == "contradict" and told):
             return lines, None
         new = None if kind == "retract" else Told(value=value, since=today, chunk=index, text=lines[-1])
-        former = told.value if told and kind == "change" else None
-        self.timeline.set(slot, new, former=former)
-        fact_kind = "delete" if kind == "retract" else "update" if told else "insert"
-        fact = Fact(
-            kind=fact_kind,
-            slot=self.timeline.slot(person, attribute),
-            value=None if kind == "retract" else value,
-            former=former,
-        )
-        return lines, fact
+        self.timeline.set(slot, new, changed=kind == "change")
+        return lines, Fact(value=new.value if new else None, slot=self.timeline.slot(person, attribute))
 
     def _line(self, kind: str, person: str, attribute: Attribute, value: str, speakers: list[str]) -> str:
         voices = WRAPPERS[kind]

@@ -58,8 +58,8 @@ class Timeline:
         self.retracted: dict[Key, Told] = {}
         self._spoken: dict[str, dict[str, None]] = defaultdict(dict)
 
-    def set(self, key: Key, told: Told | None, *, former: str | None) -> None:
-        """A new value, or None to take it back."""
+    def set(self, key: Key, told: Told | None, *, changed: bool) -> None:
+        """A new value, or None to take it back. ``changed``: the value before held until now, and was no mistake."""
         old = self.current.pop(key, None)
         self.before.pop(key, None)
         self.retracted.pop(key, None)
@@ -71,7 +71,7 @@ class Timeline:
             self.retracted[key] = old
             return
         self.rewritten.add(key)
-        if former is not None:
+        if changed:
             self.before[key] = old
 
     def spoken(self, noun: str, value: str) -> None:
