@@ -87,9 +87,8 @@ def test_a_deleted_id_is_never_given_again() -> None:
     first = memory.insert("values", "Ann cause rivers")
     memory.delete("values", first.id)
     assert memory.insert("values", "Ann cause rivers").id == first.id + 1
-    with pytest.raises(RefusedCall, match=r"entry 1 was deleted") as refused:
+    with pytest.raises(RefusedCall, match=r"entry 1 was deleted"):
         memory.update("values", first.id, "x y")
-    assert refused.value.code == "deleted-id"
 
 
 def test_an_update_keeps_id_and_creation_and_moves_the_time() -> None:

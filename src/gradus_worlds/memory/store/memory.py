@@ -73,11 +73,11 @@ class Memory:
         content = self._checked_content(content)
         self._check_not_there(bank, content)
         if not 0 <= importance <= 1:  # false for NaN, too
-            raise RefusedCall("importance-range", f"importance must be from 0 to 1, got {importance}")
+            raise RefusedCall(f"importance must be from 0 to 1, got {importance}")
         if timestamp is not None:
             timestamp = _plain(timestamp)
             if len(timestamp) > 64:
-                raise RefusedCall("timestamp-long", f"a timestamp has at most 64 characters, got {len(timestamp)}")
+                raise RefusedCall(f"a timestamp has at most 64 characters, got {len(timestamp)}")
         at = self.clock()
         entry = Entry(
             id=self.next_id,
@@ -97,7 +97,7 @@ class Memory:
         entry = self._found(bank, entry_id)
         content = self._checked_content(content)
         if content == entry.content:
-            raise RefusedCall("unchanged", f"entry {entry_id} says exactly that already")
+            raise RefusedCall(f"entry {entry_id} says exactly that already")
         self._check_not_there(bank, content, but=entry_id)
         at = self.clock()
         changed = replace(
@@ -121,7 +121,7 @@ class Memory:
         self._check_bank(bank)
         content = _plain(content)
         if not content:
-            raise RefusedCall("empty-old-content", "old_content is empty ; name the entry by words of it")
+            raise RefusedCall("old_content is empty ; name the entry by words of it")
         exact = self._saying(bank, content)
         if exact is not None:
             return exact
@@ -130,12 +130,10 @@ class Memory:
         in_bank = [entry for entry in holders if entry.bank == bank]
         if len(in_bank) > 1:
             ids = " ".join(str(entry.id) for entry in in_bank[:4])
-            raise RefusedCall(
-                "several-entries", f"{len(in_bank)} entries hold {_short(content)} ; name more of one: {ids}"
-            )
+            raise RefusedCall(f"{len(in_bank)} entries hold {_short(content)} ; name more of one: {ids}")
         if not in_bank:
             elsewhere = f" ; entry {holders[0].id} of {holders[0].bank} does" if holders else ""
-            raise RefusedCall("unknown-old-content", f"no entry of {bank} holds {_short(content)}{elsewhere}")
+            raise RefusedCall(f"no entry of {bank} holds {_short(content)}{elsewhere}")
         return in_bank[0]
 
     def set_core(self, content: str) -> str:
@@ -143,9 +141,9 @@ class Memory:
         content = _plain(content)
         tokens = count_tokens(content)
         if tokens > self.schema.core_tokens:
-            raise RefusedCall("core-long", f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
+            raise RefusedCall(f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
         if content == self.core:
-            raise RefusedCall("unchanged", "the core says exactly that already")
+            raise RefusedCall("the core says exactly that already")
         self._commit("core", self.clock(), core=content)
         return content
 
@@ -239,34 +237,32 @@ class Memory:
 
     def _check_bank(self, bank: str) -> None:
         if bank not in self.schema.banks:
-            raise RefusedCall(
-                "unknown-bank", f"unknown category {_short(bank)} ; there are {' '.join(self.schema.banks)}"
-            )
+            raise RefusedCall(f"unknown category {_short(bank)} ; there are {' '.join(self.schema.banks)}")
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
         entry = self._entries.get(entry_id)
         if entry is None:
             if self.first_id <= entry_id < self.next_id:
-                raise RefusedCall("deleted-id", f"entry {entry_id} was deleted")
-            raise RefusedCall("unknown-id", f"there is no entry {entry_id}")
+                raise RefusedCall(f"entry {entry_id} was deleted")
+            raise RefusedCall(f"there is no entry {entry_id}")
         if entry.bank != bank:
-            raise RefusedCall("other-bank", f"entry {entry_id} is in {entry.bank} , not in {bank}")
+            raise RefusedCall(f"entry {entry_id} is in {entry.bank} , not in {bank}")
         return entry
 
     def _checked_content(self, content: str) -> str:
         content = _plain(content)
         if not content:
-            raise RefusedCall("empty-content", "content is empty")
+            raise RefusedCall("content is empty")
         words = count_words(content)
         if words > self.schema.entry_words:
-            raise RefusedCall("content-long", f"an entry has at most {self.schema.entry_words} words, got {words}")
+            raise RefusedCall(f"an entry has at most {self.schema.entry_words} words, got {words}")
         return content
 
     def _check_not_there(self, bank: str, content: str, *, but: int | None = None) -> None:
         there = self._saying(bank, content)
         if there is not None and there.id != but:
-            raise RefusedCall("duplicate", f"entry {there.id} says that already")
+            raise RefusedCall(f"entry {there.id} says that already")
 
     def _saying(self, bank: str, content: str) -> Entry | None:
         """The entry of a bank with this content, in any case."""
@@ -284,5 +280,5 @@ def _plain(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise RefusedCall("not-text", "the text holds half a character") from error
+        raise RefusedCall("the text holds half a character") from error
     return composed(" ".join(text.split()))

@@ -76,8 +76,4 @@ class Operation:
 
 
 class RefusedCall(GradusError):
-    """A tool call that was not carried out. ``code`` names the kind; the message is what the policy is told."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+    """A tool call that was not carried out; the message is what the policy is told."""

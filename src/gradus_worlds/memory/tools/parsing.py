@@ -22,25 +22,24 @@ MAX_CALLS = 64
 class WrittenCall:
     """A call as written, from character ``start`` to ``end``; whether its name and arguments are any good is for the tools to say.
 
-    ``code`` and ``message`` say why it cannot be read as a call; they are empty if it can.
+    ``wrong`` says why it cannot be read as a call; it is empty if it can.
     """
 
     start: int
     end: int
     name: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    code: str = ""
-    message: str = ""
+    wrong: str = ""
 
 
 _ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
-# How what the decoder says begins -> the code and the message.
+# How what the decoder says begins -> the message.
 _BROKEN = {
-    "Unterminated string": ("open-string", "a string is not closed"),
-    "Invalid control": ("raw-control", "a string holds a raw line break or control character ; escape it"),
-    "Invalid \\": ("bad-escape", "a string holds an invalid escape"),
+    "Unterminated string": "a string is not closed",
+    "Invalid control": "a string holds a raw line break or control character ; escape it",
+    "Invalid \\": "a string holds an invalid escape",
 }
 
 
@@ -57,11 +56,11 @@ def parse_calls(text: str) -> list[WrittenCall]:
         match = _ATTEMPT.search(text, calls[-1].end)
     if match is not None:
         message = f"an answer has at most {MAX_CALLS} calls, got more"
-        calls.append(WrittenCall(code="many-calls", message=message, start=match.start(), end=len(text)))
+        calls.append(WrittenCall(wrong=message, start=match.start(), end=len(text)))
     if calls:
         return calls
-    code, message = ("no-call", "the answer holds no call") if text.strip() else ("empty-answer", "the answer is empty")
-    return [WrittenCall(code=code, message=message, start=0, end=len(text))]
+    wrong = "the answer holds no call" if text.strip() else "the answer is empty"
+    return [WrittenCall(wrong=wrong, start=0, end=len(text))]
 
 
 def _read_call(text: str, start: int) -> WrittenCall:
@@ -71,15 +70,14 @@ def _read_call(text: str, start: int) -> WrittenCall:
     except (ValueError, RecursionError):
         following = _NEXT.search(text, start + 1)
         end = following.start() if following else len(text)
-        code, message = _diagnosis(text[start:end].rstrip())
-        return WrittenCall(code=code, message=message, start=start, end=end)
+        return WrittenCall(wrong=_diagnosis(text[start:end].rstrip()), start=start, end=end)
     wrong = _wrong(value)
     if wrong:
-        return WrittenCall(code="not-a-call", message=wrong, start=start, end=end)
+        return WrittenCall(wrong=wrong, start=start, end=end)
     return WrittenCall(name=value["name"], arguments=value["arguments"], start=start, end=end)
 
 
-def _diagnosis(piece: str) -> tuple[str, str]:
+def _diagnosis(piece: str) -> str:
     """Returns what is wrong with a piece by itself, so that what stands behind it does not blur it."""
     said = ""
     try:
@@ -90,8 +88,8 @@ def _diagnosis(piece: str) -> tuple[str, str]:
         if said.startswith(beginning):
             return diagnosis
     if piece.count("{") > piece.count("}"):
-        return "open-brace", "a call is not closed with a brace"
-    return "bad-json", "a call is not valid JSON"
+        return "a call is not closed with a brace"
+    return "a call is not valid JSON"
 
 
 def _wrong(value: Any) -> str | None:

@@ -14,11 +14,10 @@ from gradus_worlds.memory.tools.parsing import WrittenCall, parse_calls
 
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
-    """The result of one call. ``code`` is ``ok`` or the kind of refusal; ``start`` and ``end`` are its characters."""
+    """The result of one call. ``message`` says why it was refused; ``start`` and ``end`` are its characters."""
 
     name: str
     ok: bool
-    code: str
     message: str
     start: int
     end: int
@@ -78,29 +77,26 @@ def run_calls(
 
 
 def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
-    def result(code: str, message: str, **told: Any) -> CallResult:
-        name = whole_characters(call.name)
-        message = whole_characters(message)
-        return CallResult(
-            name=name, ok=code == "ok", code=code, message=message, start=call.start, end=call.end, **told
-        )
+    def result(message: str, *, ok: bool = False, **told: Any) -> CallResult:
+        name, message = whole_characters(call.name), whole_characters(message)
+        return CallResult(name=name, ok=ok, message=message, start=call.start, end=call.end, **told)
 
-    if call.code:
-        return result(call.code, call.message)
+    if call.wrong:
+        return result(call.wrong)
     try:
         tool = TOOLS.get(call.name)
         if tool is None:
-            raise RefusedCall("unknown-tool", f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
+            raise RefusedCall(f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
         given = _checked(call.name, tool, call.arguments)
         if given and fails():
             about = " ".join(str(given.get("content", given.get("old_content", "it"))).split()[:2])
-            raise RefusedCall("failed", f"there was no answer ; {about} is not in memory")
+            raise RefusedCall(f"there was no answer ; {about} is not in memory")
         done = tool.run(memory, given, source)
     except RefusedCall as refused:
-        return result(refused.code, str(refused))
+        return result(str(refused))
     if isinstance(done, Entry):
-        return result("ok", "done", entry_id=done.id, bank=done.bank, content=done.content)
-    return result("ok", "done", content=done)
+        return result("done", ok=True, entry_id=done.id, bank=done.bank, content=done.content)
+    return result("done", ok=True, content=done)
 
 
 def _checked(name: str, tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,15 +104,13 @@ def _checked(name: str, tool: Tool, given: Mapping[str, Any]) -> Mapping[str, An
     takes = (*tool.needed, *tool.known)
     for argument in given:
         if argument not in takes:
-            raise RefusedCall(
-                "unknown-argument", f"{name} takes {' '.join(takes) or 'no arguments'} , not {argument[:40]}"
-            )
+            raise RefusedCall(f"{name} takes {' '.join(takes) or 'no arguments'} , not {argument[:40]}")
     for argument in tool.needed:
         if argument not in given:
-            raise RefusedCall("no-argument", f"{name} needs {argument}")
+            raise RefusedCall(f"{name} needs {argument}")
     if tool.known == _NAMES and sum(argument in given for argument in _NAMES) != 1:
         how = "not both" if "entry_id" in given else "got neither"
-        raise RefusedCall("which-entry", f"{name} needs entry_id or old_content , {how}")
+        raise RefusedCall(f"{name} needs entry_id or old_content , {how}")
     return {argument: _checked_value(argument, value) for argument, value in given.items()}
 
 
@@ -131,5 +125,5 @@ def _checked_value(argument: str, value: Any) -> Any:
     else:
         fits, kind = isinstance(value, str), "a string"
     if not fits:
-        raise RefusedCall("argument-type", f"{argument} must be {kind}")
+        raise RefusedCall(f"{argument} must be {kind}")
     return value
