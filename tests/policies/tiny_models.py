@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_matrix import ARCHITECTURES
 
 from gradus.core import Action, EpisodeStart, Observation, Request, Task, Vocabulary
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -18,37 +19,8 @@ from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.policies.nano.model import build_tokenizer
 
 WORDS = tuple(f"w{i}" for i in range(40))
+ENDS = {"bos_token_id": None, "eos_token_id": None}  # the generation config names them
 VOCABULARY = Vocabulary(words=WORDS, pieces=tuple("abcw0123456789"))
-SHAPE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-}
-
-
-def _config(kind: str, size: int) -> Any:
-    import transformers as hf
-
-    if kind == "gpt2":
-        return hf.GPT2Config(
-            vocab_size=size,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=512,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=None,
-        )
-    groups = {"num_key_value_heads": 2, "initializer_range": 0.3, "vocab_size": size}
-    return {
-        "qwen2": lambda: hf.Qwen2Config(**SHAPE, **groups),
-        "llama": lambda: hf.LlamaConfig(**SHAPE, **groups),
-        "mistral": lambda: hf.MistralConfig(**SHAPE, **groups, sliding_window=12),
-        "gemma3": lambda: hf.Gemma3TextConfig(**SHAPE, **groups, head_dim=8, sliding_window=12, query_pre_attn_scalar=8, layer_types=["sliding_attention", "full_attention"]),
-    }[kind]()  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -59,15 +31,19 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
     def make(kind: str) -> Path:
         if kind not in made:
-            from transformers import AutoModelForCausalLM, GenerationConfig
+            import transformers
 
+            name, settings = ARCHITECTURES["mistral-window" if kind == "mistral" else kind]
             tokenizer = build_tokenizer(VOCABULARY)
             tokenizer.pad_token = tokenizer.eos_token
             with torch.random.fork_rng():
                 torch.manual_seed(7)
-                model = AutoModelForCausalLM.from_config(_config(kind, len(tokenizer)))
+                config = getattr(transformers, name)(**settings, vocab_size=len(tokenizer), **ENDS)
+                model = transformers.AutoModelForCausalLM.from_config(config)
             ends = [tokenizer.eos_token_id, *tokenizer.convert_tokens_to_ids([f"▁{w}" for w in WORDS[:12]])]
-            model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=tokenizer.eos_token_id)
+            model.generation_config = transformers.GenerationConfig(
+                eos_token_id=ends, pad_token_id=tokenizer.eos_token_id
+            )
             folder = tmp_path_factory.mktemp(kind)
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
