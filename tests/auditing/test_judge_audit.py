@@ -3,11 +3,11 @@
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import completion, serving
 from typer.testing import CliRunner
 
 from gradus.commands.app import app
@@ -15,50 +15,30 @@ from gradus.commands.app import app
 DOLLARS = 3e-4  # a request: 300 prompt tokens at a dollar per million
 
 
-class Handler(BaseHTTPRequestHandler):
+class Judge:
     """Gives 1 to the right answer; a moody one gives something else at every second seed, a silent one says nothing to zeros."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self) -> None:
+        self.asked, self.moody, self.silent, self.lock = 0, False, False, threading.Lock()
 
-    def do_POST(self) -> None:
-        server: Any = self.server
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        told = body["messages"][1]["content"]
-        rest = told.partition("\n\nThe right answer: ")[2]
+    def __call__(self, body: dict[str, Any]) -> tuple[int, str]:
+        rest = body["messages"][1]["content"].partition("\n\nThe right answer: ")[2]
         gold, _, marked = rest.partition("\n\n")
         answer = marked.split("\n", 1)[1].rsplit("\n", 1)[0]
         score = float(answer.strip().strip("*`.") == gold)
-        score = abs(score - 0.4 * (body["seed"] % 2)) if server.moody else score
-        silent = server.silent and "0" in answer
-        with server.lock:
-            server.asked += 1
-        content = "I would rather not say." if silent else json.dumps({"reason": "", "score": score})
-        reply = {
-            "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
-            "usage": {"prompt_tokens": 300, "completion_tokens": 0, "total_tokens": 300},
-        }  # fmt: skip
-        data = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        score = abs(score - 0.4 * (body["seed"] % 2)) if self.moody else score
+        with self.lock:
+            self.asked += 1
+        said = json.dumps({"reason": "", "score": score})
+        return 200, completion("I would rather not say." if self.silent and "0" in answer else said, tokens=(300, 0))
 
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.moody, server.silent, server.lock = 0, False, False, threading.Lock()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    judge: Any = Judge()
+    with serving(judge) as server:
+        judge.url = server.url
+        yield judge
 
 
 def audit(server: Any, folder: Path, *, seconds: int = 600, **settings: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -67,7 +47,7 @@ def audit(server: Any, folder: Path, *, seconds: int = 600, **settings: Any) -> 
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {
         "model": "m", "rubric": "1 if the answer is right, else 0.", "price": [1.0, 1.0], "max_tokens": 1,
-        "base_url": f"http://127.0.0.1:{server.server_port}/v1", **settings,
+        "base_url": server.url, **settings,
     }  # fmt: skip
     lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]
     (folder / "judge.toml").write_text('[[rewards]]\nfunction = "judge"\n\n[rewards.settings]\n' + "\n".join(lines))

@@ -3,9 +3,9 @@
 import json
 import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from chat_server import completion, serving
 
 from gradus.core import ConfigError
 from gradus.rewards import Completion, load_rewards
@@ -13,71 +13,36 @@ from gradus.rewards import Completion, load_rewards
 RUBRIC = "One point for each kind word."
 
 
-class Handler(BaseHTTPRequestHandler):
+class Judge:
     """Counts the word kind in the answer; some words make it misbehave."""
 
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        server = self.server
-        user = body["messages"][1]["content"]
-        answer = user.split("\n\n")[-1].split("\n")[1]
-        with server.lock:
-            server.bodies.append(body)
-            server.times[answer] += 1
-            server.inside += 1
-            server.most = max(server.most, server.inside)
-        server.meeting.wait(0.05)
-        score = min(answer.split().count("kind") / 4 + (0.25 * body["seed"] if "moody" in answer else 0), 1)
-        text = f'Let me think {{"score": 9}} ... {{"reason": "{score}", "score": {score}}}'
-        if "latex" in answer:
-            text = r'{"reason": "uses {x}, \sqrt{2} and {\"score\": 1}", "score": 0.5}'
-        if "within" in answer:
-            text = '{"result": {"reason": "{}", "score": 0.5}}'
-        if "huge" in answer:
-            text = '{"score": 1' + "0" * 400 + "}"
-        if "cut" in answer:
-            text = None
-        if "silent" in answer:
-            text = "I would rather not say."
-        if "beyond" in answer:
-            text = '{"score": 7}'
-        failing = "down" in answer or (server.modern and ("max_tokens" in body or body.get("temperature", 1) != 1))
-        message = "out of order"
-        if server.modern:
-            message = "'temperature' does not support 0 with this model. Only the default (1) value is supported."
-            message = "Use 'max_completion_tokens' instead." if "max_tokens" in body else message
-        reply = {
-            "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [{"index": 0, "finish_reason": "length" if "cut" in answer else "stop", "message": {"role": "assistant", "content": text}}],
-            "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
-        }  # fmt: skip
-        if "unmetered" in answer:
-            del reply["usage"]
-        data = json.dumps({"error": {"message": message}} if failing else reply).encode()
-        with server.lock:
-            server.inside -= 1
-        self.send_response(400 if failing else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    def __init__(self):
+        self.times, self.inside, self.most = Counter(), 0, 0
+        self.lock, self.meeting = threading.Lock(), threading.Event()
 
-    def log_message(self, *_):
-        pass
+    def __call__(self, body):
+        answer = body["messages"][1]["content"].split("\n\n")[-1].split("\n")[1]
+        with self.lock:
+            self.times[answer] += 1
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        self.meeting.wait(0.05)
+        with self.lock:
+            self.inside -= 1
+        if "down" in answer:
+            return 400, json.dumps({"error": {"message": "out of order"}})
+        score = min(answer.split().count("kind") / 4, 1)
+        said = f'Let me think {{"score": 9}} ... {{"reason": "{score}", "score": {score}}}'
+        said = {"silent": "I would rather not say.", "beyond": '{"score": 7}'}.get(answer, said)
+        return 200, completion(said, tokens=(1000, 100))
 
 
 @pytest.fixture
 def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.bodies, server.times, server.inside, server.most = [], Counter(), 0, 0
-    server.modern = False
-    server.lock, server.meeting = threading.Lock(), threading.Event()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    judge = Judge()
+    with serving(judge) as server:
+        judge.bodies, judge.url = server.bodies, server.url
+        yield judge
 
 
 @pytest.fixture
@@ -86,7 +51,7 @@ def rewards(server):
         given = {
             "model": "m",
             "rubric": RUBRIC,
-            "base_url": f"http://127.0.0.1:{server.server_port}/v1",
+            "base_url": server.url,
             "recheck": 0.0,
         }
         return load_rewards([{"function": "judge", "weight": 2.0, "settings": {**given, **settings}}])
