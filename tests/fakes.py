@@ -13,13 +13,11 @@ from typing import Any
 from gradus.core import (
     AuditHints,
     Condition,
-    Environment,
     EnvironmentSpec,
     Episode,
     Grader,
     Language,
     Observation,
-    Policy,
     Reward,
     RewardTerm,
     Span,
@@ -38,9 +36,7 @@ class Echo:
 
     system_prompt = "say the word"
 
-    def __init__(self, words: Sequence[str] = WORDS, padding: int = 0) -> None:
-        self._words = words
-        self._padding = padding
+    def __init__(self) -> None:
         self._word = ""
         self._steps = 0
 
@@ -50,20 +46,19 @@ class Echo:
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         rng = child_rng(seed or 0, "echo")
-        self._word = rng.choice(list(self._words))
+        self._word = rng.choice(WORDS)
         self._steps = 0
-        extra = [rng.choice(list(self._words)) for _ in range(self._padding)]
-        return Observation(text=" ".join([*extra, "word", self._word]), data={"word": self._word})
+        return Observation(text=f"word {self._word}", data={"word": self._word})
 
     def step(self, action: str) -> Observation:
         self._steps += 1
-        valid = action.strip() in self._words
+        valid = action.strip() in WORDS
         return Observation(
             text="done",
             reward=float(action.strip() == self._word),
             terminated=True,
             action_valid=valid,
-            action_error=None if valid else f"expected one of {', '.join(self._words)}",
+            action_error=None if valid else f"expected one of {', '.join(WORDS)}",
             action_data={"word": action.strip()},
         )
 
@@ -168,19 +163,12 @@ def _grade_lamps(episodes: Sequence[Episode]) -> Sequence[Reward]:
     return rewards
 
 
-def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
-    """The one-turn environment. ``padding`` words stand before the one to say, to lengthen the prompt."""
-
-    def make() -> Environment:
-        return Echo(words, padding)
-
-    def teacher(_: str | None) -> Policy:
-        return FunctionPolicy("gold", lambda seen, script: seen.data["word"])
-
+def echo() -> EnvironmentSpec:
+    """The one-turn environment."""
     return EnvironmentSpec(
         name="echo",
         summary="say the word that is shown",
-        make=make,
+        make=Echo,
         graders={
             "right": Grader(
                 name="right", summary="1 for the word", weights={"right": 1.0}, compute=_grade_echo, per_turn=True
@@ -189,13 +177,13 @@ def echo(*, padding: int = 0, words: Sequence[str] = WORDS) -> EnvironmentSpec:
         default_grader="right",
         conditions={"test": Condition(name="test", seeds=range(32))},
         train_task=lambda index: Task(environment="echo", seed=1_000_000 + index),
-        policies={"gold": teacher},
+        policies={"gold": lambda _: FunctionPolicy("gold", lambda seen, script: seen.data["word"])},
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=1,
         teacher="gold",
         language=Language(
-            vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *words)), grammar=(tuple(words),)
+            vocabulary=lambda: Vocabulary(words=("say", "the", "word", "done", *WORDS)), grammar=(WORDS,)
         ),
         audit=AuditHints(hidden=("word",)),
     )
@@ -240,7 +228,7 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
     )
 
 
-def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
+def results_document(environment: str, pairs: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high."""
     counts = {
         "wins": 1,
@@ -258,7 +246,7 @@ def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *
     return {
         "schema": 2,
         "environment": environment,
-        "grader": grader,
+        "grader": "v3",
         "checkpoint": None,
         "true_reward_name": "true reward",
         "level": 0.95,

@@ -47,15 +47,11 @@ def random_qwen2(seed: int = 0, **changes: Any) -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(Qwen2Config(**{**shape, **changes})).eval()
 
 
-def make_tiny_qwen2(folder: Path, *, seed: int = 0, hidden_size: int = 32, layers: int = 2, context: int = 512) -> Path:
+def make_tiny_qwen2(folder: Path, *, context: int = 512) -> Path:
     """Write the folder and return it."""
     fast = byte_tokenizer()
     model = random_qwen2(
-        seed,
         vocab_size=len(fast),
-        hidden_size=hidden_size,
-        num_hidden_layers=layers,
-        intermediate_size=2 * hidden_size,
         max_position_embeddings=context,
         tie_word_embeddings=False,
         eos_token_id=fast.eos_token_id,

@@ -28,11 +28,10 @@ PROBE = "Answer with the word ready."  # the one request that a policy sends bef
 Fault = Callable[[int], "Response | float | None"]  # attempt number -> a bad response, seconds to hang, or None
 
 
-def completion(text: str | None, *, reason: str = "stop", usage: bool = True) -> dict[str, Any]:
+def completion(text: str | None, *, reason: str = "stop") -> dict[str, Any]:
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text}}
     body: dict[str, Any] = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
-    if usage:
-        body["usage"] = {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010}
+    body["usage"] = {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010}
     return body
 
 

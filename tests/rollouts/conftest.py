@@ -36,8 +36,6 @@ class Guess:
         return {"episode_id": "guess", "step_count": self.turns}
 
     def reset(self, *, seed=None, episode_id=None, **options):
-        if options.get("broken_reset"):
-            raise RuntimeError("no such digit")
         self.hidden = child_rng(seed or 0, "digit").randrange(10)
         self.turns = 0
         return Observation(text="guess", data={"last": None})
