@@ -1,4 +1,4 @@
-"""Chat templates that open a thought or have channels, served and talked to: what is read and said is what training has."""
+"""Chat templates that open a thought, served and talked to: what is read and said is what training has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiny_qwen2 import random_qwen2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
 
-from test_renderers import CHATML, HARMONY, OPENED, byte_tokenizer
+from test_renderers import CHATML, OPENED, byte_tokenizer
 
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
@@ -77,10 +77,10 @@ def answered(loaded: LoadedModel, ids: Sequence[int], finish: str) -> Answer:
     return asyncio.run(collect())
 
 
-@pytest.mark.parametrize("template", [CHATML, OPENED, HARMONY, MISTRALS_LEAD])
+@pytest.mark.parametrize("template", [CHATML, OPENED, MISTRALS_LEAD])
 @pytest.mark.parametrize("answer", ["4", "<think>2+2</think>4", "say <|im_end|> or <|end|>"])
 def test_a_reply_that_comes_back_is_the_tokens_that_were_sampled(template: str, answer: str) -> None:
-    """History was read as the letters of the text, replies were the text of the tokens: channels and open thoughts got lost."""
+    """History was read as the letters of the text, replies were the text of the tokens: open thoughts got lost."""
     loaded = loaded_with(template)
     renderer = loaded.renderer
     sampled = renderer.encode_answer(answer)
@@ -91,17 +91,6 @@ def test_a_reply_that_comes_back_is_the_tokens_that_were_sampled(template: str, 
     messages[1]["content"] = "4"
     expected = [*renderer.first("", "q"), *renderer.encode_answer("4"), *renderer.following("more")]
     assert conversation_ids(loaded, messages) == expected
-
-
-def test_an_answer_in_channels_comes_as_a_whole() -> None:
-    loaded = loaded_with(HARMONY)
-    text = (
-        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b<|end|>"
-        "<|start|>assistant<|channel|>analysis<|message|>c<|end|><|start|>assistant<|channel|>final<|message|>d"
-    )
-    reply, pieces = said(loaded, loaded.tokenizer.encode(text, add_special_tokens=False), "length")
-    assert reply.text == "<think>a\nc</think>bd"
-    assert [piece for piece in pieces if piece] == [reply.text]
 
 
 def test_a_stop_string_does_not_stop_in_the_tag_that_the_prompt_wrote() -> None:
@@ -164,7 +153,7 @@ def test_a_call_in_a_thought_without_an_end_is_none() -> None:
         assert (len(answer.message.calls), answer.finish) == (1, told)
 
 
-@pytest.mark.parametrize("template", [CHATML, OPENED, HARMONY])
+@pytest.mark.parametrize("template", [CHATML, OPENED])
 def test_a_chat_reads_its_own_answers_as_they_were_sampled(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = loaded_with(template)
     questions = iter(["one", "two", "three", None])

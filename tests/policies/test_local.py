@@ -253,27 +253,6 @@ def test_word_grammar_follows_all_readings_of_overlapping_words():
         WordGrammar([["a"], []], lambda text: (1,), {9})
 
 
-@pytest.mark.parametrize("limit", [1, 200, 400, 100_000])
-def test_kv_cache_tokens_bound_the_cache_and_change_no_token(loaded: Load, limit: int, monkeypatch: pytest.MonkeyPatch):
-    sampling = SamplingConfig(max_new_tokens=5)
-    whole = play(LocalPolicy(loaded("llama"), sampling), rows=6, turns=5)
-    sizes: list[tuple[int, int]] = []
-    aim = RaggedCache.aim
-
-    def noted(cache: RaggedCache, *args: Any, **options: Any) -> None:
-        aim(cache, *args, **options)
-        sizes.append((cache.rows, cache.capacity - 1))
-
-    monkeypatch.setattr(RaggedCache, "aim", noted)
-    cut = play(LocalPolicy(loaded("llama"), sampling, kv_cache_tokens=limit), rows=6, turns=5)
-    assert all(rows == 1 or rows * capacity <= limit for rows, capacity in sizes)
-    if limit == 400:
-        assert {rows for rows, _ in sizes} > {6}  # first a slot for each, then turns
-    for a, b in zip(chain(*whole), chain(*cut), strict=True):
-        assert a.tokens.action_ids == b.tokens.action_ids
-        assert a.tokens.logprobs == pytest.approx(b.tokens.logprobs, abs=2e-5)
-
-
 @pytest.mark.parametrize("fits", [2, 0])
 def test_out_of_memory_halves_the_rows_and_changes_no_token(
     loaded: Load, fits: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

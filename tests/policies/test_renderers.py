@@ -47,14 +47,9 @@ STRIPPING = CHATML.replace(
 )
 # DeepSeek-R1, QwQ: earlier thoughts are dropped, and the prompt opens the next one.
 OPENED = STRIPPING.replace("'<|im_start|>assistant\\n' }}", "'<|im_start|>assistant\\n<think>\\n' }}")
-# gpt-oss: channels, today's date, and an end of the newest answer that is not the end of earlier ones.
-HARMONY = (
-    "{{ '<|start|>system<|message|>Current date: ' + strftime_now('%Y-%m-%d') + '<|end|>' }}"
-    "{%- for m in messages -%}{%- if m.role == 'assistant' -%}"
-    "{{ '<|start|>assistant<|channel|>final<|message|>' + m.content.split('</think>')[-1] }}"
-    "{{ '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}"
-    "{%- else -%}{{ '<|start|>' + ('developer' if m.role == 'system' else m.role) + '<|message|>' + m.content + '<|end|>' }}"
-    "{%- endif -%}{%- endfor -%}{%- if add_generation_prompt -%}{{ '<|start|>assistant' }}{%- endif -%}"
+DATED = "{{ '<|head|>Current date: ' + strftime_now('%Y-%m-%d') + '<|/head|>' }}" + CHATML
+CHANNELS = CHATML.replace(
+    "+ m.content +", "+ ('<|channel|>final<|message|>' if m.role == 'assistant' else '') + m.content +"
 )
 STYLES = {
     "chatml": (CHATML, "<|im_end|>"),
@@ -236,10 +231,15 @@ def test_a_template_that_does_not_end_is_refused_in_a_sentence(template: str, wh
         ChatRenderer(byte_tokenizer(template))
 
 
+def test_answers_in_channels_are_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match="writes answers in channels, as gpt-oss does"):
+        ChatRenderer(byte_tokenizer(CHANNELS), keep_history=True)
+
+
 def test_the_date_of_a_template_is_a_setting_not_the_clock():
-    dated = ChatRenderer(byte_tokenizer(HARMONY), date="2025-03-04")
+    dated = ChatRenderer(byte_tokenizer(DATED), date="2025-03-04")
     assert "Current date: 2025-03-04" in dated.tokenizer.decode(dated.first("s", "hello"))
-    one, other = (ChatRenderer(byte_tokenizer(HARMONY)) for _ in range(2))
+    one, other = (ChatRenderer(byte_tokenizer(DATED)) for _ in range(2))
     assert one.first("s", "hello") == other.first("s", "hello") != dated.first("s", "hello")
 
 

@@ -29,6 +29,7 @@ from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.grpo import train_grpo
+from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
 from gradus.training.trainer_config import LoraConfig
 
@@ -176,11 +177,13 @@ def test_minibatches_keep_groups_whole_and_use_every_token(loaded: LoadedModel) 
     assert result.trained_tokens == sum(one.actions for one in live)
 
 
-def test_a_model_that_was_trained_in_memory_has_no_stored_reference(loaded: LoadedModel, tmp_path: Path) -> None:
-    settings = config(kl_coef=0.1, max_steps=1, validation_every=0)
-    train_grpo(loaded, lamps(), settings, tmp_path / "first", options=GrpoOptions(live=False))
-    with pytest.raises(ConfigError, match="has been trained since"):
-        train_grpo(loaded, lamps(), settings, tmp_path / "second", options=GrpoOptions(live=False))
+def test_divergence_is_measured_to_what_the_run_began_with(loaded: LoadedModel, tmp_path: Path) -> None:
+    """A second run of a model in memory was refused, because its reference was read from the folder."""
+    for name in ("first", "second"):
+        settings = config(kl_coef=0.1, max_steps=1, validation_every=0, epochs=1)
+        train_grpo(loaded, lamps(), settings, tmp_path / name, options=GrpoOptions(live=False))
+        (record,) = [one for one in RunFolder(tmp_path / name).records() if one["kind"] == "step"]
+        assert record["kl"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_entropy_and_divergence_are_means_over_all_tokens_of_the_step(loaded: LoadedModel, lamps_model: Path) -> None:

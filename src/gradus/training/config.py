@@ -22,7 +22,6 @@ class GrpoConfig(TrainerConfig):
 
     resources: ClassVar[frozenset[str]] = TrainerConfig.resources | {
         "batch_size",
-        "kv_cache_tokens",
         "max_logp_diff",
         "sampler_url",
     }
@@ -36,12 +35,6 @@ class GrpoConfig(TrainerConfig):
     )
     sampling: SamplingConfig = Field(default=SamplingConfig(), description="How answers are sampled.")
     batch_size: int | None = Field(default=None, ge=1, description="Rows the sampler computes at once; all by default.")
-    kv_cache_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="Tokens that the sampler's cache holds at most; no limit by default. If the rows need more, they take turns and "
-        "read their past again at every turn: slower, with the same tokens.",
-    )
     tasks: int | None = Field(
         default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
     )
@@ -81,9 +74,6 @@ class GrpoConfig(TrainerConfig):
     minibatches: int = Field(default=1, ge=1, description="Updates in a pass; groups stay whole.")
     kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL divergence to the reference; 0 needs none.")
     kl_estimator: Literal["k2", "k3"] = Field(default="k3", description="How the divergence is estimated from tokens.")
-    reference: str | None = Field(
-        default=None, description="The model that KL is measured to; what the run began with by default."
-    )
     distill_coef: float = Field(
         default=0.0,
         ge=0,
@@ -163,9 +153,7 @@ class GrpoConfig(TrainerConfig):
         self._check_validation()
         self._check_sampler(given)
         if self.kl_coef == 0:
-            refuse_without_effect(
-                given & {"kl_estimator", "reference"}, "while kl_coef is 0; set kl_coef, or leave it out"
-            )
+            refuse_without_effect(given & {"kl_estimator"}, "while kl_coef is 0; set kl_coef, or leave it out")
         if self.distill_coef == 0:
             refuse_without_effect(given & {"distill_teacher"}, "while distill_coef is 0; set it, or leave it out")
         if self.entropy_coef == 0:

@@ -22,7 +22,7 @@ from gradus.training.engine.fsdp import shard, sync_inference_model
 from gradus.training.engine.loss_step import check_can_resume, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
-from gradus.training.engine.reference import check_begins_as_stored, load_reference
+from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.run.alerts import AlertHandler, alert_line
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
@@ -101,8 +101,6 @@ def train_grpo(
         loop = GrpoLoop(loaded, spec, resolved, run_folder, grader, options)
         if resume:
             loop.restore()
-        elif config.reference is None and config.lora is None:
-            check_begins_as_stored(loaded, loop.reference)
         loop.sync_weights(loop.state.step)
         started = time.perf_counter()
         watched = {label: f"metrics.{key}" for label, key in spec.presentation.watched.items()}

@@ -11,7 +11,7 @@ from gradus.core import Usage, child_seed
 from gradus.interop.serving.conversation import Tools
 from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.replies import Answer, answer_of
-from gradus.policies.local.answer_text import RunningText, text_behind
+from gradus.policies.local.answer_text import RunningText
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 
@@ -41,7 +41,7 @@ class ReplyText:
             whole = self._whole(token)
             if self.finish:
                 told, self.text = self.text, whole
-                return text_behind(told, whole)
+                return whole[len(told) :]
         ready = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
         piece = self._opened + self._held[:ready]
         if piece:

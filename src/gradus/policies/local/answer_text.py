@@ -1,24 +1,16 @@
 """The text of an answer: its thoughts in the one form ``<think>``, and what each token adds while it is sampled.
 
-Three kinds of templates are told apart. Most leave thoughts to the model, which writes ``<think>`` itself. Some end the prompt
-with an open ``<think>``. gpt-oss has channels: ``analysis`` holds the thought and ``final`` the answer.
+Most templates leave thoughts to the model, which writes ``<think>`` itself. Some end the prompt with an open ``<think>``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 
 _HALF = "\ufffd"
 _OPEN = re.compile(r"<(think|thinking|thought|reasoning)>\s*$")
 _SPOKEN = re.compile(r"</?(think|thinking|thought|reasoning|tools?|tool_call|tool_response)>")
-_THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
-_CUT = re.compile(r"\s*<think>\n?(?!.*</think>)", re.DOTALL)
-_CHANNEL = re.compile(
-    r"(?: ?to=[\w.-]+ ?)?<\|channel\|>(\w+)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|channel\|>|\Z)",
-    re.DOTALL,
-)
 
 
 def open_thought(prompt: str) -> str:
@@ -51,37 +43,6 @@ def close_thought(opened: str, text: str) -> str:
     return text if end in text else f"\n{end}\n\n{text}"
 
 
-def channels_from_text(text: str, final: str, between: str) -> str:
-    """Writes an answer with a ``<think>`` block in gpt-oss's channels. ``final`` opens the channel of answers; ``between`` ends a message
-    and begins the assistant's next one. A thought without an end is all that was said."""
-    match = _THOUGHT.match(text)
-    if match is None and (cut := _CUT.match(text)):
-        return f"<|channel|>analysis<|message|>{text[cut.end() :]}"
-    if match is None:
-        return final + text
-    return f"<|channel|>analysis<|message|>{match[1]}{between}{final}{text[match.end() :]}"
-
-
-def text_from_channels(text: str) -> str:
-    """Returns what was said in channels, with ``<think>`` around the thoughts.
-
-    >>> text_from_channels("<|channel|>analysis<|message|>2 + 2<|end|><|start|>assistant<|channel|>final<|message|>4")
-    '<think>2 + 2</think>4'
-    """
-    parts = list(_CHANNEL.finditer(text))
-    if not parts:
-        return text
-    thoughts = "\n".join(part[3] for part in parts if part[1] == "analysis")
-    said = "".join(_said(part) for part in parts if part[1] != "analysis")
-    cut = parts[-1][1] == "analysis" and parts[-1].end() == len(text)  # no token ended the thought
-    return f"<think>{thoughts}{'' if cut else '</think>'}{said}" if thoughts else said
-
-
-def _said(part: re.Match[str]) -> str:
-    """An answer, or a call of a tool with its frame, which names the tool."""
-    return part[3] if part[1] == "final" else part[0]
-
-
 class RunningText:
     """Tells what each token adds to a text. A token costs the same however long the text is.
 
@@ -108,11 +69,3 @@ class RunningText:
         elif added:
             self._told = settled
         return added
-
-
-def text_behind(told: str, text: str) -> str:
-    """Returns what of ``text`` has not been told. A model that goes on thinking behind its answer may change what was told before."""
-    if text.startswith(told):
-        return text[len(told) :]
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(told, text, strict=False)))
-    return text[same:]

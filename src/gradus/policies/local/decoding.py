@@ -83,7 +83,6 @@ class Decoder:
         grammar: Grammar | None,
         *,
         rows: int,
-        capacity: int | None = None,
     ) -> None:
         self._loaded, self._device, self._dtype = loaded, loaded.device, loaded.dtype
         self.sampling, self._plan, self._grammar = sampling, plan, grammar
@@ -91,8 +90,7 @@ class Decoder:
         known = has_lean_decoder(causal) and plan.window is None
         lean = known and causal.config._attn_implementation == "sdpa"
         self._lean = causal if lean else None
-        first = min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY, capacity or _FIRST_CAPACITY)
-        self._cache = RaggedCache(rows, first, most=capacity)
+        self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
         self._slot_of, self._row_at = list(range(rows)), list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
         self._vocabulary = 0

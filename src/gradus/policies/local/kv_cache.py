@@ -30,13 +30,11 @@ class RaggedCache(Cache):
     Buffers are (rows, heads, capacity, head size) per layer, so that one head's past is one stretch of memory (decoding
     reads it at every token, and waits for little else); they grow when they are full, to what :attr:`expected` says. The model is shown (n, heads, width, head
     size): a view if the forward's rows stand in the first ``n`` slots (:meth:`swap` brings them there), else a copy.
-
-    ``most``: positions a row that growth stops at, unless more are needed.
     """
 
-    def __init__(self, rows: int, capacity: int, most: int | None = None) -> None:
+    def __init__(self, rows: int, capacity: int) -> None:
         super().__init__(layers=[])
-        self.rows, self.most = rows, most
+        self.rows = rows
         self.expected = 0  # positions a row that the answers under way may come to
         self.capacity = capacity + _SLACK
         self._keys: list[Tensor] = []
@@ -97,7 +95,7 @@ class RaggedCache(Cache):
             return
         # At least a quarter more, so that a row of many turns is not copied at each; at most twice as much.
         wanted = min(2 * self.capacity, max(self.expected + _SLACK, self.capacity + self.capacity // 4))
-        self.capacity = max(width + _SLACK, wanted if self.most is None else min(wanted, self.most + _SLACK))
+        self.capacity = max(width + _SLACK, wanted)
         for buffers in (self._keys, self._values):
             for layer, old in enumerate(buffers):
                 new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])

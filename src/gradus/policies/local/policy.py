@@ -6,7 +6,7 @@ import gc
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -47,8 +47,6 @@ class LocalPolicy:
         name: the policy's name in results.
         batch_size: rows that go through the model at once, and that a cache is kept for; None for all. Smaller needs less memory
             and more time.
-        kv_cache_tokens: tokens that the cache holds at most, prompts, answers and padding; None for no limit. A row that is longer
-            alone has a cache of its own length.
         grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``) or any ``Grammar``; used where
             ``sampling.grammar`` is set.
 
@@ -63,17 +61,13 @@ class LocalPolicy:
         *,
         name: str = "local",
         batch_size: int | None = None,
-        kv_cache_tokens: int | None = None,
         grammar: Grammar | Sequence[Sequence[str]] | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}; leave it out for all rows at once")
         if sampling.grammar and grammar is None:
             raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
-        if kv_cache_tokens is not None and kv_cache_tokens < 1:
-            raise ConfigError(f"kv_cache_tokens must be at least 1, got {kv_cache_tokens}; leave it out for no limit")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
-        self.kv_cache_tokens = kv_cache_tokens
         self.grammar = _as_grammar(grammar, loaded) if sampling.grammar and grammar is not None else None
         self.plan = cache_plan(loaded)
         self._name = name
@@ -86,8 +80,7 @@ class LocalPolicy:
         """Returns what samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""
         if self.plan is None:
             return GeneralDecoder(self.loaded, self.sampling, self.grammar)
-        most = None if self.kv_cache_tokens is None else max(1, self.kv_cache_tokens // rows)
-        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows, capacity=most)
+        return Decoder(self.loaded, self.sampling, self.plan, self.grammar, rows=rows)
 
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
@@ -128,8 +121,8 @@ class _Reading:
 class LocalSession:
     """A local policy in the middle of many episodes: one cache slot each.
 
-    With more episodes than ``batch_size``, or more tokens than ``kv_cache_tokens``, rows take turns in a cache of that size, and
-    read what they had read and said again at every turn. If memory runs out, half as many rows are computed at once from then on.
+    With more episodes than ``batch_size`` rows take turns in a cache of that size, and read what they had read and said again at every
+    turn. If memory runs out, half as many rows are computed at once from then on.
     """
 
     def __init__(self, policy: LocalPolicy, episodes: Sequence[EpisodeStart]) -> None:
@@ -165,18 +158,13 @@ class LocalSession:
     def _answer(self, requests: Sequence[Request], actions: list[Action | None]) -> None:
         """Answer the requests that have no action yet, batch by batch."""
         readings = self._readings(requests, actions)
-        if self._exceeds_cache(readings):
-            self._takes_turns = True
-            self._decoder = self._policy.decoder(1)  # lets the cache of all rows go before others are filled
-            readings = self._readings(requests, actions)
-        for batch in self._batches(readings):
+        assert self._decoder is not None
+        for start in range(0, len(readings), self._size):
+            batch = readings[start : start + self._size]
             prompts = [reading.prompt for _, reading in batch]
             if self._takes_turns:
                 prompts = [replace(prompt, row=slot) for slot, prompt in enumerate(prompts)]
-            decoder = self._decoder
-            if decoder is None or (self._takes_turns and self._policy.kv_cache_tokens is not None):
-                decoder = self._policy.decoder(len(batch))
-            for (place, reading), answer in zip(batch, decoder.answer(prompts), strict=True):
+            for (place, reading), answer in zip(batch, self._decoder.answer(prompts), strict=True):
                 actions[place] = self._finish(reading, answer)
 
     def _take_fewer(self, reason: str) -> None:
@@ -205,28 +193,6 @@ class LocalSession:
                 failure = Failure(stage="act", type=type(error).__name__, message=str(error))
                 actions[place] = Action(failure=failure)
         return readings
-
-    def _exceeds_cache(self, readings: Sequence[tuple[int, _Reading]]) -> bool:
-        """Says whether a slot for each row would now take more than ``kv_cache_tokens``."""
-        limit = self._policy.kv_cache_tokens
-        if limit is None or self._takes_turns:
-            return False
-        return max((reading.prompt.end for _, reading in readings), default=0) * len(self._rows) > limit
-
-    def _batches(self, readings: Sequence[tuple[int, _Reading]]) -> Iterator[Sequence[tuple[int, _Reading]]]:
-        """Rows that go through the model together: at most ``batch_size``, and as many as the cache may hold."""
-        limit = self._policy.kv_cache_tokens
-        if limit is None or not self._takes_turns:
-            yield from (readings[start : start + self._size] for start in range(0, len(readings), self._size))
-            return
-        batch: list[tuple[int, _Reading]] = []
-        for one in sorted(readings, key=lambda each: -each[1].prompt.end):  # the first is the longest
-            if batch and (len(batch) == self._size or (len(batch) + 1) * batch[0][1].prompt.end > limit):
-                yield batch
-                batch = []
-            batch.append(one)
-        if batch:
-            yield batch
 
     def close(self) -> None:
         """Free the cache."""

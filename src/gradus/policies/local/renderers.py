@@ -22,11 +22,9 @@ from gradus.core.errors import OutOfTime
 from gradus.core.foreign import within
 from gradus.policies.local.answer_text import (
     RunningText,
-    channels_from_text,
     close_thought,
     is_spoken,
     open_thought,
-    text_from_channels,
 )
 from gradus.policies.local.text_ids import TextIds
 from gradus.policies.local.tool_renderer import ToolRenderer
@@ -167,22 +165,16 @@ class ChatRenderer:
         ``ids`` are those of its calls, of which there are none without tools. A server keeps none: ``cached`` false."""
         if self.opened:
             text = close_thought(self.opened, text)
-        elif self._channels:
-            marked = self.ids.mark(text, only=self.frame_tokens())
-            return (*self.ids.encode_marked(channels_from_text(marked, self.lead, self._prompt_end)), self.stop_id)
         encode = self._answer_cached if cached else self._encode_answer
         return (*encode(self.lead + text, len(self.lead)), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
-        if self._channels:
-            return self.ids.plain(text_from_channels(self.ids.decode(self._spoken(action_ids), apart=True)))
         return self.opened + self.ids.decode(self._spoken(action_ids))
 
     def running_text(self) -> RunningText:
-        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says; of an answer in
-        channels nothing, because only the whole of it shows which part is its text."""
-        return RunningText((lambda ids: "") if self._channels else self.ids.decode)
+        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
+        return RunningText(self.ids.decode)
 
     def _spoken(self, action_ids: Sequence[int]) -> list[int]:
         ids = list(action_ids)
@@ -276,19 +268,21 @@ class ChatRenderer:
                 )
         spoken, thought = _behind(whole, prompt), _behind(reasoned, prompt)
         lead = spoken.split(_ANSWER)[0] if _ANSWER in spoken else ""
-        self._channels = "<|channel|>" in lead
+        if "<|channel|>" in lead:
+            raise ConfigError(
+                "the chat template writes answers in channels, as gpt-oss does, and these are not read; choose another model, or serve "
+                "this one and use it as remote:NAME"
+            )
         self.opened = open_thought(prompt)
-        self._prompt_end = prompt.split(_FIRST)[1]
         exact = bool(spoken) and thought.startswith(lead + _THOUGHT + _ANSWER)
-        if not (exact or self._channels) and not keep_history:
+        if not exact and not keep_history:
             raise ConfigError(
                 "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
                 "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
                 "keep_history=True (model.keep_history = true in a recipe), or give the tokenizer a template that leaves them "
                 "alone"
             )
-        # Some templates write something in front of an answer that is not part of the prompt, a space or the name of a
-        # channel: the model says it.
+        # Some templates write a space in front of an answer that is not part of the prompt: the model says it.
         self.lead = lead
         self._frame = whole
         return whole.split(_ANSWER, 1)[1]
@@ -306,7 +300,7 @@ class ChatRenderer:
         return ids[0], text
 
     def _last_stop(self, tail: str) -> int:
-        """The token that ends the newest answer; gpt-oss replaces it by another once the conversation goes on."""
+        """The token that ends the newest answer; some templates replace it by another once the conversation goes on."""
         last = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER), speak=False).rpartition(_ANSWER)[2]
         self._frame += last
         return self._stop_token(last if last.strip() else tail)[0]

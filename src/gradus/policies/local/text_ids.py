@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -67,23 +67,13 @@ class TextIds:
                 return text[: match.start()], text[match.end() :]
         return text, ""
 
-    def decode(self, ids: Sequence[int], *, apart: bool = False) -> str:
-        """The text of ids, special tokens included; with ``apart`` special tokens that letters spell out are broken by a private
-        character, which :meth:`plain` takes out again."""
-        if not apart or self.special is None:
-            return self._decode(list(ids))
-        parts: list[str] = []
-        for added, part in groupby(ids, self.added.__contains__):
-            text = self._decode(list(part))
-            parts.append(text if added else self.special.sub(lambda each: f"{each[0][0]}{_OPEN}{each[0][1:]}", text))
-        return "".join(parts)
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def plain(self, text: str) -> str:
         """The text without private characters."""
         return _PRIVATE.sub("", text)
-
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text in which content was marked: what is marked is letters, every other special token is itself."""

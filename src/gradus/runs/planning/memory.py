@@ -29,7 +29,7 @@ def memory_forecast(
     """Bytes by what holds them at the worse of the two moments of a step, and which it is."""
     held = {"weights": _weights(shape, config, hardware), **_trained_state(shape, config, hardware)}
     gradients = held.pop("gradients")
-    if config.kl_coef and (config.lora is None or config.reference is not None):
+    if config.kl_coef and config.lora is None:
         held["reference"] = float(shape.parameters * weight_bytes(config, hardware))
     training = {
         "gradients": gradients,
@@ -93,10 +93,7 @@ def cache_bytes(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number:
     capacity = max(_FIRST_CAPACITY, lengths.whole * (1.0 if lengths.turns == 1 else 1.1))
     if shape.context is not None:
         capacity = min(capacity, shape.context)
-    tokens = rows * capacity
-    if config.kv_cache_tokens is not None:
-        tokens = min(tokens, max(config.kv_cache_tokens, lengths.whole))
-    return 2.0 * tokens * shape.kv * (shape.layers + 0.5) * number
+    return 2.0 * rows * capacity * shape.kv * (shape.layers + 0.5) * number
 
 
 def _sampling(shape: ModelShape, config: GrpoConfig, lengths: Lengths, number: int, rows: int) -> float:

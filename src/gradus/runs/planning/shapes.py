@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.policies.local.folders import adapter_base, check_layers
+from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import context_length
 from gradus.training.engine.forward import finishes_logits
 from gradus.training.trainer_config import LoraConfig
@@ -70,7 +70,6 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
 
     targets = "all-linear" if lora is None else lora.targets
     base = adapter_base(path_or_name) or path_or_name
-    check_layers(base)
     try:
         config = AutoConfig.from_pretrained(base, local_files_only=not online)
         with torch.device("meta"):

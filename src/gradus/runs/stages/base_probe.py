@@ -89,7 +89,6 @@ def probe_base(recipe: Recipe, spec: EnvironmentSpec, grader: Grader, model: str
         config.sampling,
         name="base",
         batch_size=config.batch_size,
-        kv_cache_tokens=config.kv_cache_tokens,
         grammar=spec.language.grammar,
     )
     count = QUESTIONS if spec.max_turns == 1 else QUESTIONS // _PARTS

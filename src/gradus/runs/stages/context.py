@@ -110,7 +110,6 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
         sampling=grpo.sampling.as_greedy() if greedy else grpo.sampling,
         name=name,
         batch_size=grpo.batch_size,
-        kv_cache_tokens=grpo.kv_cache_tokens,
         grammar=run.spec.language.grammar,
     )
     return ShelvedPolicy(shelf, f"checkpoint {stage}", load, make, name=name)

@@ -23,7 +23,6 @@ def sampling_policy(
         config.sampling.as_greedy() if greedy else config.sampling,
         name=name,
         batch_size=config.batch_size,
-        kv_cache_tokens=config.kv_cache_tokens,
         grammar=spec.language.grammar,
     )
 
