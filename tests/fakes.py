@@ -228,7 +228,7 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
     )
 
 
-def results_document(environment: str, pairs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
     """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high."""
     counts = {
         "wins": 1,
@@ -246,7 +246,7 @@ def results_document(environment: str, pairs: Mapping[str, Any] | None = None) -
     return {
         "schema": 2,
         "environment": environment,
-        "grader": "v3",
+        "grader": grader,
         "checkpoint": None,
         "true_reward_name": "true reward",
         "level": 0.95,
