@@ -13,7 +13,6 @@ import pytest
 from troubled import Coroutines, Troubled
 
 from gradus.core import ConfigError, EnvironmentFault, Grader, Stepping, Task, TemporaryFault, child_rng
-from gradus.core.waiting import wait_for
 from gradus.environments.registry import load
 from gradus.rollouts import in_processes, roll_out
 from gradus_worlds.rhythm.environment import RhythmEnvironment
@@ -248,18 +247,3 @@ def test_coroutines_are_awaited_in_a_process_too(spec):
     elsewhere = replace(spec, make=in_processes(Coroutines, 1), stepping=Stepping(threads=True), content=None)
     (episode,) = roll_out(elsewhere, spec.policy("bisect"), [Task(environment=spec.name, seed=1)]).episodes
     assert (episode.failure, episode.turns[0].env_reward) == (None, 1.0)
-
-
-def test_waiting_for_the_own_loop_is_an_error_and_no_deadlock():
-    async def inner():
-        return 1
-
-    async def outer():
-        coroutine = inner()
-        try:
-            return wait_for(coroutine)
-        finally:
-            coroutine.close()
-
-    with pytest.raises(RuntimeError, match="expected an await"):
-        wait_for(outer())

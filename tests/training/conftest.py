@@ -11,7 +11,6 @@ from fakes import echo, lamps
 
 from gradus.core import EnvironmentSpec, Vocabulary
 from gradus.policies.local.loading import load_model
-from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 
 torch.set_num_threads(1)
@@ -36,11 +35,6 @@ def lamps_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def loaded(lamps_model: Path):
     return load_model(lamps_model, device="cpu")
-
-
-@pytest.fixture
-def sampling() -> SamplingConfig:
-    return SamplingConfig(max_new_tokens=4, grammar=True)
 
 
 @pytest.fixture

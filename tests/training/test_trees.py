@@ -251,17 +251,3 @@ def test_a_bfloat16_backward_pass_leaves_the_forward_pass_alone(loaded: LoadedMo
     assert all(torch.equal(one, other) for one, other in zip(exact, rounded, strict=True))
     assert 0 < (rough - plain).norm() < 0.02 * plain.norm()
     assert "forward" not in vars(loaded.model.lm_head)
-
-
-def test_a_cpu_attends_in_float32_under_autocast(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[torch.dtype] = set()
-    attention = torch.nn.functional.scaled_dot_product_attention
-
-    def watched(query: Tensor, *rest: Tensor, **options: object) -> Tensor:
-        seen.add(query.dtype)
-        return attention(query, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", watched)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        in_batches(loaded.model, random_sequences(3), budget=200)
-    assert seen == {torch.float32}
