@@ -8,7 +8,7 @@ length, because padding would change a state. If a model's cache changes its fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.grammar import Grammar
@@ -71,28 +71,6 @@ class GeneralDecoder:
             )
 
 
-def stream_tokens(
-    loaded: LoadedModel, prompt: Sequence[int], budget: int, token: Callable[[Tensor], int], done: Callable[[], bool]
-) -> None:
-    """Answer one prompt: ``token`` draws from each logits (1, V), ``done`` is asked behind each."""
-    model: Any = causal_model(loaded.model)
-    given = torch.tensor([list(prompt)], device=loaded.device)
-    config = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=budget,
-        eos_token_id=None,
-        pad_token_id=0,
-        use_cache=_trusts_cache(loaded),
-    )
-    with evaluating(loaded), _generating_by(model, config):
-        model.generate(
-            input_ids=given,
-            attention_mask=torch.ones_like(given),
-            logits_processor=LogitsProcessorList([_Chooser(token)]),
-            stopping_criteria=StoppingCriteriaList([_Stopper(done)]),
-        )
-
-
 def _trusts_cache(loaded: LoadedModel) -> bool:
     """Says whether transformers' cache leaves a model the function that it is without one. Tried once on a few tokens.
 
@@ -112,34 +90,32 @@ def _cache_gap(loaded: LoadedModel, model: Any) -> float:
     """Largest difference of logits with the cache and without, relative to the largest logit."""
     count = model.get_input_embeddings().weight.shape[0]
     ids = [(7 * index + 3) % count for index in range(_READ + _STEPS)]
-    cached: list[Tensor] = []
-
-    def follow(scores: Tensor) -> int:
-        cached.append(scores[0].float())
-        return ids[_READ + len(cached) - 1]
-
-    stream_tokens(loaded, ids[:_READ], _STEPS, follow, lambda: len(cached) == _STEPS)
+    given = torch.tensor([ids], device=loaded.device)
+    follower = _Follower(ids[_READ:])
+    config = GenerationConfig(do_sample=False, max_new_tokens=_STEPS, eos_token_id=None, pad_token_id=0, use_cache=True)
+    with evaluating(loaded), _generating_by(model, config):
+        model.generate(
+            input_ids=given[:, :_READ],
+            attention_mask=torch.ones_like(given[:, :_READ]),
+            logits_processor=LogitsProcessorList([follower]),
+        )
     with evaluating(loaded):
-        plain = model(input_ids=torch.tensor([ids], device=loaded.device), use_cache=False).logits[0, _READ - 1 : -1]
-    return float((torch.stack(cached) - plain.float()).abs().max() / plain.float().abs().max().clamp(min=1.0))
+        plain = model(input_ids=given, use_cache=False).logits[0, _READ - 1 : -1]
+    return float((torch.stack(follower.scores) - plain.float()).abs().max() / plain.float().abs().max().clamp(min=1.0))
 
 
-class _Chooser(LogitsProcessor):
-    def __init__(self, token: Callable[[Tensor], int]) -> None:
-        self._token = token
+class _Follower(LogitsProcessor):
+    """Says given tokens, and keeps the logits before each."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = iter(ids)
+        self.scores: list[Tensor] = []
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self.scores.append(scores[0].float())
         chosen = torch.full_like(scores, float("-inf"))
-        chosen[:, self._token(scores)] = 0.0
+        chosen[:, next(self._ids)] = 0.0
         return chosen
-
-
-class _Stopper(StoppingCriteria):
-    def __init__(self, done: Callable[[], bool]) -> None:
-        self._done = done
-
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        return torch.full((len(input_ids),), self._done(), device=input_ids.device)
 
 
 @contextmanager
