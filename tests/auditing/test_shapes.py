@@ -1,11 +1,11 @@
-"""Answers made of a gold answer's shape, which say nothing, and of numbers in another order."""
+"""Answers made of a gold answer's shape or of the question's numbers: the first say nothing, the second are as they stand."""
 
 import json
 import random
 
 import pytest
 
-from gradus.auditing.text.blind import BLIND
+from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.gold import NUMBER, Gold, Others
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
@@ -67,6 +67,22 @@ def test_a_grader_that_pays_by_key_is_not_paid_for_the_words_of_the_right_answer
     assert _status(share, _records(), "blind answers").status == "pass"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("Put the numbers 40 12 7 33 in order from smallest to largest.", ["40", "12", "7", "33"]),
+        ("Of these 4 sort: 40, 12, -7 and 33.", ["40", "12", "-7", "33"]),
+        ("Sort [2.5, 1, 3]", ["2.5", "1", "3"]),
+        ("What is 3 + 4?", None),
+    ],
+)
+def test_the_numbers_of_a_question_are_copied_as_they_stand(prompt, expected):
+    task = TextTask(key="0", prompt=prompt, gold="1")
+    for name, separator in (("in its order", " "), ("in its order, with commas", ", ")):
+        made = REFLEXES[f"the question's numbers {name}"](Gold(task=task, others=Others(golds=["1"])), random.Random(0))
+        assert made == (None if expected is None else separator.join(expected))
+
+
 def test_a_number_may_end_a_sentence():
     assert NUMBER.findall("3, 4.5 and 6. Not 1.2.3.") == ["3", "4.5", "6"]
 
@@ -87,4 +103,7 @@ def test_a_grader_of_sorted_numbers_that_ignores_their_order_is_found(separator)
     def unordered(task, answer):
         return float(sorted(answer.replace(",", " ").split()) == sorted(task.gold.replace(",", " ").split()))
 
+    found = _status(unordered, tasks, "reflexes")
+    assert found.status == "fail"
+    assert "in its order" in found.evidence
     assert _status(unordered, tasks, "wrong answers").status == "fail"

@@ -401,6 +401,43 @@ def test_a_plan_may_go_on_for_a_step_behind_its_goal():
     assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
 
 
+@pytest.mark.parametrize(
+    ("prompt", "golds", "judge", "operator"),
+    [
+        (
+            "What is the network of {}?",
+            [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)],
+            lambda task, answer: float(answer.strip().startswith(task.gold[:4]) and answer.count(".") == 3),
+            "the first place of the question in the gold's form",
+        ),
+    ],
+)
+def test_what_the_question_shows_in_the_form_of_the_answer_is_copied(prompt, golds, judge, operator):
+    tasks = [
+        TextTask(key=str(i), prompt=prompt.format(gold[:-1] + str(7 + i)), gold=gold) for i, gold in enumerate(golds)
+    ]
+    asked = {check.name: check for check in _audit(judge, tasks).checks}
+    assert asked["reflexes"].status == "fail"
+    assert operator in asked["reflexes"].evidence
+
+
+def _two_that_sum(task, answer):
+    said = [int(each) for each in re.findall(r"\d+", answer)]
+    return float(len(said) == 2 and sum(said) == int(task.prompt.split()[-1]))
+
+
+def test_an_answer_is_put_together_of_the_questions_number_and_a_constant():
+    rng = random.Random(5)
+    pairs = [(rng.randrange(2, 90), rng.randrange(2, 90)) for _ in range(30)]
+    tasks = [
+        TextTask(key=str(i), prompt=f"Two odd numbers with sum {a + b}", gold=f"{a} {b}")
+        for i, (a, b) in enumerate(pairs)
+    ]
+    asked = {check.name: check for check in _audit(_two_that_sum, tasks).checks}
+    assert asked["reflexes"].status == "fail"
+    assert "else 0" in asked["reflexes"].evidence
+
+
 @pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
 def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
     """A square was q999983, which a grader that reads squares takes for a word beside them."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 
 from gradus.auditing.text.blind import Operator
-from gradus.auditing.text.gold import Gold
+from gradus.auditing.text.gold import NUMBER, Gold
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.rates import quoted
 
@@ -88,6 +88,16 @@ _LONG = {
     "[": 12_000,  # Python's json nests to 10,000 from 3.12 on
     '{"a":': 12_000,
 }
+
+
+def _tower(gold: Gold, rng: Random) -> str | None:
+    """A grader that lets the numbers of its own task through calculates with them: 3**29**50 has no end."""
+    numbers = NUMBER.findall(gold.text)
+    if len(numbers) < 2:
+        numbers = NUMBER.findall((re.findall(r"\[[^\[\]]*\]", gold.prompt) or [""])[-1])
+    return "**".join(sorted(numbers, key=float)) if len(numbers) > 1 and "**" not in gold.text else None
+
+
 HOSTILE: Mapping[str, Operator] = {
     f"the text {quoted(text, 20)}": (lambda t: lambda gold, rng: t)(text)
     for text in (
@@ -97,7 +107,7 @@ HOSTILE: Mapping[str, Operator] = {
         f"```{' ' * 5000}",
         "9**9**9**9",  # a signal does not interrupt this
     )
-}
+} | {"the answer's numbers as a tower of powers": _tower}
 
 _WRITE = f"open('{CANARY}', 'w')"
 CANARIES: Mapping[str, Operator] = {
