@@ -329,7 +329,13 @@ def main() -> None:
     print(
         f"{led} of {len(found)} faults found within {WITHIN} steps; {len(alarms)} of {given.healthy} healthy runs had an alarm"
     )
-    line = {"name": "silent_faults", "ratio": led / max(1, len(found)), "ours": led, "other": len(found), "unit": "faults"}
+    line = {
+        "name": "silent_faults",
+        "ratio": led / max(1, len(found)),
+        "ours": led,
+        "other": len(found),
+        "unit": "faults",
+    }
     print(
         json.dumps(
             {**line, "healthy": given.healthy, "false_alarms": len(alarms), "alarms": Counter(alarms), "runs": found}
