@@ -91,7 +91,7 @@ def from_source(ground: Ground) -> Check:
 
 
 def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
-    """What pays on one task, with its gain on a wrong answer, of all that can be tried within three seconds; and how many were tried."""
+    """Returns the answers that pay on one task, with their gain on a wrong answer, of all that three seconds allow, and how many were tried."""
     paid: dict[Try, float] = {}
     base, started, tried = ground.bases[task.key], ground.scorer.spent, 0
     for each in _tries(found, is_number=ground.golds[task.key].number is not None):

@@ -79,27 +79,25 @@ def evaluate(
     names = list(conditions) if conditions is not None else list(spec.conditions)
     tasks = condition_tasks(spec, names, episodes)
     grader = chosen_graders(spec, graders)[0]
-    rollouts: dict[str, dict[str, list[Episode]]] = {condition: {name: [] for name in policies} for condition in names}
+    given = stored or {}
+    rollouts: dict[str, dict[str, list[Episode]]] = {
+        condition: {name: list(given[condition][name]) if policies[name] is None else [] for name in policies}
+        for condition in names
+    }
+    options: Any = {"samples": samples, "seed": seed, "grader": grader, "max_concurrent": max_concurrent}
 
     def roll_out_tasks(begin: int, end: int | None) -> None:
         """Add the episodes of these tasks, policy by policy: each may hold a model."""
         for name, policy in policies.items():
+            if policy is None:
+                continue
             for condition in names:
-                if policy is None:
-                    rollouts[condition][name] = list((stored or {})[condition][name])
-                    continue
+                label = _labeled(progress, f"{condition} · {name}")
                 rollouts[condition][name] += roll_out_condition(
-                    spec,
-                    name,
-                    policy,
-                    condition,
-                    tasks[condition][begin:end],
-                    samples=samples,
-                    seed=seed,
-                    grader=grader,
+                    *(spec, name, policy, condition, tasks[condition][begin:end]),
+                    **options,
                     first_task=begin,
-                    max_concurrent=max_concurrent,
-                    progress=_labeled(progress, f"{condition} · {name}"),
+                    progress=label,
                 )
 
     looks = None

@@ -31,7 +31,7 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]],
 
 
 def _renderer(loaded: LoadedModel, tools: Tools, said: Sequence[Message]) -> Speaker:
-    """What renders a conversation with these tools. Raises ApiError if the chat template knows none."""
+    """Returns the renderer of a conversation with these tools. Raises ApiError if the chat template knows none."""
     check_tools(tools)
     try:
         renderer = loaded.renderer.for_tools(tools)

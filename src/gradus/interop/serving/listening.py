@@ -1,4 +1,4 @@
-"""What all servers have in common. Their socket is taken before anything slow is done, so that a port in use is said in a sentence."""
+"""Starts servers alike. Their socket is taken before anything slow is done, so that a port in use is said in a sentence."""
 
 from __future__ import annotations
 

@@ -103,14 +103,6 @@ class RaggedCache(Cache):
                 new[:, :, old.shape[2] :] = 0  # a weight of 0 does not hide what is not a number
                 buffers[layer] = new
 
-    def add_slots(self, rows: int) -> None:
-        """Have ``rows`` slots, if there are fewer. What the others hold stays."""
-        more = max(0, rows - self.rows)
-        self.rows += more
-        for buffers in (self._keys, self._values) if more else ():
-            for layer, old in enumerate(buffers):
-                buffers[layer] = torch.cat([old, old.new_zeros(more, *old.shape[1:])])
-
     def swap(self, left: list[int], right: list[int], width: int) -> None:
         """Exchange slots ``left[i]`` and ``right[i]``, as far as ``width`` positions. No slot may stand in both lists."""
         for buffer in (*self._keys, *self._values):

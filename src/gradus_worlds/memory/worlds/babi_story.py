@@ -65,7 +65,7 @@ def question(text: str, answer: str, told: str, *, kind: str, after: int, eviden
 
 
 def _track(sentences: Iterable[str], places: dict[str, str]) -> Iterator[tuple[str, str, str | None]]:
-    """What each sentence comes to: a name, its attribute and the value, None if it is not known.
+    """Returns what each sentence says: a name, its attribute and the value, None if it is not known.
 
     ``places``: where people are, which is kept up to date.
     """
