@@ -1214,6 +1214,8 @@ def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
     wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
     narrow = replace(wide, low=0.15625, n=48)
     assert "about 108 tasks" in settled_within([wide, narrow], 0.125, tasks=48)
+    near = settled_within([wide], 0.249, tasks=48)
+    assert "more than 1,000 tasks" in near, "nobody asks for tens of thousands"
 
 
 def test_of_what_a_person_has_to_judge_that_comes_first_which_is_accepted_most():

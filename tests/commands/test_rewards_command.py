@@ -102,6 +102,13 @@ def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_a_function_called_reward_is_told_from_the_total(tmp_path: Path) -> None:
+    """Both columns were called reward."""
+    (tmp_path / "mine.py").write_text("def reward(completions, **_):\n    return [0.5] * len(completions)\n")
+    said = run("try", "-c", "x", "--reward", f"{tmp_path / 'mine.py'}:reward=2").stdout
+    assert said.split("\n")[0].split()[-2:] == ["reward", "total"]
+
+
 def test_the_list_names_every_built_in() -> None:
     result = run("list")
     for name in ("correctness", "incremental_format", "json_schema"):

@@ -12,6 +12,7 @@ from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
 GRADING = "grading"  # the check that stands in place of the others if nothing got a reward
+_MANY = 1000  # tasks; nobody asks for more to settle a verdict
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
@@ -142,8 +143,10 @@ def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | N
 
 def settled_by(tasks: Sequence[int | None]) -> str:
     """Returns how many tasks would settle all of it, as a part of a sentence; empty if nobody knows."""
-    known = [each for each in tasks if each is not None]
-    return f"; about {max(known):,} tasks (--episodes) would settle it" if known else ""
+    known = max((each for each in tasks if each is not None), default=0)
+    if known > _MANY:
+        return f"; it lies so near the bound that more than {_MANY:,} tasks would be needed to settle it"
+    return f"; about {known:,} tasks (--episodes) would settle it" if known else ""
 
 
 def signed(difference: Paired) -> str:

@@ -78,7 +78,7 @@ class TriedRewards(Shown):
         table = Table(box=None, expand=True)  # the completion takes the room that the figures leave
         table.add_column("completion", overflow="ellipsis", no_wrap=True, ratio=1)
         table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
-        for name in [*names, "reward"]:
+        for name in [*names, "total"]:  # a function may be called reward
             words = name.replace("_", " ")
             table.add_column(
                 words, justify="right", width=max(7, *map(len, words.split()))
