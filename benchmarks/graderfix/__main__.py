@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--clones", type=Path, help="folder of clones, as OWNER+NAME/repo; cloned from GitHub otherwise"
     )
     parser.add_argument("--only", action="append", help="names of graders; repeatable")
+    parser.add_argument("--by", default="gradus", choices=("gradus", "reward-doctor", "gradecheck"), help="who audits")
     parser.add_argument("--out", type=Path, help="file for the rows as JSON")
     told = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +63,7 @@ def _rows(told: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
             for side, when in enumerate(("before", "after")):
                 commit = pair["commit"] + ("^" if when == "before" else "")
                 version = {**grader, **(pair.get("was", {}) if when == "before" else {})}
-                said = _audited(clone, commit, version, told.seed, folder)
+                said = _audited(clone, commit, version, told, folder)
                 advance(2 * number + side + 1, 2 * len(asked), grader["name"])
                 yield {
                     "name": grader["name"],
@@ -108,14 +109,24 @@ def take_files(clone: Path, commit: str, under: str, place: Path) -> None:
             (place / path).write_bytes(content.stdout)
 
 
-def _audited(clone: Path, commit: str, grader: Mapping[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+def _audited(
+    clone: Path, commit: str, grader: Mapping[str, Any], told: argparse.Namespace, folder: Path
+) -> dict[str, Any]:
     """The audit of one version, in a process that imports it."""
     place = folder / grader["repository"] / grader["name"] / commit.replace("^", "-before")
     for path in grader.get("files") or [grader["module"].replace(".", "/") + ".py"]:
         take_files(clone, commit, path, place)
     out = folder / "said.json"
     out.unlink(missing_ok=True)
-    command = [sys.executable, str(_HERE / "side.py"), str(place), json.dumps(grader), str(seed), str(out)]
+    command = [
+        sys.executable,
+        str(_HERE / "side.py"),
+        str(place),
+        json.dumps(grader),
+        str(told.seed),
+        str(out),
+        told.by,
+    ]
     try:
         subprocess.run(command, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,7 @@
-"""Audits one version of one grader in a process of its own: `side.py FOLDER GRADER SEED OUT`. FOLDER holds its files as they were."""
+"""Audits one version of one grader in a process of its own: `side.py FOLDER GRADER SEED OUT BY`. FOLDER holds its files as they were.
+
+BY is gradus, or one of the rivals.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from graderfix.rivals import RIVALS
 from graderfix.rows import rows
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text.run import audit_text
@@ -29,7 +33,7 @@ _ABSENT = ("litellm", "absl", "langdetect", "dotenv", "e2b_code_interpreter", "I
 
 
 def main() -> None:
-    folder, told, seed, out = sys.argv[1:]
+    folder, told, seed, out, by = sys.argv[1:]
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     started = time.monotonic()
@@ -38,6 +42,11 @@ def main() -> None:
         subject = (_with_rows if "call" in grader else _of_reasoning_gym)(grader, int(seed), folder)
     except Exception as error:  # an old version may need what is not installed
         Path(out).write_text(json.dumps({"verdict": "not run", "evidence": [f"{type(error).__name__}: {error}"[:300]]}))
+        return
+    if by != "gradus":
+        verdict, evidence = RIVALS[by](subject, "call" in grader)
+        seconds = round(time.monotonic() - started, 1)
+        Path(out).write_text(json.dumps({"verdict": verdict, "evidence": evidence, "seconds": seconds}))
         return
     checks = audit_text(subject, seed=int(seed)).checks
     failed = [check for check in checks if check.status == "fail"]
