@@ -21,13 +21,24 @@ from gradus.auditing.leaks import told_at
 from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
-from gradus.auditing.text.asking import Ground, Log, with_bases
+from gradus.auditing.text.asking import Ground, Log, prepare, with_bases
 from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.gold import Gold, Others, states
 from gradus.auditing.text.grader_process import CANARY, Score
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
-from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
+from gradus.auditing.text.paying import (
+    blind_answers,
+    chosen,
+    is_accepted,
+    is_refused,
+    reflexes,
+    right_answers,
+    right_of,
+    unearned,
+    wrong_answers,
+    wrong_of,
+)
 from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_within
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
@@ -59,8 +70,58 @@ def _audit(judge, tasks=None, **options):
     return audit_text(TextSubject(name="sums", grader="g", tasks=tasks or _sums(), judge=judge), **options)
 
 
-def _reviewed(result):
-    return [row for check in result.checks for row in check.review]
+class _Paying:
+    """A scorer that asks a grader in this process and keeps what it was asked."""
+
+    limit, hangs, confined = 20.0, 0, False
+
+    def __init__(self, pays):
+        self.pays, self.rows = pays, []
+
+    def allow(self, share):
+        pass
+
+    def score(self, rows):
+        self.rows += rows
+        return [self._one(task, answer) for task, answer in rows]
+
+    def fresh(self, rows, confined=None):
+        return self.score(rows)
+
+    def _one(self, task, answer):
+        try:
+            return Score(value=float(self.pays(task, answer)))
+        except Exception as raised:
+            return Score(error=str(raised))
+
+
+_CHECKS = {
+    "gold": checks.gold,
+    "blind answers": blind_answers,
+    "reflexes": reflexes,
+    "wrong answers": wrong_answers,
+    "right answers": right_answers,
+    "leaks": checks.leaks,
+}
+
+
+def _check(name, judge, tasks=None):
+    """One check of a grader that is asked in this process."""
+    subject = TextSubject(name="sums", grader="g", tasks=tasks or _sums(), judge=judge)
+    return _CHECKS[name](prepare(subject, _Paying(judge), seed=0))
+
+
+def _prepared(subject, **options):
+    """The ground of a grader that is asked in its own process, and the scorer to close."""
+    scorer = Scorer(subject, **options)
+    return prepare(subject, scorer, seed=0), scorer
+
+
+def _hostile(judge):
+    ground, scorer = _prepared(TextSubject(name="sums", grader="g", tasks=_sums(), judge=judge), seconds=0.3)
+    checks.ask_hostile(ground)
+    scorer.close()
+    return checks.hostile(ground)
 
 
 def _status(result):
@@ -74,27 +135,26 @@ def test_a_sound_grader_passes_without_declarations():
 
 
 @pytest.mark.parametrize(
-    ("judge", "check", "told"),
+    ("judge", "told"),
     [
-        (lambda task, answer: float(bool(answer)), "blind answers", "' '"),
-        (lambda task, answer: float("nan" in answer) or _sound(task, answer), "blind answers", "nan"),
-        (lambda task, answer: float(task.gold in answer), "wrong answers", " or "),
-        (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "hostile answers", "fails on"),
-        (lambda task, answer: float(str(eval(answer, {})) == task.gold), "hostile answers", "executes the answer"),
+        (lambda task, answer: float(abs(float(Fraction(answer)) - int(task.gold)) < 2), "fails on"),
+        (lambda task, answer: float(str(eval(answer, {})) == task.gold), "executes the answer"),
+        (lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer), "hangs"),
+        (lambda task, answer: float(re.sub(r"(\s+)+$", "", answer + "x" if len(answer) > 4000 else answer) == task.gold), "hangs"),
+        (lambda task, answer: (len(answer) > 9 and answer.count("<tool_call>") > 99 and time.sleep(9)) or _sound(task, answer), "hangs"),
+        (lambda task, answer: float(_same_json(answer, task.gold)), "RecursionError"),
         (
-            lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or _sound(task, answer),
-            "hostile answers",
-            "hangs",
+            lambda task, answer: _sound(task, answer) if len(answer) < 50_000 else 1 / 0,
+            f"the grader fails on {'a' * 40!r}... (100,000 characters) (",
         ),
     ],
-)
-def test_a_flaw_is_found_with_the_string_that_shows_it(judge, check, told):
+)  # fmt: skip
+def test_a_grader_that_fails_hangs_or_runs_code_is_found_with_the_answer_that_shows_it(judge, told):
     if told == "executes the answer" and not sandbox_works():
         pytest.skip("no sandbox on this machine")
-    result = _audit(judge, seconds=0.3)
-    found = next(each for each in result.checks if each.name == check)
-    assert found.status == "fail", _status(result)
-    assert told in found.evidence
+    hostile = _hostile(judge)
+    assert hostile.status == "fail"
+    assert told in hostile.evidence
 
 
 def test_what_only_denies_a_right_answer_is_lenient_and_fails_nothing():
@@ -104,9 +164,9 @@ def test_what_only_denies_a_right_answer_is_lenient_and_fails_nothing():
         numbers = re.findall(r"-?\d+", answer)
         return float(bool(numbers) and numbers[-1] == task.gold)
 
-    result = _audit(last_number)
-    assert verdict_of(result.checks) == "pass", _status(result)
-    notes = [note for check in result.checks for note in check.notes if note.kind == "lenient"]
+    check = _check("wrong answers", last_number)
+    assert check.status == "pass", check.evidence
+    notes = [note for note in check.notes if note.kind == "lenient"]
     assert "the right answer denied" in [note.what for note in notes]
     assert all(last_number(replace(_sums(1)[0], gold=note.gold), note.completion) == note.reward for note in notes)
 
@@ -136,46 +196,68 @@ def test_a_cache_by_question_is_found_by_asking_in_another_order():
     assert sanity.status == "fail"
 
 
-def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_is_none():
-    leaking = _audit(_sound, _sums(prompt="Key: {gold}. What is {a} + {b}?"))
-    assert _status(leaking)["leaks"] == "fail"
-    labels = ["true", "false"] * 20
-    texts = [f"Answer true or false: is {i} odd?" for i in range(40)]
-    assert told_at(texts, [[label] for label in labels]) is None
+def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_or_an_option_is_none():
+    """At the end of the prompt, behind a number and a period, it was not found."""
+    for prompt in ("Key: {gold}. What is {a} + {b}?", "Add {a} to {b}. {gold}", "Add {a} to {b}. {gold} (key {a})"):
+        assert _check("leaks", _sound, _sums(prompt=prompt)).status == "fail"
+    rng = random.Random(2)
+    options = [rng.sample(range(100, 999), 4) for _ in range(40)]
+    listed = [f"Which is largest? {' '.join(map(str, each))}" for each in options]
+    letters = [f"{n}: which? {a} or {b}" for n, (a, b, *_) in enumerate(options)]
+    for texts, golds in (
+        ([f"Answer true or false: is {i} odd?" for i in range(40)], ["true", "false"] * 20),
+        ([f"Is {n} even, yes or no?" for n in range(40)], ["no" if n % 4 else "yes" for n in range(40)]),
+        (listed, [str(max(each)) for each in options]),
+        (letters, [str(rng.choice(each[:2])) for each in options]),
+    ):
+        assert told_at(texts, [[gold] for gold in golds]) is None
 
 
 def test_the_answer_that_pays_is_noted():
-    result = _audit(lambda task, answer: float("reward" in answer.lower() or "x" in answer) or _sound(task, answer))
-    (note,) = next(check.notes for check in result.checks if check.name == "blind answers")
-    assert (note.kind, note.reward) == ("exploit", 1.0)
-    assert "reward" in note.completion.lower() or "x" in note.completion
+    (note,) = _check("blind answers", lambda task, answer: "reward" in answer.lower() or _sound(task, answer)).notes
+    assert (note.kind, note.reward, "reward" in note.completion.lower()) == ("exploit", 1.0, True)
 
 
 def test_an_example_is_the_answer_without_the_form_that_its_task_asks_for():
     """It was put into it a second time to be shortened."""
     tasks = [replace(task, before="<answer>", after="</answer>") for task in _sums()]
-    found = _audit(lambda task, answer: float(answer in (task.whole(task.gold), "<answer>yes</answer>")), tasks)
-    rates = {check.name: check.measured.get("best") for check in found.checks}
-    assert rates["blind answers"][0]["example"]["answer"] == "yes"
+    judge = lambda task, answer: answer in (task.whole(task.gold), "<answer>yes</answer>")  # noqa: E731
+    assert _check("blind answers", judge, tasks).measured["best"][0]["example"]["answer"] == "yes"
 
 
 def test_each_check_says_how_many_answers_it_tried_itself():
     """Both gave the number of blind answers and reflexes together."""
-    tried = {check.name: check.measured.get("tried") for check in _audit(_sound).checks}
-    assert tried["reflexes"] <= len(REFLEXES)
-    assert tried["blind answers"] <= len(BLIND)
+    for name, operators in (("reflexes", REFLEXES), ("blind answers", BLIND)):
+        assert _check(name, _sound).measured["tried"] <= len(operators)
 
 
-def test_what_no_rule_settles_is_for_a_person_and_fails_nothing():
-    tasks = [TextTask(key=str(i), prompt=f"Capital {i}?", gold=f"Town{i:02d}ville") for i in range(30)]
-
-    def folded(task, answer):
-        return float(answer.strip().lower() == task.gold.lower())
-
-    first = _audit(folded, tasks)
-    rows = [row for row in _reviewed(first) if row["operator"] == "other case"]
-    assert rows
-    assert _status(first)["wrong answers"] == "pass"
+@pytest.mark.parametrize(
+    ("judge", "tasks", "operator"),
+    [
+        (
+            lambda task, answer: answer.strip().lower() == task.gold.lower(),
+            lambda: _tasks([f"Town{i:02d}ville" for i in range(30)], "Capital {}?"),
+            "other case",
+        ),
+        (
+            lambda task, answer: _as_set(task, answer),
+            lambda: [
+                replace(task, prompt=f"Some words are also words in reverse. {task.prompt}")
+                for task in _words_with_e(order=" once each")
+            ],
+            "neighbors swapped",
+        ),
+        (  # the question names no key
+            lambda task, answer: _reads("name", "age")(task, answer),
+            lambda: _records("Describe number"),
+            "another value of the second key",
+        ),
+    ],
+)
+def test_what_no_rule_settles_is_for_a_person_and_fails_nothing(judge, tasks, operator):
+    check = _check("wrong answers", judge, tasks())
+    assert check.status == "pass", check.evidence
+    assert operator in {row["operator"] for row in check.review}
 
 
 def _dies(task, answer):
@@ -218,22 +300,23 @@ def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_p
     rows = [{"question": f"Is {n} even?", "answer": "no" if n % 2 else "yes"} for n in rng.sample(range(10_000), 400)]
     path.write_text("\n".join(map(json.dumps, rows)))
     spec = environments.load(f"jsonl:{path}")
-    results = [run_text_audit(spec, spec.grader("correctness")) for _ in range(2)]
+    results = [run_text_audit(spec, spec.grader("correctness"), AuditSettings(episodes=24)) for _ in range(2)]
     assert results[0].verdict == "pass", [(c.name, c.evidence) for c in results[0].checks if c.status != "pass"]
     first, second = (json.dumps(result.to_json(), allow_nan=False) for result in results)
     assert first == second
 
 
-def test_paying_for_form_alone_fails():
+def test_paying_for_form_alone_fails_on_as_many_tasks_as_were_asked_for():
+    """They were always 48, whatever --episodes said."""
     spec = environments.load("arithmetic")
-    assert run_text_audit(spec, spec.grader("format-only")).verdict == "fail"
-    assert run_text_audit(spec, spec.grader("correctness")).verdict == "pass"
+    result = audit_any(spec, spec.grader("format-only"), AuditSettings(episodes=20))
+    assert (result.verdict, result.episodes) == ("fail", 20)
 
 
 @pytest.mark.parametrize(
-    ("share", "verdict", "noted"), [(1 / 3, "pass", False), (0.45, "pass", True), (0.6, "fail", False)]
+    ("share", "status", "noted"), [(1 / 3, "pass", False), (0.45, "pass", True), (0.6, "fail", False)]
 )
-def test_a_form_is_a_flaw_if_it_earns_more_than_being_right_adds(share, verdict, noted):
+def test_a_form_is_a_flaw_if_it_earns_more_than_being_right_adds(share, status, noted):
     """A third is what `composed` pays; 0.43 failed a sound grader of five small rewards, whose right answer adds 0.57."""
 
     def judge(task, answer):
@@ -241,11 +324,9 @@ def test_a_form_is_a_flaw_if_it_earns_more_than_being_right_adds(share, verdict,
         readable = answer.strip().replace(",", "").lstrip("-").isdigit()
         return share * max(right, float(readable)) + (1 - share) * right
 
-    result = _audit(judge)
-    assert verdict_of(result.checks) == verdict
-    assert (
-        any(note.kind == "lenient" and note.reward == share for each in result.checks for note in each.notes) == noted
-    )
+    check = _check("blind answers", judge)
+    assert check.status == status
+    assert any(note.kind == "lenient" and note.reward == share for note in check.notes) == noted
 
 
 _PEOPLE, _THINGS, _PLACES = ("Luis", "Sana", "Emil"), ("kettle", "lantern", "loom"), ("Oslo", "Perth", "Hanoi")
@@ -261,8 +342,7 @@ def test_a_reward_for_the_words_that_are_right_is_no_flaw():
     """Another task's answer has half of its words, those of the form and some by luck, and earns half."""
     told = list(product(_PEOPLE, _THINGS, _PLACES))
     tasks = _tasks([f"{who} repaired 28 old {what}s in {place} before noon." for who, what, place in told], "note {}")
-    asked = {check.name: check for check in _audit(_same_words, tasks).checks}
-    assert {asked[name].status for name in ("gold", "blind answers", "reflexes")} == {"pass"}
+    assert {_check(name, _same_words, tasks).status for name in ("gold", "blind answers", "reflexes")} == {"pass"}
 
 
 def test_an_open_question_leaves_the_verdict_open():
@@ -308,8 +388,8 @@ def test_what_the_form_earns_does_not_hang_on_the_form_that_the_tasks_declare(sh
     """With half for the form the reward passed where gold was declared bare and failed where it was declared in full."""
     layouts = [("", ""), ("<reasoning> known </reasoning> <answer> ", " </answer>"), _LAYOUT]
     for before, after in layouts:
-        result = _audit(_by_layout(share), [replace(task, before=before, after=after) for task in _sums()])
-        assert _status(result)["blind answers"] == status, (before, after)
+        tasks = [replace(task, before=before, after=after) for task in _sums()]
+        assert _check("blind answers", _by_layout(share), tasks).status == status, (before, after)
 
 
 def test_a_slow_grader_is_asked_on_fewer_tasks_and_the_audit_says_so():
@@ -390,59 +470,50 @@ def _by_pattern(whole):
     return judge
 
 
-def test_a_plan_may_go_on_for_a_step_behind_its_goal():
-    """A grader of jugs was called broken because it takes one more move behind the solution."""
-
-    def judge(task, answer):
-        said, gold = answer.split(), task.gold.split()
-        return float(said[: len(gold)] == gold and len(said) <= len(gold) + 1)
-
-    found = {check.name: check for check in _audit(judge, _squares()).checks}
-    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
-
-
-@pytest.mark.parametrize(
-    ("prompt", "golds", "judge", "operator"),
-    [
-        (
-            "What is the network of {}?",
-            [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)],
-            lambda task, answer: float(answer.strip().startswith(task.gold[:4]) and answer.count(".") == 3),
-            "the first place of the question in the gold's form",
-        ),
-    ],
-)
-def test_what_the_question_shows_in_the_form_of_the_answer_is_copied(prompt, golds, judge, operator):
-    tasks = [
-        TextTask(key=str(i), prompt=prompt.format(gold[:-1] + str(7 + i)), gold=gold) for i, gold in enumerate(golds)
-    ]
-    asked = {check.name: check for check in _audit(judge, tasks).checks}
-    assert asked["reflexes"].status == "fail"
-    assert operator in asked["reflexes"].evidence
-
-
 def _two_that_sum(task, answer):
     said = [int(each) for each in re.findall(r"\d+", answer)]
-    return float(len(said) == 2 and sum(said) == int(task.prompt.split()[-1]))
+    return len(said) == 2 and sum(said) == int(task.prompt.split()[-1])
 
 
-def test_an_answer_is_put_together_of_the_questions_number_and_a_constant():
+def _two_odd_numbers():
     rng = random.Random(5)
     pairs = [(rng.randrange(2, 90), rng.randrange(2, 90)) for _ in range(30)]
-    tasks = [
+    return [
         TextTask(key=str(i), prompt=f"Two odd numbers with sum {a + b}", gold=f"{a} {b}")
         for i, (a, b) in enumerate(pairs)
     ]
-    asked = {check.name: check for check in _audit(_two_that_sum, tasks).checks}
-    assert asked["reflexes"].status == "fail"
-    assert "else 0" in asked["reflexes"].evidence
 
 
-@pytest.mark.parametrize(("whole", "status"), [(True, "pass"), (False, "fail")])
-def test_an_element_too_many_is_one_that_other_answers_have(whole, status):
-    """A square was q999983, which a grader that reads squares takes for a word beside them."""
-    found = {check.name: check for check in _audit(_by_pattern(whole), _squares()).checks}
-    assert found["wrong answers"].status == status, found["wrong answers"].evidence
+def _networks():
+    golds = [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)]
+    return [
+        TextTask(key=str(i), prompt=f"What is the network of {gold[:-1]}{7 + i}?", gold=gold)
+        for i, gold in enumerate(golds)
+    ]
+
+
+def _one_step_more(task, answer):
+    said, gold = answer.split(), task.gold.split()
+    return said[: len(gold)] == gold and len(said) <= len(gold) + 1
+
+
+def _object_in_the_text(task, answer):
+    found = re.search(r"\{.*\}", answer, re.DOTALL)
+    return bool(found) and _same_json(found[0], task.gold)
+
+
+def _same_json(one, other):
+    try:
+        return json.loads(one) == json.loads(other)
+    except ValueError:
+        return False
+
+
+def _grids():
+    return _tasks(["\n".join(f"{i} {j} a b c" for j in range(12)) for i in range(20)], "grid {}")
+
+
+def test_an_element_too_many_is_one_that_other_answers_have():
     golds = ["b a c", "c a b", "a c b"]  # all answers have the same elements: there is no other
     task = TextTask(key="0", prompt="", gold=golds[0])
     assert WRONG["an element too many"].make(Gold(task=task, others=Others(golds=golds)), random.Random(0)) is None
@@ -461,43 +532,14 @@ def test_a_sentence_is_no_list_of_words():
     """Its article was an element that had been dropped, so that every grader of prose that allows for one word failed."""
     rng = random.Random(4)
     words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
-    tasks = [TextTask(key=str(i), prompt=f"log {i}", gold=_STOPPED.format(*map(rng.choice, words))) for i in range(40)]
-    found = {check.name: check for check in _audit(_share_of_words, tasks).checks}
-    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
-
-    def alike(task, answer):
-        return float(SequenceMatcher(None, answer, task.gold).ratio() > 0.6)
-
-    found = _wrong_answers(alike, tasks)
+    tasks = _tasks([_STOPPED.format(*map(rng.choice, words)) for _ in range(40)], "log {}")
+    found = _check("wrong answers", _share_of_words, tasks)
+    assert found.status == "pass", found.evidence
+    found = _check("wrong answers", lambda task, answer: SequenceMatcher(None, answer, task.gold).ratio() > 0.6, tasks)
     assert found.status == "fail"
     assert found.measured["half of its own words replaced"]["low"] > 0.1
     dropped = _made("one element dropped", tasks[0].gold, "Put the words in order.")
     assert None not in dropped  # where the order of words is the task they are elements
-
-
-def test_an_object_read_out_of_the_text_is_not_denied_by_words_before_it():
-    def read(task, answer):
-        found = re.search(r"\{.*\}", answer, re.DOTALL)
-        try:
-            return float(bool(found) and json.loads(found[0]) == json.loads(task.gold))
-        except ValueError:
-            return 0.0
-
-    tasks = _records("Give name and age.", n=24)
-    assert all(task.gold.startswith("{") for task in tasks)
-    found = {check.name: check for check in _audit(read, tasks).checks}
-    assert found["wrong answers"].status == "pass", found["wrong answers"].evidence
-
-
-def test_another_unit_is_wrong_and_not_for_a_person_as_well():
-    """A person was asked about the same answer under another name."""
-    assert set(_made("another unit", "12 km")) == {("12 kg",)}
-    assert set(_made("a unit that nobody asked for", "12 km")) == {None}
-    assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
-
-
-def _wrong_answers(judge, tasks):
-    return next(check for check in _audit(judge, tasks).checks if check.name == "wrong answers")
 
 
 def _tasks(golds, prompt="question {}"):
@@ -536,24 +578,6 @@ def _same_parts(task, answer):
     return float(sorted(answer.strip().split("-")) == sorted(task.gold.split("-")))
 
 
-@pytest.mark.parametrize(
-    ("judge", "golds", "told"),
-    [
-        (_near_day, _DATES, "a day off"),
-        (_same_parts, _DATES, "day and month exchanged"),
-        (_near_money, _MONEY, "off by one"),
-        (_elements_alone, _FORMULAS, "another digit in a word"),
-        (_anagram, _WORDS, "a word backwards"),
-    ],
-)
-def test_a_date_money_a_formula_and_a_word_are_changed_a_little_too(judge, golds, told):
-    found = _wrong_answers(judge, _tasks(golds))
-    assert found.status == "fail"
-    assert told in found.evidence
-    exact = _wrong_answers(lambda task, answer: float(answer.strip() == task.gold), _tasks(golds))
-    assert exact.status == "pass"
-
-
 def test_the_other_unit_is_one_that_answers_have_and_surely_another():
     golds = [f"{i + 2} {unit}" for i, unit in enumerate(["mm", "m", "meters", "kg"] * 6)]
     made = WRONG["another unit"].make
@@ -574,33 +598,6 @@ def test_a_wrong_answer_that_is_accepted_now_and_then_is_named_and_left_open():
     found = wrong_of(_ground(24), probes)
     assert found.status == "unresolved"
     assert "off by one: accepted in 8 of 24" in found.evidence
-
-
-def test_what_all_answers_begin_with_is_a_blind_answer():
-    tasks = _tasks([f"SELECT name FROM people WHERE age > {i + 20}" for i in range(30)])
-
-    def superset(task, answer):
-        return float(task.gold.startswith(answer.strip()) and "people" in answer)
-
-    asked = {check.name: check for check in _audit(superset, tasks).checks}
-    assert asked["blind answers"].status == "fail"
-    assert "what all golds begin with" in asked["blind answers"].evidence
-
-
-def test_a_grader_that_pays_in_parts_accepts_no_answer_that_lost_its_part():
-    grid = [
-        TextTask(key=str(i), prompt=f"grid {i}", gold="\n".join(f"{i} {j} a b c" for j in range(30))) for i in range(20)
-    ]
-
-    def by_length(task, answer):
-        return len(task.gold) / len(answer) if task.gold in answer else 0.0
-
-    def first_lines(task, answer):
-        return float(answer.startswith(task.gold))
-
-    for judge, status in ((by_length, "pass"), (first_lines, "fail")):
-        found = {check.name: check for check in _audit(judge, grid).checks}
-        assert found["wrong answers"].status == status, found["wrong answers"].evidence
 
 
 def _arrivals(n=30):
@@ -627,37 +624,6 @@ def _by(read):
     return judge
 
 
-@pytest.mark.parametrize(
-    ("read", "told"),
-    [
-        (lambda hour, minute, platform: (hour % 12, minute, platform), "half a day off"),
-        (lambda hour, minute, platform: (minute, platform), "another first number in it"),
-        (lambda hour, minute, platform: (hour, platform), "another second number in it"),
-        (lambda hour, minute, platform: (hour, minute), "another last number in it"),
-        (lambda hour, minute, platform: (hour, minute, platform), None),
-    ],
-)
-def test_a_part_of_an_answer_that_a_grader_does_not_read_is_found(read, told):
-    """None of these failed: a number was changed only if it was the whole answer."""
-    found = {check.name: check for check in _audit(_by(read), _arrivals()).checks}
-    assert found["wrong answers"].status == ("fail" if told else "pass"), found["wrong answers"].evidence
-    assert (told or "none of") in found["wrong answers"].evidence
-
-
-@pytest.mark.parametrize(("tolerance", "unit"), [(0.2, ""), (0.2, " g"), (0.0, " g")])
-def test_a_tolerance_too_wide_is_found_with_a_unit_too(tolerance, unit):
-    """Of 11000 g a number was taken from another task alone, too far away for any tolerance."""
-
-    def judge(task, answer):
-        match = re.fullmatch(rf"\s*(-?\d+){unit}\s*", answer, re.ASCII)
-        gold = int(task.gold.split()[0])
-        return float(match is not None and abs(int(match[1]) - gold) <= tolerance * gold)
-
-    tasks = [TextTask(key=str(i), prompt=f"weigh {i}", gold=f"{7000 + 431 * i}{unit}") for i in range(30)]
-    check = {each.name: each for each in _audit(judge, tasks).checks}["wrong answers"]
-    assert check.status == ("fail" if tolerance else "pass"), check.evidence
-
-
 def _records(prompt, n=30):
     golds = [
         {"name": f"{['Ann', 'Bo', 'Cy', 'Di'][i % 4]}", "city": f"{['Oslo', 'Rome', 'Lima'][i % 3]}", "age": 20 + i % 7}
@@ -675,30 +641,6 @@ def _reads(*keys):
         return float(isinstance(said, dict) and all(said.get(key) == gold[key] for key in keys or gold))
 
     return judge
-
-
-@pytest.mark.parametrize(
-    ("keys", "told"),
-    [
-        (("city", "age"), "another value of the first key"),
-        (("name", "age"), "another value of the second key"),
-        (("name", "city"), "another value of the last key"),
-        ((), None),
-    ],
-)
-def test_a_key_that_a_grader_does_not_read_is_found(keys, told):
-    """A grader of JSON that left out a field of words passed in silence."""
-    check = {each.name: each for each in _audit(_reads(*keys), _records("Fill the fields name, city, age.")).checks}[
-        "wrong answers"
-    ]
-    assert check.status == ("fail" if told else "pass"), check.evidence
-    assert (told or "none of") in check.evidence
-
-
-def test_whether_a_key_counts_is_for_a_person_if_the_question_names_none():
-    audited = _audit(_reads("name", "age"), _records("Describe number"))
-    assert {each.name: each for each in audited.checks}["wrong answers"].status == "pass"
-    assert any("another value of the second key" in str(row) for row in _reviewed(audited))
 
 
 def test_a_long_text_in_an_object_may_be_left_out():
@@ -729,22 +671,28 @@ def test_another_number_in_an_answer_is_another_value_far_away_and_only_where_an
 
 
 @pytest.mark.parametrize(
-    ("gold", "prompt", "wrong"),
+    ("operator", "gold", "prompt", "wrong"),
     [
-        ("15:20", "", "03:20"),
-        ("3:05", "", "15:05"),
-        ("at 3:20 PM", "", "at 3:20 AM"),
-        ("3:20 p.m.", "", "3:20 a.m."),
-        ("03:20", "It left at 9 am. When did it arrive?", None),  # such a question may mean either half
-        ("ratio 3:200", "", None),
-        ("1:15:20", "", "13:15:20"),
+        ("half a day off", "15:20", "", "03:20"),
+        ("half a day off", "3:05", "", "15:05"),
+        ("half a day off", "at 3:20 PM", "", "at 3:20 AM"),
+        ("half a day off", "3:20 p.m.", "", "3:20 a.m."),
+        ("half a day off", "03:20", "It left at 9 am. When did it arrive?", None),  # it may mean either half
+        ("half a day off", "ratio 3:200", "", None),
+        ("half a day off", "1:15:20", "", "13:15:20"),
+        ("the first half of it", "14 km", "How far?", None),  # a number that lost its unit may still be right
+        ("the first half of it", "1234 km", "How far?", "123"),
+        ("the first half of it", "Paris", "How far?", "Pa"),
+        ("one word twice", "red, blue", "Name the colors.", None),  # said twice it may still be so
+        ("one word twice", "1 + 2", "Which of these?", None),
+        ("one word twice", "a b", "Make a list.", None),
+        ("another unit", "12 km", "", "12 kg"),
+        ("a unit that nobody asked for", "12 km", "", None),  # a person was asked about it under another name
+        ("another sign", "0", "", None),
     ],
 )
-def test_half_a_day_off(gold, prompt, wrong):
-    task = TextTask(key="0", prompt=prompt, gold=gold)
-    assert WRONG["half a day off"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) == (
-        wrong and (wrong,)
-    )
+def test_what_is_made_wrong_is_surely_wrong(operator, gold, prompt, wrong):
+    assert set(_made(operator, gold, prompt)) == {wrong and (wrong,)}
 
 
 def test_gold_that_earns_nothing_is_not_called_fully_paid():
@@ -770,22 +718,15 @@ def test_the_time_of_the_environments_own_judge_is_not_the_graders():
     assert asked == ["[]"]
 
 
-def test_as_many_tasks_are_probed_as_were_asked_for():
-    """They were always 48, whatever --episodes said."""
-    spec = environments.load("arithmetic")
-    assert audit_any(spec, spec.grader("correctness"), AuditSettings(episodes=20)).episodes == 20
-
-
 @pytest.mark.parametrize(
     ("judge", "check"),
     [
-        (lambda task, answer: float(answer == "unknown" and int(task.gold) % 4 == 0), "blind answers"),
-        (lambda task, answer: float(answer == f"-{task.gold}" and int(task.gold) % 13 < 7), "wrong answers"),
+        (lambda task, answer: answer == "unknown" and int(task.gold) % 4 == 0, "blind answers"),
+        (lambda task, answer: answer == f"-{task.gold}" and int(task.gold) % 13 < 7, "wrong answers"),
     ],
 )
 def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
-    result = _audit(lambda task, answer: judge(task, answer) or _sound(task, answer), _sums(48))
-    found = next(each for each in result.checks if each.name == check)
+    found = _check(check, lambda task, answer: judge(task, answer) or _sound(task, answer), _sums(48))
     assert found.status == "unresolved", found.evidence
     assert re.search(r"about \d+ tasks \(--episodes\) would settle it", found.evidence)
 
@@ -800,12 +741,10 @@ def test_right_answers_that_are_refused_now_and_then_are_named():
         quoted = '"' in answer and int(task.gold) % 3 == 0
         return 0.0 if quoted else _sound(task, answer.strip('"'))
 
-    right = {
-        judge: {check.name: check for check in _audit(judge).checks}["right answers"] for judge in (picky, unquoted)
-    }
     for judge, form, completion in ((picky, "a space at the end", r"\d+ "), (unquoted, "in quotes", r'"\d+"')):
-        assert right[judge].status == "pass"
-        (note,) = [each for each in right[judge].notes if each.what == f"refused {form}"]
+        right = _check("right answers", judge)
+        assert right.status == "pass"
+        (note,) = [each for each in right.notes if each.what == f"refused {form}"]
         assert (note.kind, note.reward) == ("strict", 0.0)
         assert re.fullmatch(completion, note.completion)
         assert re.fullmatch(r"\d of 16", note.share)
@@ -845,6 +784,95 @@ def _as_set(task, answer):
     return float(sorted(given) == sorted(task.gold.split(", ")))
 
 
+def _within(tolerance, unit):
+    """A grader of numbers with a unit that allows for a share of the right one."""
+
+    def judge(task, answer):
+        match = re.fullmatch(rf"\s*(-?\d+){unit}\s*", answer, re.ASCII)
+        gold = int(task.gold.split()[0])
+        return match is not None and abs(int(match[1]) - gold) <= tolerance * gold
+
+    return judge
+
+
+def _exact(task, answer):
+    return answer.strip() == task.gold
+
+
+def _weights(unit):
+    return lambda: _tasks([f"{7000 + 431 * i}{unit}" for i in range(30)], "weigh {}")
+
+
+def _named_records():
+    return _records("Fill the fields name, city, age.")
+
+
+_WRONG = "wrong answers"
+
+
+@pytest.mark.parametrize(
+    ("name", "judge", "tasks", "told"),
+    [
+        ("blind answers", lambda task, answer: bool(answer), _sums, "' '"),
+        ("blind answers", lambda task, answer: "nan" in answer or _sound(task, answer), _sums, "nan"),
+        (
+            "blind answers",
+            lambda task, answer: task.gold.startswith(answer.strip()) and "people" in answer,
+            lambda: _tasks([f"SELECT name FROM people WHERE age > {i + 20}" for i in range(30)]),
+            "what all golds begin with",
+        ),
+        (
+            "reflexes",
+            lambda task, answer: answer.strip().startswith(task.gold[:4]) and answer.count(".") == 3,
+            _networks,
+            "the first place of the question in the gold's form",
+        ),
+        ("reflexes", _two_that_sum, _two_odd_numbers, "else 0"),  # of the question's number and a constant
+        (_WRONG, lambda task, answer: task.gold in answer, _sums, " or "),
+        (_WRONG, _one_step_more, _squares, None),  # a grader of jugs takes one more move behind the solution
+        (_WRONG, _by_pattern(True), _squares, None),
+        # A square was q999983, which a grader that reads squares takes for a word beside them.
+        (_WRONG, _by_pattern(False), _squares, ""),
+        (_WRONG, _object_in_the_text, lambda: _records("Give name and age.", n=24), None),
+        (_WRONG, _near_day, lambda: _tasks(_DATES), "a day off"),
+        (_WRONG, _same_parts, lambda: _tasks(_DATES), "day and month exchanged"),
+        (_WRONG, _near_money, lambda: _tasks(_MONEY), "off by one"),
+        (_WRONG, _elements_alone, lambda: _tasks(_FORMULAS), "another digit in a word"),
+        (_WRONG, _anagram, lambda: _tasks(_WORDS), "a word backwards"),
+        *((_WRONG, _exact, lambda golds=golds: _tasks(golds), None) for golds in (_DATES, _MONEY, _FORMULAS, _WORDS)),
+        # What pays in parts accepts no answer that lost its part.
+        (_WRONG, lambda task, answer: task.gold in answer and len(task.gold) / len(answer), _grids, None),
+        (_WRONG, lambda task, answer: answer.startswith(task.gold), _grids, ""),
+        # A number was changed only if it was the whole answer.
+        (_WRONG, _by(lambda hour, minute, platform: (hour % 12, minute, platform)), _arrivals, "half a day off"),
+        (_WRONG, _by(lambda hour, minute, platform: (minute, platform)), _arrivals, "another first number in it"),
+        (_WRONG, _by(lambda hour, minute, platform: (hour, platform)), _arrivals, "another second number in it"),
+        (_WRONG, _by(lambda hour, minute, platform: (hour, minute)), _arrivals, "another last number in it"),
+        (_WRONG, _by(lambda hour, minute, platform: (hour, minute, platform)), _arrivals, None),
+        # Of 11000 g a number was taken from another task alone, too far away for any tolerance.
+        (_WRONG, _within(0.2, ""), _weights(""), ""),
+        (_WRONG, _within(0.2, " g"), _weights(" g"), ""),
+        (_WRONG, _within(0.0, " g"), _weights(" g"), None),
+        # A grader of JSON that left out a field of words passed in silence.
+        (_WRONG, _reads("city", "age"), _named_records, "another value of the first key"),
+        (_WRONG, _reads("name", "age"), _named_records, "another value of the second key"),
+        (_WRONG, _reads("name", "city"), _named_records, "another value of the last key"),
+        (_WRONG, _reads(), _named_records, None),
+        (
+            _WRONG,
+            lambda task, answer: {word.strip() for word in answer.split(",")} == set(task.gold.split(", ")),
+            lambda: _words_with_e(),
+            "one word",
+        ),
+        (_WRONG, _as_set, lambda: _words_with_e(), None),
+    ],
+)
+def test_a_flaw_is_found_with_the_answer_that_shows_it_and_a_sound_grader_has_none(name, judge, tasks, told):
+    check = _check(name, judge, tasks())
+    assert check.status == ("pass" if told is None else "fail"), check.evidence
+    assert (told if told is not None else "none of") in check.evidence
+
+
 @pytest.mark.parametrize(
     ("question", "demanded"),
     [
@@ -872,16 +900,6 @@ def test_neighbors_may_not_be_swapped_where_the_question_demands_an_order(questi
     assert WRONG["neighbors swapped"].is_settled(task.prompt) == demanded
 
 
-def test_a_set_that_is_asked_for_by_a_word_of_order_is_a_set():
-    tasks = [
-        replace(task, prompt=f"Some words are also words in reverse. {task.prompt}")
-        for task in _words_with_e(order=" once each")
-    ]
-    result = _audit(_as_set, tasks)
-    assert _status(result)["wrong answers"] == "pass"
-    assert "neighbors swapped" in {row["operator"] for row in _reviewed(result)}
-
-
 @pytest.mark.parametrize(
     ("gold", "made"),
     [("yes", " yes"), ("def f(x): return x", None), ("import os\nprint(os.sep)\n", None), ("a:\n  b: 1", None)],
@@ -903,25 +921,6 @@ def test_lines_of_a_program_are_no_elements(operator):
 
 
 @pytest.mark.parametrize(
-    ("judge", "told"),
-    [
-        (lambda task, answer: float({w.strip() for w in answer.split(",")} == set(task.gold.split(", "))), "one word"),
-        (_as_set, None),
-    ],
-)
-def test_a_word_twice_in_a_list_is_wrong(judge, told):
-    wrong = {check.name: check for check in _audit(judge, _words_with_e()).checks}["wrong answers"]
-    assert wrong.status == ("fail" if told else "pass"), wrong.evidence
-    assert (told or "none of") in wrong.evidence
-
-
-def test_a_word_said_twice_elsewhere_may_still_be_so():
-    for gold, prompt in (("red, blue", "Name the colors."), ("1 + 2", "Which of these?"), ("a b", "Make a list.")):
-        task = TextTask(key="0", prompt=prompt, gold=gold)
-        assert WRONG["one word twice"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) is None
-
-
-@pytest.mark.parametrize(
     ("before", "after", "pattern"),
     [("<think>so</think>\n<answer>", "</answer>", r"<answer>(.*?)</answer>"), ("\\boxed{", "}", r"\\boxed\{(.*?)\}")],
 )
@@ -929,49 +928,12 @@ def test_a_word_said_twice_elsewhere_may_still_be_so():
     ("reads", "status"), [(any, "fail"), (lambda rights: len(rights) == 1 and rights[0], "pass"), (lambda r: r and r[-1], "pass")]
 )  # fmt: skip
 def test_any_of_two_answer_blocks_is_found(before, after, pattern, reads, status):
-    tasks = [replace(task, before=before, after=after) for task in _sums()]
-
     def judge(task, answer):
-        return float(reads([text.strip() == task.gold for text in re.findall(pattern, answer, re.DOTALL)]))
+        return bool(reads([text.strip() == task.gold for text in re.findall(pattern, answer, re.DOTALL)]))
 
-    wrong = {check.name: check for check in _audit(judge, tasks).checks}["wrong answers"]
+    wrong = _check("wrong answers", judge, [replace(task, before=before, after=after) for task in _sums()])
     assert wrong.status == status, wrong.evidence
     assert ("in two blocks" in wrong.evidence) == (status == "fail")
-
-
-def test_the_gold_answer_at_the_end_of_the_prompt_is_a_leak_and_an_option_is_none():
-    """After a number and a period there are no same words before it, and it was not found."""
-    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold}")))["leaks"] == "fail"
-    assert _status(_audit(_sound, _sums(prompt="Add {a} to {b}. {gold} (key {a})")))["leaks"] == "fail"
-    rng = random.Random(2)
-    options = [rng.sample(range(100, 999), 4) for _ in range(40)]
-    listed = [f"Which is largest? {' '.join(map(str, each))}" for each in options]
-    assert told_at(listed, [[str(max(each))] for each in options]) is None
-    letters = [f"{n}: which? {a} or {b}" for n, (a, b, *_) in enumerate(options)]
-    assert told_at(letters, [[str(rng.choice(each[:2]))] for each in options]) is None
-    yes = [f"Is {n} even, yes or no?" for n in range(40)]
-    assert told_at(yes, [["no" if n % 4 else "yes"] for n in range(40)]) is None
-
-
-def _depth(task, answer):
-    try:
-        return float(json.loads(answer) == json.loads(task.gold))
-    except ValueError:
-        return 0.0
-
-
-@pytest.mark.parametrize(
-    ("judge", "told"),
-    [
-        (lambda task, answer: float(re.sub(r"(\s+)+$", "", answer + "x" if len(answer) > 4000 else answer) == task.gold), "hangs"),
-        (lambda task, answer: (len(answer) > 9 and answer.count("<tool_call>") > 99 and time.sleep(9)) or _sound(task, answer), "hangs"),
-        (_depth, "RecursionError"),
-    ],
-)  # fmt: skip
-def test_long_runs_of_spaces_and_marks_are_hostile_too(judge, told):
-    hostile = {check.name: check for check in _audit(judge, seconds=0.3).checks}["hostile answers"]
-    assert hostile.status == "fail"
-    assert told in hostile.evidence
 
 
 def _unreachable(task, answer):
@@ -999,18 +961,6 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error():
     assert {found[name].status for name in ("sanity", "gold", "hostile answers")} == {"skip"}
 
 
-def test_a_long_answer_on_which_a_grader_fails_is_shown_as_a_part_of_it():
-    """Forty nines stood there for five thousand."""
-
-    def refuses_long(task, answer):
-        return _sound(task, answer) if len(answer) < 50_000 else 1 / 0
-
-    hostile = {check.name: check for check in _audit(refuses_long).checks}["hostile answers"]
-    assert hostile.status == "fail"
-    assert f"the grader fails on {'a' * 40!r}... (100,000 characters) (" in hostile.evidence
-    assert hostile.evidence.endswith("): return the least reward instead")
-
-
 def _first_row(prompts, completions, answer, **columns):
     """Compares every completion with the first row's answer."""
     return [float(text.strip() == answer[0]) for text in completions]
@@ -1036,24 +986,25 @@ def _rounded(prompts, completions, answer, **columns):
     ]
 
 
-@pytest.mark.parametrize("golds", [lambda n: str(n * 7 % 1000), lambda n: "no" if n % 2 else "yes"])
 @pytest.mark.parametrize(
-    ("rewards", "status"),
+    ("rewards", "status", "golds"),
     [
-        ([_first_row], "fail"),
-        ([_of_any_row], "fail"),
-        ([_against_the_batch], "fail"),
-        ([_own_row], "pass"),
-        ([_own_row, diversity()], "pass"),  # of completions of one question, of which there is one
-        ([_rounded], "pass"),
+        ([_first_row], "fail", lambda n: str(n * 7 % 1000)),
+        ([_first_row], "fail", lambda n: "no" if n % 2 else "yes"),
+        ([_of_any_row], "fail", lambda n: str(n * 7 % 1000)),
+        ([_against_the_batch], "fail", lambda n: str(n * 7 % 1000)),
+        ([_own_row], "pass", lambda n: "no" if n % 2 else "yes"),
+        ([_own_row, diversity()], "pass", str),  # of completions of one question, of which there is one
+        ([_rounded], "pass", str),
     ],
 )
-def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(golds, rewards, status):
+def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(rewards, status, golds):
     """Answers were asked one by one, and so a reward passed that pays gold in one row of a batch alone."""
     rows = [{"question": f"The {n}. of them?", "answer": golds(n)} for n in random.Random(1).sample(range(900), 400)]
     spec = one_turn(rows, rewards, answer_format="{answer}")
-    result = audit_text(subject_of(spec, spec.grader(), tasks=24))
-    sanity = next(check for check in result.checks if check.name == "sanity")
+    ground, scorer = _prepared(subject_of(spec, spec.grader(), tasks=24))
+    sanity = checks.sanity(ground)
+    scorer.close()
     assert sanity.status == status, sanity.evidence
     assert ("in one call with answers to other tasks" in sanity.evidence) == (status == "fail")
 
@@ -1255,20 +1206,6 @@ def test_eight_equal_numbers_are_a_bound():
     assert (low_of(few), high_of(few), low_of(enough), high_of(enough)) == (None, None, 0.5, 0.5)
 
 
-class _Paying:
-    """A scorer that pays by a function and keeps what it was asked."""
-
-    def __init__(self, pays):
-        self.pays, self.rows = pays, []
-
-    def allow(self, share):
-        pass
-
-    def score(self, rows):
-        self.rows += rows
-        return [Score(value=self.pays(task, answer)) for task, answer in rows]
-
-
 def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():
     def pays(task, answer):
         if answer == task.gold:
@@ -1306,12 +1243,12 @@ def test_blind_answers_are_judged_on_tasks_that_did_not_choose_them():
 
 
 def test_a_wrong_number_is_another_number():
-    assert set(_made("another sign", "0")) == {None}
     assert all(made is not None and made != ("352",) for made in _made("one digit changed", "352"))
     assert states("50%", "0.5")
     assert not states("50%", "50")
     others = Others(golds=["18", "018", "19"])
     assert {others.another("18", random.Random(seed)) for seed in range(20)} == {"19"}
+    assert set(_made("a unit that nobody asked for", "12")) == {("12 bananas", "12 million")}
 
 
 @pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])
@@ -1330,21 +1267,16 @@ def test_a_reward_that_is_not_finite_is_an_error():
     assert (score.value, score.error) == (None, "the reward is nan")
 
 
-@pytest.mark.parametrize(("gold", "wrong"), [("14 km", None), ("1234 km", ("123",)), ("Paris", ("Pa",))])
-def test_half_an_answer_is_no_number_that_lost_its_unit(gold, wrong):
-    task = TextTask(key="a", prompt="How far?", gold=gold)
-    assert WRONG["the first half of it"].make(Gold(task=task, others=Others(golds=[gold])), random.Random(0)) == wrong
-
-
-@pytest.mark.parametrize("tasks", [2, 5, 7])
-def test_few_tasks_leave_open_what_they_cannot_tell(tasks):
+@pytest.mark.parametrize("count", [2, 7])
+def test_few_tasks_leave_open_what_they_cannot_tell(count):
     """A sound grader failed, and one that pays for any answer passed."""
     spec = environments.load("arithmetic")
-    sound = {c.name: c for c in run_text_audit(spec, spec.grader("composed"), AuditSettings(episodes=tasks)).checks}
-    assert (sound["gold"].status, sound["blind answers"].status) == ("unresolved", "unresolved")
+    subject = subject_of(spec, spec.grader("composed"), tasks=count)
+    for name in ("gold", "blind answers"):
+        assert _check(name, subject.judge, subject.tasks).status == "unresolved"
 
     def pays_for_any(task, answer):
         return 0.85 * bool(answer) + 0.15 * (answer.strip() == task.gold)
 
-    found = {check.name: check.status for check in _audit(pays_for_any, tasks=_sums()[:tasks]).checks}
-    assert "pass" not in (found["blind answers"], found["reflexes"])
+    for name in ("reflexes", "blind answers"):
+        assert _check(name, pays_for_any, _sums()[:count]).status != "pass"
