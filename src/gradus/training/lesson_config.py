@@ -74,8 +74,8 @@ class DistillConfig(LessonConfig):
     validation_every: int | None = Field(default=0, ge=0, description="Steps between validations, 0 for never.")
     teacher: str | None = Field(
         default=None,
-        description="A policy of the environment, best one that states distributions, or a model folder with the student's tokenizer; the "
-        "environment's own teacher by default.",
+        description="A policy of the environment, best one that states distributions, a model folder with the student's tokenizer, or the "
+        "address of a vLLM server that has one; the environment's own teacher by default.",
     )
     divergence: DivergenceName = Field(
         default="forward",

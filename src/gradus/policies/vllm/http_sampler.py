@@ -155,6 +155,34 @@ class HttpSampler:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise PolicyError(f"{self._base} gave something else than a completion: {str(answer)[:200]}") from error
 
+    def score(self, ids: Sequence[int], words: int) -> list[dict[int, float]]:
+        """Log-probs of the ``words`` likeliest tokens at each place of ``ids``, and of the one that stands there; none at the first (vLLM)."""
+        body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": words}
+        answer = self._asked(f"{self._base}/completions", body)
+        try:
+            return [
+                {int(token): float(each["logprob"]) for token, each in (place or {}).items()}
+                for place in answer["choices"][0]["prompt_logprobs"]
+            ]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise PolicyError(f"{self._base} gave no prompt_logprobs: {str(answer)[:200]}") from error
+
+    def rendered(self, question: str) -> list[int]:
+        """The token ids of a conversation that begins with ``question``, as the server's own template writes them (vLLM)."""
+        body = {"model": self.model, "messages": [{"role": "user", "content": question}], "add_generation_prompt": True}
+        answer = self._asked(f"{self._base.removesuffix('/v1')}/tokenize", body)
+        try:
+            return [int(each) for each in answer["tokens"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise PolicyError(f"{self._base} did not tokenize: {str(answer)[:200]}") from error
+
+    def _asked(self, address: str, body: Mapping[str, Any]) -> Any:
+        """The answer to a post. PolicyError if there was none, or a refusal."""
+        try:
+            return self._post(address, body)
+        except openai.APIStatusError as error:
+            raise PolicyError(f"{address} answered {_reason(error)}") from error
+
     def _post(self, address: str, body: Mapping[str, Any]) -> object:
         """Post; the client asks again if that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
         try:

@@ -30,6 +30,7 @@ from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, RunOptions
+from gradus.training.served_teacher import ServedTeacher
 from gradus.training.sft import train_sft
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
 from gradus.training.trainer_config import TrainerConfig
@@ -81,8 +82,10 @@ def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> 
 def find_teacher(
     spec: EnvironmentSpec, student: LoadedModel, config: DistillConfig, sampling: SamplingConfig
 ) -> Teacher:
-    """Returns the teacher that the settings name: a model folder, or a policy that states distributions."""
+    """Returns the teacher that the settings name: a model folder, a server's address, or a policy that states distributions."""
     name = teacher_name(spec, config.teacher)
+    if name.startswith(("http://", "https://")):
+        return ServedTeacher(name, student, sampling)
     if find_model(name) is not None:
         return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), spec, student, sampling)
     return ScriptedTeacher(make_policy(spec, name), spec, student, explore=config.explore)
