@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
+from gradus.runs import checks
 from gradus.runs.checks import CHECKS, status_of
 from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.planning.shapes import ModelShape, read_shape
@@ -48,16 +51,35 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_qwen2(tmp_path_factory.mktemp("qwen") / "model", context=512)
 
 
+@contextmanager
+def only(*names: str) -> Iterator[None]:
+    """Leaves out the checks that these do not build on: to try a model takes a second."""
+    wanted = set(names)
+    for name, (_, needs) in reversed(CHECKS.items()):
+        wanted |= set(needs) if name in wanted else set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "CHECKS", {name: check for name, check in CHECKS.items() if name in wanted})
+        yield
+
+
 def checked(
-    named: str, out: Path, *changes: str, model: Path | str | None = None
+    named: str, out: Path, *changes: str, model: Path | str | None = None, names: Sequence[str] = tuple(CHECKS)
 ) -> dict[str, list[tuple[str, str, str]]]:
     """check -> (status, message, remedy)"""
     lines: dict[str, list[tuple[str, str, str]]] = {}
     chosen = str(model) if model else None
     settings = [*([] if model else NANO), *changes]
-    for each in gradus.check(named, out=out / "run", model=chosen, settings=settings).findings:
-        lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
+    with only(*names):
+        for each in gradus.check(named, out=out / "run", model=chosen, settings=settings).findings:
+            lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
     return lines
+
+
+def found(
+    check: str, named: str, out: Path, *changes: str, model: Path | str | None = None
+) -> list[tuple[str, str, str]]:
+    """What one check finds."""
+    return checked(named, out, *changes, model=model, names=[check])[check]
 
 
 def rows(path: Path, *more: dict, count: int = 40) -> Path:
@@ -76,17 +98,17 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
 def test_a_folder_that_the_run_would_refuse_is_found(tmp_path: Path) -> None:
     """A file in its place, and a run of the other number of seeds, were found by the run alone."""
     (tmp_path / "run").write_text("notes")
-    ((status, message, remedy),) = checked("arithmetic", tmp_path)["folder"]
+    ((status, message, remedy),) = found("folder", "arithmetic", tmp_path)
     assert (status, "is no folder" in message, "--out" in remedy) == ("fail", True, True)
-    assert checked("arithmetic", tmp_path / "run")["folder"][0][0] == "fail"  # nor below a file
+    assert found("folder", "arithmetic", tmp_path / "run")[0][0] == "fail"  # nor below a file
     (tmp_path / "one" / "grpo").mkdir(parents=True)
     (tmp_path / "many").mkdir()
     (tmp_path / "many" / "seeds.json").write_text("{}")
     for folder in (tmp_path / "one", tmp_path / "many"):
         for seeds in (None, 3):
-            findings = gradus.check("arithmetic", out=folder, seeds=seeds, settings=NANO).findings
-            (found,) = [each for each in findings if each.check == "folder"]
-            assert found.status == ("pass" if (folder.name == "many") == (seeds == 3) else "fail"), found
+            with only("folder"):
+                *_, said = gradus.check("arithmetic", out=folder, seeds=seeds, settings=NANO).findings
+            assert said.status == ("pass" if (folder.name == "many") == (seeds == 3) else "fail"), said
 
 
 @pytest.mark.parametrize("name", [name for name in own_recipes() if not name.startswith(("gsm8k", "memory-babi"))])
@@ -128,7 +150,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
 def test_what_would_go_wrong_is_found(
     check: str, status: str, changes: list[str], says: str, way: str, tmp_path: Path
 ) -> None:
-    lines = checked("arithmetic", tmp_path, *changes)[check]
+    lines = found(check, "arithmetic", tmp_path, *changes)
     assert any(
         state == status and says in message + remedy and way in message + remedy for state, message, remedy in lines
     ), lines
@@ -141,12 +163,12 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
         {"question": "What is 3 + 9 ?", "answer": "13"},
         {"question": "word " * 900, "answer": "1"},
     )
-    good = checked(f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
-    assert [status for status, *_ in good["data"]] == ["pass"]
-    messages = " ".join(message for _, message, _ in checked(f"jsonl:{bad}", tmp_path, model=qwen)["data"])
+    good = found("data", f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
+    assert [status for status, *_ in good] == ["pass"]
+    messages = " ".join(message for _, message, _ in found("data", f"jsonl:{bad}", tmp_path, model=qwen))
     for part in ("empty answers", "contradictions", "prompt length"):
         assert part in messages
-    ((status, message, way),) = checked(f"jsonl:{bad}?answer=target", tmp_path, model=qwen)["recipe"]
+    ((status, message, way),) = found("recipe", f"jsonl:{bad}?answer=target", tmp_path, model=qwen)
     assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
 
 
@@ -160,13 +182,12 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
     for file in qwen.iterdir():
         (forgetful / file.name).write_bytes(file.read_bytes())
     tokenizer.save_pretrained(forgetful)
-    assert (
-        checked("arithmetic", tmp_path, model=forgetful)["model"][0][0] == "pass"
-    )  # one turn: nothing is ever rewritten
-    ((status, message, way),) = checked("memory", tmp_path, model=forgetful)["model"]
+    # One turn: nothing is ever rewritten.
+    assert found("model", "arithmetic", tmp_path, model=forgetful)[0][0] == "pass"
+    ((status, message, way),) = found("model", "memory", tmp_path, model=forgetful)
     assert (status, "rewrites history" in message + way) == ("fail", True)
     assert "model.keep_history = true" in message + way
-    assert checked("memory", tmp_path, "model.keep_history=true", model=forgetful)["model"][0][0] == "pass"
+    assert found("model", "memory", tmp_path, "model.keep_history=true", model=forgetful)[0][0] == "pass"
 
 
 def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
@@ -175,9 +196,9 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
     for file in qwen.iterdir():
         if file.suffix != ".safetensors":
             (broken / file.name).write_bytes(file.read_bytes())
-    ((status, message, _),) = checked("arithmetic", tmp_path, model=broken)["model"]
+    ((status, message, _),) = found("model", "arithmetic", tmp_path, model=broken)
     assert (status, "weights" in message) == ("fail", True)
-    skipped = checked("arithmetic", tmp_path, model="somebody/some-model")["model"]
+    skipped = found("model", "arithmetic", tmp_path, model="somebody/some-model")
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
 
 
@@ -186,14 +207,14 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
     [("grpo.lr=1e-3", "all weights"), ("sft.lr=2e-3", "sft.lr"), ("sft.optimizer=muon", "trained from nothing")],
 )
 def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
-    lines = checked("arithmetic", tmp_path, change, model=qwen)["settings"]
+    lines = found("settings", "arithmetic", tmp_path, change, model=qwen)
     assert any(status == "fail" and says in message for status, message, _ in lines)
 
 
 def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_path: Path, qwen: Path) -> None:
     """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
     changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
-    lines = checked("arithmetic", tmp_path, *changes, model=qwen)
+    lines = checked("arithmetic", tmp_path, *changes, model=qwen, names=["settings", "servers"])
     assert "fail" not in [status for name in ("settings", "servers") for status, *_ in lines[name]]
 
 
@@ -345,14 +366,14 @@ def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: P
     assert {"grpo-base", "grpo-greedy-base-greedy", "base-heuristic"} < set(recipe.eval.pairs)
     assert recipe.promises
     assert not [each for each in recipe.promises if "sft" in f"{each.pair}"]
-    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO)
-    assert [line[0] for line in lines["names"]] == ["pass"]
-    lines = checked("rhythm", tmp_path, "teach.enabled=false", *NANO, 'eval.policies=["sft", "grpo"]', "eval.pairs=[]")
+    lines = found("names", "rhythm", tmp_path, "teach.enabled=false", *NANO)
+    assert [line[0] for line in lines] == ["pass"]
+    changes = ["teach.enabled=false", *NANO, 'eval.policies=["sft", "grpo"]', "eval.pairs=[]"]
     assert (
         "fail",
         "policy 'sft' is SFT's student, and teach.enabled = false leaves SFT out",
         "name base instead",
-    ) in lines["names"]
+    ) in found("names", "rhythm", tmp_path, *changes)
 
 
 AUDIT = {"schema": 2, "environment": "arithmetic", "grader": "composed", "summary": "", "checks": []}
@@ -363,7 +384,7 @@ def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
     folder.mkdir()
     for verdict, status in (("pass", "pass"), ("fail", "fail")):
         (folder / "audit.json").write_text(json.dumps({**AUDIT, "verdict": verdict}))
-        assert checked("arithmetic", tmp_path)["audit"][0][0] == status
+        assert found("audit", "arithmetic", tmp_path)[0][0] == status
 
 
 def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
@@ -386,44 +407,34 @@ def test_rows_from_python_are_looked_at(qwen: Path) -> None:
         ({}, False, "no fault found"),  # reward functions may need no answer
     ):
         rows = [row if answered else {"question": row["question"]} for row in [*good, *([more] if more else [])]]
-        checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
+        with only("data"):
+            checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
         assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
 
 
 @pytest.mark.parametrize(
-    ("rows", "rewards", "warned"),
+    ("question", "rewards", "warned"),
     [
-        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["correctness"], False),
-        (
-            [{"question": f"What is {n} + {n} ? End with #### N.", "answer": 2 * n} for n in range(40)],
-            ["correctness"],
-            False,
-        ),
-        (
-            [{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)],
-            [],
-            False,
-        ),  # our own system prompt asks
-        ([{"question": f"What is {n} + {n} ?", "answer": 2 * n} for n in range(40)], ["format"], False),
-        (
-            [
-                {
-                    "question": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{n}?"}],
-                    "answer": n,
-                }
-                for n in range(40)
-            ],
-            [],
-            True,
-        ),
+        ("What is {n} + {n} ?", ["correctness"], False),
+        ("What is {n} + {n} ? End with #### N.", ["correctness"], False),
+        ("What is {n} + {n} ?", [], False),  # our own system prompt asks
+        ([("system", "Be brief."), ("user", "{n}?")], [], True),
     ],
 )
 def test_a_model_that_nobody_asks_to_mark_its_answer_is_warned_of(
-    rows: list[dict[str, Any]], rewards: list[str], warned: bool, qwen: Path
+    question: str | list[tuple[str, str]], rewards: list[str], warned: bool, qwen: Path
 ) -> None:
     """A row's own system prompt takes the place of ours: every right answer got 0, and nothing said why."""
-    found = [each for each in gradus.check(rows, model=str(qwen), rewards=rewards).findings if each.check == "data"]
-    assert any(each.status == "warn" and each.message.startswith("marks:") for each in found) == warned
+
+    def asked(n: int) -> Any:
+        if isinstance(question, str):
+            return question.format(n=n)
+        return [{"role": role, "content": text.format(n=n)} for role, text in question]
+
+    rows = [{"question": asked(n), "answer": 2 * n} for n in range(40)]
+    with only("data"):
+        findings = gradus.check(rows, model=str(qwen), rewards=rewards).findings
+    assert any(each.status == "warn" and each.message.startswith("marks:") for each in findings) == warned
 
 
 OWN = """
@@ -463,7 +474,7 @@ def test_an_environment_of_ones_own_is_begun_twice_and_played(
     """It was begun once, and what it raised was a traceback."""
     whole = {"reset": "return 'go'", "step": "return 'end', 1.0, True", "expert": "return '1'", **parts}
     (tmp_path / "own.py").write_text(OWN.format(**whole))
-    (line,) = checked(str(tmp_path / "own.py"), tmp_path)["environment"]
+    (line,) = found("environment", str(tmp_path / "own.py"), tmp_path)
     assert line[0] == ("fail" if says else "pass"), line
     assert says is None or says in line[1]
 
