@@ -1,6 +1,6 @@
 """Tasks by difficulty against a shuffle: what the same run reaches on held-out tasks with the same and with fewer sampled tokens.
 
-    python benchmarks/difficulty.py --out runs/difficulty [--sets legs ...] [--seeds 3] [--page docs/results/difficulty.md]
+    python benchmarks/difficulty.py --out runs/difficulty [--sets shop ...] [--seeds 3] [--model FILE.gguf] [--page FILE.md]
 
 A set is a finite pool of tasks. For each set and seed one student is warm-started, then GRPO runs twice from it: tasks shuffled, and by
 difficulty. Held-out reward is validated every few steps. ``tokens``: the share of the shuffled run's sampled tokens after which the other
@@ -20,6 +20,7 @@ from ablations import copy_stages
 
 import gradus
 
+PUBLISHED = Path(__file__).parent.parent / "examples" / "published"
 ORDERS = ("shuffled", "difficulty")
 COMMON = {
     "audit.enabled": False,
@@ -36,18 +37,21 @@ SETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "chain_sum": ("reasoning-gym:chain_sum?max_terms=3", {"grpo.max_steps": 40}),
     "leg_counting": ("reasoning-gym:leg_counting", {"grpo.max_steps": 40}),
     "shop": ("shop", {"grpo.max_steps": 24}),
+    "sums": (str(PUBLISHED / "sums.toml"), {"grpo.max_steps": 24, "eval.policies": ["grpo"], "eval.pairs": []}),
 }
 
 
-def train_both(name: str, seed: int, out: Path) -> dict[str, Any]:
+def train_both(name: str, seed: int, out: Path, model: str | None) -> dict[str, Any]:
     """The two runs of a set and a seed; the second begins with the first one's student."""
     source, changes = SETS[name]
+    if name == "sums":  # the published model, as it is
+        changes = {**changes, "model.path": model}
     runs: dict[str, Any] = {}
     for order in ORDERS:
         folder = out / name / f"seed-{seed}" / order
         first = folder.parent / ORDERS[0]
         if order != ORDERS[0] and not folder.exists():
-            copy_stages(first, folder, ["model", "teach", "sft"])
+            copy_stages(first, folder, ["model"] if name == "sums" else ["model", "teach", "sft"])
         settings = {**COMMON, **changes, "grpo.task_order": order}
         runs[order] = gradus.run(source, out=folder, seed=seed, settings=settings)
     curves = {order: curve(run) for order, run in runs.items()}
@@ -106,9 +110,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/difficulty"))
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--model", help="SmolLM2-135M-Instruct, which the set sums needs")
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
-    rows = [train_both(name, seed, given.out) for name in given.sets for seed in range(given.seeds)]
+    rows = [train_both(name, seed, given.out, given.model) for name in given.sets for seed in range(given.seeds)]
     print(page(rows))
     if given.page:
         given.page.write_text(page(rows), encoding="utf-8")

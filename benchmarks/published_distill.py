@@ -19,7 +19,13 @@ import gradus
 
 PUBLISHED = Path(__file__).parent.parent / "examples" / "published"
 ENVIRONMENT = f"{PUBLISHED / 'sums.py'}:spec"
-COMMON = {"distill.lr": 1e-5, "distill.batch_size": 16, "distill.schedule": "constant", "distill.checkpoint_every": 100, "distill.autocast": "auto"}
+COMMON = {
+    "distill.lr": 1e-5,
+    "distill.batch_size": 16,
+    "distill.schedule": "constant",
+    "distill.checkpoint_every": 100,
+    "distill.autocast": "auto",
+}
 OWN = {"distill.on_policy": 1.0}
 STUDENTS: Mapping[str, tuple[str | None, int, Mapping[str, Any]]] = {  # teacher, steps, settings; no teacher: the run
     "GRPO's model, forward": (None, 12, {**OWN, "distill.divergence": "forward"}),

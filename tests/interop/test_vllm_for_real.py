@@ -19,17 +19,21 @@ from fakes import lamps
 from vllm_environment import python_with_vllm
 
 from gradus.policies.local.loading import LoadedModel, load_model
+from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.runs.stages.connections import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
+from gradus.training.data.sequences import episode_samples
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
+from gradus.training.served_teacher import ServedTeacher
 from gradus.training.sft import train_sft
+from gradus.training.teachers import ModelTeacher
 
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
 SHAPE = NanoConfig(
@@ -119,6 +123,23 @@ def test_vllm_samples_what_the_trainer_scores_before_and_after_new_weights(
         policy.close()
     print("\nlargest gaps to vLLM:", [f"{gap:.1e}" for gap in gaps])
     assert max(gaps) < 1e-4
+
+
+def test_vllm_scores_what_a_student_said_as_the_model_does(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    spec = lamps()
+    student, teacher = load_model(nano(tmp_path / "student")), load_model(nano(tmp_path / "nano"))
+    with torch.no_grad():
+        teacher.model.model.norm.weight.mul_(3)
+    teacher.model.save_pretrained(teacher.path)
+    plain = SamplingConfig(max_new_tokens=8)
+    episodes = roll_out(spec, LocalPolicy(student, plain), [spec.train_task(index) for index in range(4)]).episodes
+    samples = [one for index, each in enumerate(episodes) for one in episode_samples(each, index=index)]
+    with serving(tmp_path / "nano", pytestconfig) as address:
+        theirs = ServedTeacher(address, student, plain).logprobs(samples, episodes)
+    for mine, other in zip(
+        ModelTeacher(teacher, spec, student, plain).logprobs(samples, episodes), theirs, strict=True
+    ):
+        torch.testing.assert_close(mine, other, atol=1e-4, rtol=0)
 
 
 def taught(folder: Path) -> Path:
