@@ -44,7 +44,7 @@ def taught(name: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     student = gradus.distill(
         given.model,
-        teacher or given.grpo / "grpo" / "best",
+        teacher or given.grpo,
         ENVIRONMENT,
         steps=steps,
         out=out,

@@ -35,7 +35,6 @@ from _silent_run import (
     sampler_beside,
     shifted,
     taught,
-    vocabulary,
     watch,
 )
 
@@ -47,7 +46,7 @@ from gradus.policies.nano.model import make_nano
 from gradus.training import grpo
 from gradus.training.data import credit, tasks
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine import reference, update
+from gradus.training.engine import update
 from gradus.training.run import splits
 
 WITHIN = 5
@@ -156,12 +155,6 @@ def served(late: int | None, **settings: Any) -> Inject:
     return inject
 
 
-def other_reference(case: Case) -> AbstractContextManager[Any]:
-    """Another model is loaded as the reference."""
-    other = make_nano(case.folder / "other", vocabulary(case.spec), SHAPES[0], seed=99)
-    return wrapped(reference, "load_model", lambda real: lambda name, **more: real(other, **more), kl_coef=0.05)(case)
-
-
 def always_the_first(real: Call) -> Call:
     """The first step's episodes are trained on again and again."""
     first: list[Any] = []
@@ -262,7 +255,6 @@ FAULTS = (
     Fault("prompt trained", MASK, samples(lambda one: with_more(one, torch.arange(1, int(one.positions[0]))))),
     Fault("tool results trained", MASK, samples(lambda one: with_more(one, one.read))),
     Fault("sampler and trainer have other tokenizers", "tokenizer", wrapped(policy.LocalSession, "act", other_words)),
-    Fault("wrong reference", "reference that was loaded", other_reference),
     Fault("advantages shifted by a row", "order of rows", advantages(next_rows)),
     Fault("advantage sign flipped", "sign", advantages(lambda given: [-each for each in given])),
     Fault("no baseline: the reward is the advantage", "advantage", wrapped(grpo, "credit_groups", without_baseline)),

@@ -52,7 +52,7 @@ def gradecheck(subject: TextSubject, free: bool) -> Said:
         rubric=SimpleNamespace(funcs=[grade], weights=[1.0]),
         get_dataset=lambda: rows,
     )
-    fooled = [each for each in run_all(VerifiersEnv(environment, sample=_SAMPLE)) if each.verdict == "FOOLED"]
+    fooled = [each for each in run_all(VerifiersEnv(environment, sample=_SAMPLE)) if each.verdict == "fooled"]
     return "fail" if fooled else "pass", [each.summary for each in fooled]
 
 

@@ -272,12 +272,12 @@ def test_settings_without_effect_are_refused() -> None:
             settings(**given)
 
 
-def test_the_command_teaches_a_new_model_and_a_model_teaches_the_next(tmp_path: Path) -> None:
+def test_the_command_teaches_a_new_model_and_a_run_teaches_the_next(tmp_path: Path) -> None:
     small = {"model.nano.hidden_size": 32, "model.nano.layers": 1, "distill.batch_size": 2, "distill.threads": 1}
     first = gradus.distill(
         "nano", "bayes", "rhythm", steps=2, out=tmp_path / "one", settings={**small, "distill.on_policy": 0.5}
     )
-    second = gradus.distill(first, first, "rhythm", steps=1, out=tmp_path / "two", settings=small)
+    second = gradus.distill(first, tmp_path / "one", "rhythm", steps=1, out=tmp_path / "two", settings=small)
     assert (second / "model.safetensors").is_file()
     record = json.loads((tmp_path / "two" / "metrics.jsonl").read_text())
     assert record["kind"] == "distill"

@@ -82,12 +82,12 @@ def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> 
 def find_teacher(
     spec: EnvironmentSpec, student: LoadedModel, config: DistillConfig, sampling: SamplingConfig
 ) -> Teacher:
-    """Returns the teacher that the settings name: a model folder, a server's address, or a policy that states distributions."""
+    """Returns the teacher that the settings name: a model or run folder, a server's address, or a policy that states distributions."""
     name = teacher_name(spec, config.teacher)
     if name.startswith(("http://", "https://")):
         return ServedTeacher(name, student, sampling)
-    if find_model(name) is not None:
-        return ModelTeacher(load_model(name, device=student.device, dtype=student.dtype), spec, student, sampling)
+    if (folder := find_model(name)) is not None:
+        return ModelTeacher(load_model(folder, device=student.device, dtype=student.dtype), spec, student, sampling)
     return ScriptedTeacher(make_policy(spec, name), spec, student, explore=config.explore)
 
 
