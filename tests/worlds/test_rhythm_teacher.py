@@ -201,7 +201,7 @@ def test_a_prior_posterior_believes_in_the_middle() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("bayes:nonsense", "reasoning"), ("constant:fly", "constant:ACTION"), ("two-cycle:sleep", r"two-cycle:A\+B")],
+    [("bayes:nonsense", "reasoning"), ("constant:fly", "constant:ACTION"), ("profile-blind+random:2", "from 0 to 1")],
 )
 def test_wrong_arguments_of_policies_are_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import ConfigError, EnvironmentFault
+from gradus_worlds.rhythm import RhythmEnvironment
 from gradus_worlds.rhythm.persons import (
     DISCRETE,
     NEUTRAL,
@@ -20,7 +21,6 @@ from gradus_worlds.rhythm.persons import (
     sample_ood,
     sample_profile,
 )
-from gradus_worlds.rhythm.shell import RhythmWorld
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -146,23 +146,24 @@ def test_the_map_from_seed_to_discrete_person_is_scrambled() -> None:
         assert counts.min() > 40, "seed % 3 must say nothing about the person"
 
 
-def roll_out_world(world: RhythmWorld, actions: list[str], **options: object) -> list[dict]:
-    return [world.reset(**options), *(world.step({"action_type": name, "belief": None}) for name in actions)]  # type: ignore[arg-type]
+def records_of(actions: list[str], seed: int) -> list[dict]:
+    environment = RhythmEnvironment()
+    seen = [environment.reset(seed=seed), *(environment.step_typed({"action_type": name}) for name in actions)]
+    return [dict(each.data) for each in seen]
 
 
 def test_the_same_seed_gives_the_same_week_and_plain_json() -> None:
     actions = [ACTIONS[index % 10] for index in range(STEPS)]
-    first, second = (roll_out_world(RhythmWorld(), actions, seed=4) for _ in range(2))
+    first, second = (records_of(actions, 4) for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
     assert first[-1]["done"]
     assert not first[-2]["done"]
     assert [len(record["history"]) for record in first[:9]] == [0, 1, 2, 3, 4, 5, 6, 7, 7]
 
 
-def test_the_shell_is_the_pure_world() -> None:
+def test_the_environment_is_the_pure_world() -> None:
     person = sample_profile(12)
-    world = RhythmWorld()
-    records = roll_out_world(world, ["learn", "socialize", "sleep"], seed=12)
+    records = records_of(["learn", "socialize", "sleep"], 12)
     weights, modifiers = arrays([person])
     effects, shocks = effect_tables(modifiers)[0], draw_noise(12) + event_effects(draw_events(12), modifiers)
     meters = np.array(records[0]["meters"])
@@ -174,18 +175,18 @@ def test_the_shell_is_the_pure_world() -> None:
 
 
 def test_wrong_calls_say_what_was_expected() -> None:
-    world = RhythmWorld()
+    world = RhythmEnvironment()
     with pytest.raises(EnvironmentFault, match="call reset"):
-        world.step({"action_type": "sleep"})
+        world.step_typed({"action_type": "sleep"})
     with pytest.raises(ConfigError, match="continuous, ood, discrete"):
         world.reset(seed=1, persons="martian")
     world.reset(seed=1)
     with pytest.raises(ConfigError, match="action_type must be one of"):
-        world.step({"action_type": "fly"})
+        world.step_typed({"action_type": "fly"})
     for belief in ([0.5, 2.0, 0.5], 0.5, ["a", "b", "c"]):
         with pytest.raises(ConfigError, match="3 numbers"):
-            world.step({"action_type": "sleep", "belief": belief})
+            world.step_typed({"action_type": "sleep", "belief": belief})
     for _ in range(STEPS):
-        world.step({"action_type": None})
+        world.step("whatever")
     with pytest.raises(EnvironmentFault, match="over"):
-        world.step({"action_type": "sleep"})
+        world.step_typed({"action_type": "sleep"})

@@ -1,49 +1,112 @@
-"""The text layer: Rhythm as a language model meets it."""
+"""Rhythm as a language model meets it: one person, one week, lines and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation
-from gradus_worlds.rhythm.shell import RhythmWorld
-from gradus_worlds.rhythm.tables import ACTIONS
+from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, arrays
+from gradus_worlds.rhythm.tables import (
+    ACTION_INDEX,
+    ACTIONS,
+    CRASH_BELOW,
+    CRASH_PENALTY,
+    DAYS,
+    EVENT_EFFECTS,
+    EVENTS,
+    METERS,
+    NOTHING,
+    REWARD_SCALE,
+    SLOTS,
+    STEPS,
+)
 from gradus_worlds.rhythm.text import SYSTEM_PROMPT, observation_text, parse_answer
+from gradus_worlds.rhythm.world import (
+    draw_events,
+    draw_noise,
+    draw_start,
+    effect_tables,
+    event_effects,
+    felt_change,
+    settle,
+)
+
+HISTORY = 7  # steps that the structured observation looks back
+_DIGITS = 4  # decimals in records
+_NEUTRAL_EFFECTS = effect_tables(arrays([NEUTRAL])[1])[0]
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [round(value, _DIGITS) + 0.0 for value in values]
 
 
 class RhythmEnvironment:
-    """Renders the world's records to lines and reads answers; implements ``core.Environment``."""
+    """A week with one person; implements ``core.Environment``. An action that is None spends the slot on nothing."""
 
     plain_data = True  # each observation holds the whole week so far
+    system_prompt = SYSTEM_PROMPT  # the rules, said once
 
     def __init__(self) -> None:
-        self.world = RhythmWorld()
+        self._profile: Profile | None = None
+        self._step = 0
+        self._crashes = 0
         self._invalid = 0
+        self._episode_id = ""
 
     @property
-    def system_prompt(self) -> str:
-        """The rules, said once."""
-        return SYSTEM_PROMPT
+    def profile(self) -> Profile:
+        """The hidden person; privileged callers only."""
+        if self._profile is None:
+            raise EnvironmentFault("rhythm has no person yet; call reset first")
+        return self._profile
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """Public state: the world's, and how many answers could not be understood."""
-        return {**self.world.state, "invalid_actions": self._invalid}
+        """Returns what anybody may know: no person, no noise, no future."""
+        return {
+            "episode_id": self._episode_id,
+            "step_count": self._step,
+            "crashes": self._crashes,
+            "invalid_actions": self._invalid,
+        }
 
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        """Begin a week; ``options`` are :meth:`RhythmWorld.reset`'s."""
-        self._invalid = 0
-        data = self.world.reset(seed=seed, episode_id=episode_id, **options)
-        return Observation(text=observation_text(data), data=data)
+    def reset(
+        self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous"
+    ) -> Observation:
+        """Begin a week. ``persons`` says where the person of ``seed`` comes from.
+
+        The whole week's noise and events are fixed here, so that a step draws nothing.
+        """
+        if persons not in SAMPLERS:
+            raise ConfigError(
+                f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
+            )
+        if seed is None:
+            seed = secrets.randbits(63)  # nobody asked for a particular week
+        self._profile = SAMPLERS[persons](seed)
+        weights, modifiers = arrays([self._profile])
+        self._weights = weights[0]
+        self._effects = effect_tables(modifiers)[0]
+        noise, self._events = draw_noise(seed), draw_events(seed)
+        self._shocks = noise + event_effects(self._events, modifiers)
+        self._neutral_shocks = noise + EVENT_EFFECTS[self._events]
+        self._meters = draw_start(seed)
+        self._step, self._crashes, self._invalid, self._belief = 0, 0, 0, None
+        self._episode_id = episode_id or f"rhythm-{seed}"
+        self._history: list[dict[str, Any]] = []
+        return self._observe(None)
 
     def step(self, action: str) -> Observation:
         """Take an answer. One that cannot be understood spends the slot on nothing and is counted."""
         answer = parse_answer(action)
-        if answer.error:
-            self._invalid += 1
-        understood = {"action_type": answer.action, "belief": answer.belief}
-        return self._observe(
-            understood, action_valid=answer.error is None, action_error=answer.error, action_spans=answer.spans
+        self._invalid += answer.error is not None
+        return self._spend(
+            {"action_type": answer.action, "belief": answer.belief},
+            action_valid=answer.error is None,
+            action_error=answer.error,
+            action_spans=answer.spans,
         )
 
     @property
@@ -63,27 +126,80 @@ class RhythmEnvironment:
 
     def step_typed(self, action: Mapping[str, Any]) -> Observation:
         """Take a typed action, for clients that are no language model. ConfigError (the week goes on) if it does not fit."""
-        extra = action.keys() - {"action_type", "belief"}
-        if extra or action.get("action_type") is None:
+        name, belief = action.get("action_type"), action.get("belief")
+        if action.keys() - {"action_type", "belief"} or name is None:
             raise ConfigError(f"expected action_type, with or without belief, got the fields {sorted(action)}")
-        return self._observe({"action_type": action["action_type"], "belief": action.get("belief")})
+        if name not in ACTIONS:
+            raise ConfigError(f"action_type must be one of {', '.join(ACTIONS)}, got {name!r}")
+        return self._spend({"action_type": name, "belief": None if belief is None else _checked(belief)})
 
-    def _observe(self, action: Mapping[str, Any], **understood: Any) -> Observation:
-        data = self.world.step(action)
-        return Observation(
-            text=observation_text(data),
-            data=data,
-            reward=data["reward"],
-            terminated=data["done"],
-            action_data=action,
-            **understood,
-        )
+    def _spend(self, action: Mapping[str, Any], **understood: Any) -> Observation:
+        """Spend the slot. An EnvironmentFault if the week is over."""
+        if self._profile is None or self._step >= STEPS:
+            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
+        name = action["action_type"]
+        index = NOTHING if name is None else ACTION_INDEX[name]
+        self._belief = action["belief"] or self._belief
+        slot = self._step % len(SLOTS)
+        before = self._meters
+        change = felt_change(before, self._effects[slot, index], self._shocks[self._step])
+        expected = felt_change(before, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[self._step])
+        self._meters = settle(before + change)
+        crashes = sum(level < CRASH_BELOW for level in self._meters.tolist())
+        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
+        self._crashes += crashes
+        record = {
+            "action": name,
+            "reward": round(reward, _DIGITS),
+            "change": _rounded(change.tolist()),
+            "anomaly": _rounded((change - expected).tolist()),
+            "event": EVENTS[self._events[self._step]],
+            "crashes": crashes,
+        }
+        self._step += 1
+        self._history.append(record)
+        return self._observe(record, reward=record["reward"], action_data=action, **understood)
 
     def outcome(self) -> Mapping[str, Any]:
-        """The hidden person and the truth of the belief; known once the week is over."""
-        if self.world.state["step_count"] == 0 and not self.world.state["episode_id"]:
-            raise EnvironmentFault("rhythm has no outcome before reset")
-        return {**self.world.truth(), "crashes": self.world.state["crashes"], "invalid_actions": self._invalid}
+        """The hidden person and what a belief should have been; known once the week is over."""
+        person = self.profile
+        return {
+            "person": person.name,
+            "weights": list(person.weights),
+            "modifiers": list(person.modifiers),
+            "beliefs": dict(zip(BELIEFS, person.beliefs, strict=True)),
+            "crashes": self._crashes,
+            "invalid_actions": self._invalid,
+        }
 
     def close(self) -> None:
         """Nothing to free."""
+
+    def _observe(self, last: dict[str, Any] | None, **told: Any) -> Observation:
+        done = self._step >= STEPS
+        data = {
+            "step": self._step,
+            "day": DAYS[min(self._step, STEPS - 1) // len(SLOTS)],
+            "slot": SLOTS[self._step % len(SLOTS)] if not done else SLOTS[-1],
+            "steps_left": STEPS - self._step,
+            "meters": _rounded(self._meters.tolist()),
+            "change": last["change"] if last else [0.0] * len(METERS),
+            "anomaly": last["anomaly"] if last else [0.0] * len(METERS),
+            "reward": last["reward"] if last else None,
+            "active_event": last["event"] if last else "none",
+            "crashes": self._crashes,
+            "belief": self._belief,
+            "history": self._history[-HISTORY:],
+            "done": done,
+        }
+        return Observation(text=observation_text(data), data=data, terminated=done, **told)
+
+
+def _checked(belief: Any) -> list[float]:
+    try:
+        values = [] if isinstance(belief, str | Mapping) else [float(value) for value in belief]
+    except (TypeError, ValueError):
+        values = []
+    if len(values) != len(BELIEFS) or not all(0.0 <= value <= 1.0 for value in values):
+        raise ConfigError(f"belief must be {len(BELIEFS)} numbers in [0, 1] ({', '.join(BELIEFS)}), got {belief!r}")
+    return values

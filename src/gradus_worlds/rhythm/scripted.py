@@ -59,8 +59,7 @@ def reflex_policy(name: str, reflex: Reflex, belief: Sequence[float] | None = No
     return FunctionPolicy(name, lambda seen, script: answer_text(reflex(seen.data, script.start), belief))
 
 
-Beliefs = Sequence[Sequence[float]]  # what is stated at each step of a week; empty for nothing
-_SILENT: Beliefs = ()
+Beliefs = Sequence[Sequence[float] | None]  # what is stated at each step of a week
 
 
 def _drawn_beliefs(start: EpisodeStart) -> Beliefs:
@@ -69,7 +68,7 @@ def _drawn_beliefs(start: EpisodeStart) -> Beliefs:
     return (rng.integers(10, size=(STEPS, 3)) / 9).tolist()
 
 
-Trials = Sequence[int | None]  # what is tried at each step of a week instead of the plan; empty for nothing
+Trials = Sequence[int | None]  # what is tried at each step of a week instead of the plan
 
 
 def _drawn_trials(share: float, start: EpisodeStart) -> Trials:
@@ -100,7 +99,7 @@ class PlannerPolicy:
         return _PlannerSession(
             [self._person(each) for each in episodes],
             [self._beliefs(each) for each in episodes],
-            [_drawn_trials(self._tries, each) for each in episodes] if self._tries else [()] * len(episodes),
+            [_drawn_trials(self._tries, each) for each in episodes],
         )
 
 
@@ -119,9 +118,9 @@ class _PlannerSession:
                 meters, self._weights[rows], self._effects[rows], step, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM
             )
             for place, row, action in zip(places, rows, best.tolist(), strict=True):
-                beliefs, tried = self._beliefs[row], self._trials[row][step] if self._trials[row] else None
+                tried = self._trials[row][step]
                 chosen = ACTIONS[action if tried is None else tried]
-                actions[place] = Action(text=answer_text(chosen, beliefs[step] if beliefs else None))
+                actions[place] = Action(text=answer_text(chosen, self._beliefs[row][step]))
         return actions
 
     def close(self) -> None: ...
@@ -140,7 +139,7 @@ def _average_person(start: EpisodeStart) -> Profile:
 
 
 def _hidden_person(start: EpisodeStart) -> Profile:
-    return cast(RhythmEnvironment, start.environment).world.profile
+    return cast(RhythmEnvironment, start.environment).profile
 
 
 def _constant(argument: str | None) -> Policy:
@@ -178,14 +177,8 @@ def _heuristic_and_random(argument: str | None) -> Policy:
     return FunctionPolicy(f"heuristic+random:{argument}" if argument else "heuristic+random", answer)
 
 
-def _two_cycle(argument: str | None) -> Policy:
-    pair = (
-        (argument or "sleep+deep_work").replace(",", "+").split("+")
-    )  # a command line splits names of policies at commas
-    if len(pair) != 2 or any(action not in ACTIONS for action in pair):
-        raise ConfigError(f"two-cycle:A+B needs two of {', '.join(ACTIONS)}, got {argument!r}")
-    name = f"two-cycle:{argument}" if argument else "two-cycle"
-    return reflex_policy(name, lambda data, start: pair[data["step"] % 2])
+def _two_cycle(data: Mapping[str, Any], start: EpisodeStart) -> str:
+    return ("sleep", "deep_work")[data["step"] % 2]
 
 
 def reflexes() -> dict[str, Callable[[str | None], Policy]]:
@@ -200,10 +193,10 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "heuristic+constant": lambda argument: reflex_policy("heuristic+constant", heuristic, CONSTANT_BELIEF),
         "heuristic+random": _heuristic_and_random,
         "constant": _constant,
-        "two-cycle": _two_cycle,
+        "two-cycle": lambda argument: reflex_policy("two-cycle", _two_cycle),
         "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
         "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
-        "profile-blind": lambda argument: PlannerPolicy("profile-blind", _average_person, lambda start: _SILENT),
+        "profile-blind": lambda argument: PlannerPolicy("profile-blind", _average_person, lambda start: [None] * STEPS),
         "profile-blind+random": _blind_and_random,
         "clairvoyant": lambda argument: PlannerPolicy(
             "clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS
