@@ -171,7 +171,8 @@ def test_a_server_is_given_time_and_rows(
 ) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
-    server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "sampler_model": "m", "correction": "truncate"}
+    monkeypatch.setattr("gradus.runs.stages.connections.served_model", lambda url, **_: "m")
+    server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "correction": "truncate"}
     served_sampler(str(taught / "best"), GrpoConfig(**{**server, **changes}), tmp_path)
     assert given[option] == expected
 

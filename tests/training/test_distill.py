@@ -62,7 +62,7 @@ def prepared(model: Path, config: DistillConfig) -> LoadedModel:
 
 def distill(model: Path, folder: Path, config: DistillConfig, teacher: Teacher | None = None, **options: Any) -> Any:
     loaded = prepared(model, config)
-    teacher = teacher or ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded, explore=config.explore)
+    teacher = teacher or ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded)
     given = {"options": RunOptions(live=False), **options}
     return train_distill(loaded, teacher, RHYTHM, config, folder, sampling=SAMPLING, **given)
 
@@ -267,9 +267,8 @@ def test_chunks_and_microbatches_change_nothing(
 
 
 def test_settings_without_effect_are_refused() -> None:
-    for given in ({"beta": 0.3}, {"explore": 0.2}):
-        with pytest.raises(ValueError, match="has no effect"):
-            settings(**given)
+    with pytest.raises(ValueError, match="has no effect"):
+        settings(beta=0.3)
 
 
 def test_the_command_teaches_a_new_model_and_a_run_teaches_the_next(tmp_path: Path) -> None:

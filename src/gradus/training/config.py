@@ -120,7 +120,6 @@ class GrpoConfig(TrainerConfig):
         default="local", description="What samples: this process, `gradus serve`, or vLLM."
     )
     sampler_url: str | None = Field(default=None, description="Address of the server, as in http://HOST:PORT/v1.")
-    sampler_model: str | None = Field(default=None, description="Name of the model there; the only one by default.")
     async_level: int = Field(
         default=0,
         ge=0,
@@ -218,7 +217,7 @@ class GrpoConfig(TrainerConfig):
             )
         if self.sampler == "local":
             refuse_without_effect(
-                given & {"sampler_url", "sampler_model"},
+                given & {"sampler_url"},
                 "while sampler is local; set sampler = 'http', or leave it out",
             )
             return

@@ -93,20 +93,12 @@ class DistillConfig(LessonConfig):
         le=1,
         description="Share of the episodes that the student rolls out; the teacher rolls out the others.",
     )
-    explore: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Share of a scripted teacher's own answers that are drawn at random, so that the student meets states off its way.",
-    )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this stage may use.")
     validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
 
     @model_validator(mode="after")
     def _refuse_what_has_no_effect(self) -> Self:
-        given = self.model_fields_set
         if self.divergence != "jsd":
-            refuse_without_effect(given & {"beta"}, f"with divergence = {self.divergence!r}; set divergence = 'jsd'")
-        if self.on_policy == 1:
-            refuse_without_effect(given & {"explore"}, "while the student rolls out all episodes; lower on_policy")
+            named = self.model_fields_set & {"beta"}
+            refuse_without_effect(named, f"with divergence = {self.divergence!r}; set divergence = 'jsd'")
         return self

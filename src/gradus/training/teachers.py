@@ -68,13 +68,13 @@ class Teacher(Protocol):
 class ScriptedTeacher:
     """A policy whose sessions state distributions of answers, which become exact targets of tokens.
 
-    One that only answers states its answer. ``explore``: the share of its own answers that are drawn at random among those that it names.
+    One that only answers states its answer.
     """
 
     model: None = None
 
-    def __init__(self, policy: Policy, spec: EnvironmentSpec, student: LoadedModel, *, explore: float = 0.0) -> None:
-        self._policy, self._spec, self._explore = policy, spec, explore
+    def __init__(self, policy: Policy, spec: EnvironmentSpec, student: LoadedModel) -> None:
+        self._policy, self._spec = policy, spec
         self._targets = AnswerTargets(student.renderer)
 
     @property
@@ -82,7 +82,7 @@ class ScriptedTeacher:
         return self._policy.name
 
     def actor(self) -> Policy:
-        return _Drawing(self._policy, self._explore)
+        return _Drawing(self._policy)
 
     def label(
         self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
@@ -180,8 +180,8 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
 class _Drawing:
     """A teacher that draws its answers from what it states. ``stated``: of each episode so far, turn by turn."""
 
-    def __init__(self, teacher: Policy, explore: float) -> None:
-        self._teacher, self._explore = teacher, explore
+    def __init__(self, teacher: Policy) -> None:
+        self._teacher = teacher
         self.stated: list[list[AnswerDistribution]] = []
 
     @property
@@ -189,14 +189,14 @@ class _Drawing:
         return self._teacher.name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        session = _DrawingSession(self._teacher.start(episodes), self._explore, episodes)
+        session = _DrawingSession(self._teacher.start(episodes), episodes)
         self.stated += session.stated
         return session
 
 
 class _DrawingSession:
-    def __init__(self, teacher: Session, explore: float, episodes: Sequence[EpisodeStart]) -> None:
-        self._teacher, self._explore = teacher, explore
+    def __init__(self, teacher: Session, episodes: Sequence[EpisodeStart]) -> None:
+        self._teacher = teacher
         self._rngs = [child_rng(0, *each.key, "distill") for each in episodes]
         self.stated: list[list[AnswerDistribution]] = [[] for _ in episodes]
 
@@ -204,7 +204,7 @@ class _DrawingSession:
         if isinstance(self._teacher, StatesDistributions):
             stated = self._teacher.distributions(requests)
             rngs = [self._rngs[request.row] for request in requests]
-            actions = [Action(text=_drawn(each, rng, self._explore)) for each, rng in zip(stated, rngs, strict=True)]
+            actions = [Action(text=_drawn(each, rng)) for each, rng in zip(stated, rngs, strict=True)]
         else:
             actions = self._teacher.act(requests)
             stated = [_answered(action) for action in actions]
@@ -216,9 +216,6 @@ class _DrawingSession:
         self._teacher.close()
 
 
-def _drawn(stated: AnswerDistribution, rng: random.Random, explore: float) -> str:
-    """An answer: each span from what is stated, or all of them at random."""
-    anything = rng.random() < explore
-    return " ".join(
-        rng.choice(each.answers) if anything else rng.choices(each.answers, each.probabilities)[0] for each in stated
-    )
+def _drawn(stated: AnswerDistribution, rng: random.Random) -> str:
+    """An answer: each span is drawn from what is stated."""
+    return " ".join(rng.choices(each.answers, each.probabilities)[0] for each in stated)

@@ -230,7 +230,9 @@ def served_model(base_url: str, *, api_key: str | None) -> str:
             "its address with /v1 as sampler_url"
         ) from error
     if len(names) != 1:
-        raise ConfigError(f"{address} lists {len(names)} models ({', '.join(names)}); say which one with sampler_model")
+        raise ConfigError(
+            f"{address} lists {len(names)} models ({', '.join(names)}); start a server that has one model"
+        )
     return names[0]
 
 

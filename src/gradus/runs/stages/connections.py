@@ -42,7 +42,7 @@ def served_sampler(
     assert config.sampler_url is not None  # the settings see to it
     key = os.environ.get("VLLM_API_KEY")
     policy = HttpSampler(
-        config.sampler_model or served_model(config.sampler_url, api_key=key),
+        served_model(config.sampler_url, api_key=key),
         base_url=config.sampler_url,
         renderer=loaded.renderer,
         sampling=config.sampling,

@@ -88,7 +88,7 @@ def find_teacher(
         return ServedTeacher(name, student, sampling)
     if (folder := find_model(name)) is not None:
         return ModelTeacher(load_model(folder, device=student.device, dtype=student.dtype), spec, student, sampling)
-    return ScriptedTeacher(make_policy(spec, name), spec, student, explore=config.explore)
+    return ScriptedTeacher(make_policy(spec, name), spec, student)
 
 
 def make_nano_model(recipe: Recipe, folder: Path) -> None:
