@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from gradus import environments
+from gradus import commands, environments
 from gradus.core import ConfigError
 from gradus.interop.packages.writing import write_package
 from gradus.policies.scripted import constant_policy
@@ -57,6 +57,11 @@ def test_rows_travel_inside_the_module(tmp_path: Path) -> None:
     assert "gradus_jsonl_rows/data/rows.jsonl" in written.files
     module = (tmp_path / "package/gradus_jsonl_rows/__init__.py").read_text()
     assert 'environments.load("jsonl:" + str(ROOT / "data/rows.jsonl") + "?answer=answer")' in module
+
+
+def test_a_package_for_another_library_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a package is for verifiers, got --as openenv; gradus serve-env serves"):
+        commands.package_env("shop", tmp_path / "package", library="openenv")
 
 
 def test_a_file_that_an_option_names_is_refused(tmp_path: Path) -> None:
