@@ -35,7 +35,6 @@ COMMON = {
 SETS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "arithmetic": ("arithmetic", {"grpo.max_steps": 40}),
     "chain_sum": ("reasoning-gym:chain_sum?max_terms=3", {"grpo.max_steps": 40}),
-    "leg_counting": ("reasoning-gym:leg_counting", {"grpo.max_steps": 40}),
     "shop": ("shop", {"grpo.max_steps": 24}),
     "sums": (str(PUBLISHED / "sums.toml"), {"grpo.max_steps": 24, "eval.policies": ["grpo"], "eval.pairs": []}),
 }
