@@ -49,17 +49,6 @@ def test_tasks_that_are_half_solved_are_drawn_most_and_no_task_is_lost() -> None
     assert min(drawn.values()) >= 3  # what was solved, or never was, is looked at again
 
 
-def test_a_task_rests_until_half_of_the_set_was_drawn() -> None:
-    """The same few tasks were trained on again and again: on small sums the held-out reward was 0.66 in place of 0.88."""
-    difficulty = TaskDifficulty(lamps(), settings(), ())
-    drawn: list[str | None] = []
-    for step in range(1, 13):
-        tasks = difficulty.draw(step, 0, 4, ())
-        difficulty.observe(step, [group(task, [0.0, 1.0, 0.0, 1.0]) for task in tasks])
-        drawn += [task.id for task in tasks]
-    assert all(len(set(drawn[first : first + 12])) == 12 for first in range(0, 36, 4))
-
-
 def test_the_signal_does_not_depend_on_the_scale_of_the_reward() -> None:
     drawn = []
     for scale, shift in ((1.0, 0.0), (10.0, -3.0)):

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 FILE = "difficulty.json"  # in a checkpoint
 _PRIOR = 2.0  # how many members' worth of belief a task has that was never seen, with the mean of those that were
 _HALF_LIFE = 20.0  # steps after which half of what is known of a task is forgotten: the policy moves on
-_REST = (
-    0.5  # share of the set that is drawn before a task comes again: the same few tasks teach little about the others
-)
 
 
 class TaskDifficulty:
@@ -28,7 +25,7 @@ class TaskDifficulty:
 
     A group's signal is the variance of its rewards over the largest that the run's range of rewards allows: 4 p (1 - p) for a reward
     of 0 or 1 with success p, which is largest at one half. Each task has a Beta posterior of its signal. A draw takes the tasks whose
-    sampled signal is highest and that were not drawn lately. A task that was never seen, or was forgotten, has the mean of all; so no task is lost.
+    sampled signal is highest. A task that was never seen, or was forgotten, has the mean of all; so no task is lost.
     """
 
     def __init__(self, spec: EnvironmentSpec, config: GrpoConfig, reserved: Container[str]) -> None:
@@ -41,7 +38,7 @@ class TaskDifficulty:
                 f"task_order = 'difficulty' chooses {config.groups} tasks a step, and {len(self._pool)} may be trained on; give more "
                 "rows, or lower grpo.groups"
             )
-        self._seed, self._rest = config.seed, _REST * len(self._pool) / config.groups
+        self._seed = config.seed
         self._known: dict[str, tuple[float, float, int]] = {}  # task -> signal times members, members, step
         self._range: tuple[float, float] | None = None  # of all rewards so far
 
@@ -51,14 +48,13 @@ class TaskDifficulty:
         return self._known
 
     def draw(self, step: int, attempt: int, count: int, taken: Container[str]) -> list[Task]:
-        """``count`` tasks of the set for ``step``; those drawn lately, and those that are ``taken``, only if nothing else is left."""
+        """``count`` tasks of the set for ``step``; those that are ``taken`` only if nothing else is left."""
         signal, members = self._beliefs(step)
         mean = (signal.sum() + 1) / (members.sum() + 2)
         rng = np.random.default_rng(child_seed(self._seed, "difficulty", step, attempt))
         sampled = rng.beta(signal + _PRIOR * mean, members - signal + _PRIOR * (1 - mean))
         order = [self._pool[place] for place in np.argsort(-sampled, kind="stable")]
-        lately = {name for name, (_, _, last) in self._known.items() if step - last < self._rest}
-        return sorted(order, key=lambda task: (task.id in taken, task.id in lately))[:count]
+        return sorted(order, key=lambda task: task.id in taken)[:count]
 
     def _beliefs(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Signal and members of each task of the pool, (tasks,) both, as far as they are remembered at ``step``."""
