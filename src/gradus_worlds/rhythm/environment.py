@@ -73,12 +73,14 @@ class RhythmEnvironment:
         }
 
     def reset(
-        self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous"
+        self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous", **options: Any
     ) -> Observation:
         """Begin a week. ``persons`` says where the person of ``seed`` comes from.
 
         The whole week's noise and events are fixed here, so that a step draws nothing.
         """
+        if options:
+            raise ConfigError(f"a week has the option persons alone, got {', '.join(options)}")
         if persons not in SAMPLERS:
             raise ConfigError(
                 f"persons must be one of {', '.join(SAMPLERS)}, got {persons!r}; set it in the reset options"
