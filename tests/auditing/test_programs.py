@@ -11,12 +11,14 @@ from random import Random
 
 import pytest
 
-from gradus.auditing.text import paying
+from gradus.auditing.text import paying, run
 from gradus.auditing.text.asking import Ground, Log, are_programs
+from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.checks import hostile
 from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.mutations import WRONG
+from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import PROGRAMS, ask_programs
 from gradus.auditing.text.rates import Base
 from gradus.auditing.text.run import audit_text
@@ -260,6 +262,32 @@ def test_no_wrong_answer_of_a_program_is_the_right_program(form):
         )
         is None
     )
+
+
+def test_what_is_nonsense_for_a_program_is_not_asked():
+    """`code_tests` failed its own audit on eight rows: one program that defines all functions is right for each of them."""
+    golds = [f"def add_{n}(x):\n    return x + {n}\n" for n in range(2, 10)]
+    gold = Gold(task=replace(TASKS[0], gold=golds[0]), others=Others(golds=golds))
+    asked = {**BLIND, **REFLEXES, **{name: make for name, (make, _) in EQUIVALENT.items()}}
+    made = {name for name, make in asked.items() if make(gold, Random(0))}
+    assert not [name for name in made if name.startswith("golds of other tasks joined")]
+    assert not [name for name in made if name.startswith("the gold's shape with the question's number")]
+    assert made & set(EQUIVALENT) == {
+        "a newline at the end",
+        "a space at the end",
+        "on a line of its own",
+        "in a code fence",
+    }
+
+
+def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.MonkeyPatch):
+    """A grader of programs ends them by its own limit, of ten seconds for `code_tests`."""
+    given: list[float] = []
+    monkeypatch.setattr(run, "Scorer", lambda subject, **told: given.append(told["seconds"]) or Scorer(subject, **told))
+    for gold in ("4", "print(4)"):
+        tasks = [TextTask(key=str(n), prompt="?", gold=gold) for n in range(2)]
+        audit_text(TextSubject(name="s", grader="g", tasks=tasks, judge=lambda task, answer: 0.0))
+    assert given == [2.0, 30.0]
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")

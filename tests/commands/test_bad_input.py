@@ -216,6 +216,15 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_rolled_out(
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_an_audit_goes_into_a_folder_that_is_there(gradus: Said, tmp_path: Path) -> None:
+    """The second audit was refused: "Is a directory"."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{n} + 1?", "answer": "{n + 1}"}}\n' for n in range(12)))
+    for _ in range(2):
+        code, said = gradus("audit", rows, "--reward", "correctness", "--out", tmp_path / "audit")
+        assert (code, "audit.json" in said) == (0, True), said
+
+
 def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, said = gradus("teach", "rhythm", "-n", 2, "-o", tmp_path / "file" / "t.jsonl")

@@ -91,7 +91,9 @@ def _after_audit(
     rewards: Sequence[str],
     json_file: str | None,
     out: Annotated[
-        Path | None, writes("Folder for audit.json, the page, the figure, the hack, a card and a badge.")
+        Path | None,
+        writes("Folder for audit.json, the page, the figure, the hack, a card and a badge."),
+        Line(folder=True),
     ] = None,
 ) -> int:
     if rows is not None:

@@ -14,11 +14,12 @@ from gradus.core import EnvironmentSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """The differences of a parameter on the command line: its type, its default, and the kind of items between commas."""
+    """The differences of a parameter on the command line: its type, its default, the kind of items between commas, and whether it names a folder."""
 
     kind: Any = None
     default: Any = None
     item: Callable[[str], Any] | None = None
+    folder: bool = False
 
 
 Rows = Sequence[Mapping[str, Any]]

@@ -95,10 +95,11 @@ class Entry:
         """Refuses files that cannot be written before anything is done for them; those that the function writes itself it checks."""
         from gradus.core.files import check_file_can_be_written
 
-        later = [values.get(name) for name in ("out", "report") if name not in self.own]
-        for place in [*later, None if json_file == "-" else json_file]:
+        later = [each for each in self.options if each.name in ("out", "report") and each.name not in self.own]
+        files = [(values[each.name], "file" if each.line.folder else "") for each in later]
+        for place, inside in [*files, (None if json_file == "-" else json_file, "")]:
             if place is not None:
-                check_file_can_be_written(Path(place))
+                check_file_can_be_written(Path(place) / inside)
 
 
 COMMANDS: dict[str, Entry] = {}

@@ -53,8 +53,10 @@ def _shared_start(gold: Gold, rng: Random) -> str | None:
 
 
 def _joined(separator: str) -> Operator:
+    """Some golds in one answer. None for programs: one that defines all functions is right for each task."""
+
     def join(gold: Gold, rng: Random) -> str | None:
-        golds = list(dict.fromkeys(gold.others.golds))
+        golds = [] if gold.is_program else list(dict.fromkeys(gold.others.golds))
         return separator.join(rng.sample(golds, min(8, len(golds)))) if len(golds) > 1 else None
 
     return join
@@ -214,7 +216,7 @@ def _filled_with_number(value: str, *, first: bool) -> Operator:
 
     def reflex(gold: Gold, rng: Random) -> str | None:
         numbers, places = NUMBER.findall(gold.prompt), len(NUMBER.findall(gold.text))
-        if not numbers or places < 2:
+        if not numbers or places < 2 or gold.is_program:
             return None
         filled = [value] * places
         filled[0 if first else -1] = numbers[-1]

@@ -17,6 +17,11 @@ def _form(text: str) -> Operator:
     return lambda gold, rng: text.replace("GOLD", gold.text)
 
 
+def _told(text: str) -> Operator:
+    """The answer with words or marks around it; None for a program, which they would break."""
+    return lambda gold, rng: None if gold.is_program else text.replace("GOLD", gold.text)
+
+
 def _indented(gold: Gold, rng: Random) -> str | None:
     """A space before the answer; None for a program or several lines, where it may mean something."""
     return None if "\n" in gold.text.rstrip() or gold.is_program else f" {gold.text}"
@@ -44,12 +49,12 @@ EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
     "a newline at the end": (_form("GOLD\n"), _STRIP),
     "a space at the end": (_form("GOLD "), _STRIP),
     "a space before it": (_indented, _STRIP),
-    "a period at the end": (_form("GOLD."), _READ),
+    "a period at the end": (_told("GOLD."), _READ),
     "on a line of its own": (_form("\nGOLD\n"), _STRIP),
-    "in quotes": (_form('"GOLD"'), _READ),
-    "in bold": (_form("**GOLD**"), _READ),
-    "in a sentence": (_form("The answer is GOLD."), _READ),
-    "in a box": (_form("\\boxed{GOLD}"), _READ),
+    "in quotes": (_told('"GOLD"'), _READ),
+    "in bold": (_told("**GOLD**"), _READ),
+    "in a sentence": (_told("The answer is GOLD."), _READ),
+    "in a box": (_told("\\boxed{GOLD}"), _READ),
     "in a code fence": (_form("```\nGOLD\n```"), _READ),
     "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), _VALUE),
     "with thousands separators": (

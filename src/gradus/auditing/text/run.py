@@ -18,7 +18,7 @@ from gradus.auditing.text.paying import (
 )
 from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.tasks import CALLS_SECONDS, PROGRAM_SECONDS, TextSubject
+from gradus.auditing.text.tasks import CALL_SECONDS, CALLS_SECONDS, PROGRAM_CALL_SECONDS, PROGRAM_SECONDS, TextSubject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +33,21 @@ def audit_text(
     subject: TextSubject,
     *,
     seed: int = 0,
-    seconds: float = 2.0,
+    seconds: float | None = None,
     limit: float | None = None,
     unsafe: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TextAudit:
-    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call; ``limit``: of all calls together, 20 s if None and 180 if
-    answers are programs; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what, answers asked, of about how many).
+    """Probe the grader of one-turn tasks. ``seconds``: the limit of one call, 2 s if None and 30 if answers are programs; ``limit``: of all
+    calls together, 20 s and 180; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what, answers asked, of about how many).
 
     The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    if limit is None:
-        limit = PROGRAM_SECONDS if are_programs(subject.tasks) else CALLS_SECONDS
+    of_call, of_all = (
+        (PROGRAM_CALL_SECONDS, PROGRAM_SECONDS) if are_programs(subject.tasks) else (CALL_SECONDS, CALLS_SECONDS)
+    )
+    limit = of_all if limit is None else limit
+    seconds = of_call if seconds is None else seconds
     most = CALLS * len(subject.tasks)
     scorer = Scorer(
         subject,
