@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradus.commands.stages import distill
     from gradus.commands.training import Run, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
-    from gradus.environments.verifiable import one_turn
+    from gradus.environments.verifiable.from_rows import one_turn
     from gradus.policies.local.loading import load_model
     from gradus.policies.scripted import FunctionPolicy
     from gradus.training.config import GrpoConfig
@@ -37,7 +37,7 @@ _HOMES = {
     "gradus.commands.stages": ("distill",),
     "gradus.commands.training": ("Run", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
-    "gradus.environments.verifiable": ("one_turn",),
+    "gradus.environments.verifiable.from_rows": ("one_turn",),
     "gradus.policies.local.loading": ("load_model",),
     "gradus.policies.scripted": ("FunctionPolicy",),
     "gradus.training.config": ("GrpoConfig",),

@@ -44,7 +44,7 @@ from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask, subject_of
 from gradus.core import PolicyError
-from gradus.environments.verifiable import one_turn
+from gradus.environments.verifiable.from_rows import one_turn
 from gradus.rewards import diversity
 from gradus.sandbox.command import sandbox_works
 from gradus.stats import Interval

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -71,22 +70,6 @@ def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
     assert "this goes on where it stopped: gradus teach rhythm -o" in capsys.readouterr().err
 
 
-LATE = """
-import atexit, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background inherit that it is ignored
-atexit.register(signal.raise_signal, signal.SIGINT)  # as what libraries tidy up, which is registered before the end
-from gradus.commands.app import main
-sys.argv = ["gradus", "--version"]
-main()
-"""
-
-
-def test_ctrl_c_while_a_command_ends_prints_no_traceback():
-    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-    assert ended.stdout.startswith("gradus ")
-
-
 def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
     """Before or behind the command; what a user's own value says stays where it stands."""
     monkeypatch.setenv("GRADUS_OUTPUT", "")
@@ -149,18 +132,6 @@ def test_a_played_environment_without_policies_names_a_model_to_compare_with(mon
     monkeypatch.setattr("builtins.input", lambda *_: "1")
     commands.play("mine.py:spec", seed=0)
     assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", [["envs"], ["envs", "--json"], ["--help"]])
-def test_output_that_nobody_reads_is_no_verdict(words, monkeypatch):
-    """typer and rich ended with 1, which is what a failed check ends with."""
-    monkeypatch.setattr("sys.stderr", sys.stderr)  # typer puts something of its own in its place
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w", encoding="utf-8") as unread, open(os.devnull, "w") as nowhere:
-        monkeypatch.setattr("sys.stdout", unread)
-        assert ends_with(monkeypatch, *words) == 141
-        os.dup2(nowhere.fileno(), writer)
 
 
 def test_characters_that_the_output_does_not_have_stop_no_table(monkeypatch):

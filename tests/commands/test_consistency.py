@@ -66,25 +66,6 @@ def test_what_takes_several_values_takes_them_one_by_one():
     assert {"gold", "random"} <= set(next(iter(read[0]["conditions"].values()))["policies"])
 
 
-@pytest.mark.parametrize("name", ["mine.toml", "rows.jsonl", "mine.json"])
-def test_json_does_not_write_over_what_a_command_is_about(tmp_path, name):
-    path = tmp_path / name
-    text = 'environment = "arithmetic"\n' if name.endswith("toml") else '{"question": "1", "answer": "1"}\n' * 80
-    path.write_text(text)
-    for words in (["check", "--json", str(path)], ["check", "arithmetic", "--quick", "--json", str(path)]):
-        runner.invoke(app, words)
-        assert path.read_text() == text
-
-
-@pytest.mark.parametrize("text", ['{"a": 1}\n{"a": 2}\n', '{"a": 1}\n'])
-def test_json_does_not_write_over_the_file_that_is_read(tmp_path, text):
-    """With an equals sign nobody looked at the file, and one episode is a JSON document."""
-    (path := tmp_path / "t.jsonl").write_text(text)
-    said = gradus("show", path, f"--json={path}", expect=3).stderr
-    assert "another" in said
-    assert path.read_text() == text
-
-
 def commands_with_json():
     def walk(command, words):
         for name, each in getattr(command, "commands", {}).items():

@@ -79,23 +79,6 @@ def test_what_an_environment_lacks_is_said(tmp_path):
     assert "missing: a view" in said
 
 
-@pytest.mark.parametrize(
-    ("choices", "answer"),
-    [
-        ({"choices": ["Rome", "Oslo"]}, 1),
-        ({"options": ["Rome", "Oslo"]}, "B"),
-        ({"choices": {"text": ["Rome", "Oslo"], "label": ["A", "B"]}}, "B"),
-        ({"A": "Rome", "B": "Oslo"}, "B"),
-    ],
-)
-def test_choices_that_no_question_shows_fail_the_check(choices, answer, tmp_path):
-    """The model was asked for the letter of a choice that it never saw, and every check passed."""
-    columns = [{"question": f"{n}: north?", **choices, "answer": answer} for n in range(80)]
-    data = rows(tmp_path / "rows.jsonl", columns)
-    (finding,) = [each for each in gradus.check(str(data)).findings if "choices:" in each.message]
-    assert (finding.check, finding.status, "80" in finding.message) == ("data", "fail", True), finding
-
-
 def test_own_data_without_a_recipe_gets_settings_that_can_learn_and_a_quick_form(tmp_path):
     data = rows(tmp_path / "sums.jsonl", [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)])
     whole, quick = (load_recipe(f"jsonl:{data}", quick=small) for small in (False, True))

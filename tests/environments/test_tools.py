@@ -15,7 +15,6 @@ from gradus.core import ConfigError, EnvironmentFault, Message, StopReason, Tool
 from gradus.core.calls import write_calls
 from gradus.environments.tools import ToolEnvironment, tool_environment
 from gradus.environments.tools.schema import function_schema
-from gradus.environments.tools.tool import Tool, check_arguments
 from gradus.rollouts import roll_out
 from gradus.rollouts.storage import read_episodes, write_episodes
 
@@ -197,11 +196,3 @@ def test_a_function_is_described_as_transformers_describes_it():
         theirs = get_json_schema(function)
         theirs["function"].pop("return", None)
         assert json.dumps(function_schema(function)) == json.dumps(theirs)
-
-
-def test_a_pattern_of_a_schema_that_tries_for_years_is_ended(monkeypatch):
-    monkeypatch.setattr("gradus.environments.tools.tool._SECONDS", 0.5)
-    parameters = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
-    tool = Tool(schema={"type": "function", "function": {"name": "f", "parameters": parameters}}, run=print)
-    assert check_arguments(tool, {"a": "aaa"}) is None
-    assert "f: these arguments cannot be checked" in (check_arguments(tool, {"a": "a" * 60 + "!"}) or "")

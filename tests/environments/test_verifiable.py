@@ -15,12 +15,9 @@ import gradus
 from gradus import environments
 from gradus.commands.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentSpec, GradusError
-from gradus.environments.verifiable import (
-    ArithmeticTasks,
-    check_tasks,
-    parse_source,
-    read_tasks,
-)
+from gradus.environments.verifiable.arithmetic import ArithmeticTasks
+from gradus.environments.verifiable.checks import check_tasks
+from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
 
@@ -321,7 +318,6 @@ def test_rows_of_a_sorted_file_are_judged_on_all_of_their_labels(tmp_path: Path)
         assert len({item.answer for item in asked}) == 4
         orders.append([item.question for item in asked])
     assert orders[0] == orders[1]
-    assert "4 different answers" in spec.conditions["held-out"].summary
 
 
 @pytest.mark.parametrize("name", ["gymnasium:planted:X-v0", "verifiers:planted.py", "openenv:ws://localhost:1"])

@@ -7,7 +7,7 @@ import pytest
 
 import gradus
 from gradus.core import ConfigError, Episode
-from gradus.environments.verifiable import one_turn
+from gradus.environments.verifiable.from_rows import one_turn
 from gradus.rollouts import roll_out
 
 ROWS = [{"question": f"What comes after {n}?", "answer": str(n + 1), "number": n} for n in range(200)]

@@ -13,7 +13,7 @@ import pytest
 from troubled import Coroutines, Troubled
 
 from gradus.core import ConfigError, EnvironmentFault, Grader, Stepping, Task, TemporaryFault, child_rng
-from gradus.environments.registry import load
+from gradus.environments import load
 from gradus.rollouts import in_processes, roll_out
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 

@@ -412,31 +412,6 @@ def test_rows_from_python_are_looked_at(qwen: Path) -> None:
         assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
 
 
-@pytest.mark.parametrize(
-    ("question", "rewards", "warned"),
-    [
-        ("What is {n} + {n} ?", ["correctness"], False),
-        ("What is {n} + {n} ? End with #### N.", ["correctness"], False),
-        ("What is {n} + {n} ?", [], False),  # our own system prompt asks
-        ([("system", "Be brief."), ("user", "{n}?")], [], True),
-    ],
-)
-def test_a_model_that_nobody_asks_to_mark_its_answer_is_warned_of(
-    question: str | list[tuple[str, str]], rewards: list[str], warned: bool, qwen: Path
-) -> None:
-    """A row's own system prompt takes the place of ours: every right answer got 0, and nothing said why."""
-
-    def asked(n: int) -> Any:
-        if isinstance(question, str):
-            return question.format(n=n)
-        return [{"role": role, "content": text.format(n=n)} for role, text in question]
-
-    rows = [{"question": asked(n), "answer": 2 * n} for n in range(40)]
-    with only("data"):
-        findings = gradus.check(rows, model=str(qwen), rewards=rewards).findings
-    assert any(each.status == "warn" and each.message.startswith("marks:") for each in findings) == warned
-
-
 OWN = """
 import random
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from gradus.environments.registry import load
+from gradus.environments import load
 from gradus.environments.tools import ToolEnvironment
 from gradus.policies.nano.model import build_tokenizer
 from gradus.policies.scripted import FunctionPolicy

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,11 +25,10 @@ from gradus.version import __version__
 
 CODES = (
     "Exit codes: 0 done, healthy or pass; 1 a verdict of fail, or warnings; 2 the verdict unresolved of an audit, or stop of the doctor; "
-    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C; 141 if the reader of the output closed it."
+    "3 wrong usage, or an error that the message explains; 130 stopped by Ctrl-C."
 )
 _BAD_INPUT = 3
 _INTERRUPTED = 130
-_CLOSED_PIPE = 141  # as a shell says it of a command that SIGPIPE ended
 _PANELS = {
     "Start here": ("run", "init", "envs", "play"),
     "The five steps": ("audit", "teach", "sft", "distill", "grpo", "doctor", "eval", "report", "compare"),
@@ -134,20 +131,10 @@ def main() -> None:
         typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
         sys.exit(_BAD_INPUT)
     except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
-        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with the code 1, which is a verdict
-            sys.exit(_CLOSED_PIPE)
         if isinstance(ended, SystemExit) and ended.code != _INTERRUPTED:
             raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(_INTERRUPTED)
-    finally:
-        atexit.register(_end_at_ctrl_c)  # what is registered last is called first
-
-
-def _end_at_ctrl_c() -> None:
-    """Ctrl-C ends a command that has nothing left to do but to end; libraries tidy up for seconds, and would print a traceback."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _refuse_odd_bytes(words: list[str]) -> None:

@@ -22,8 +22,6 @@ from gradus.core.printing import verbose
 if TYPE_CHECKING:
     from gradus.evidence.evaluation import Evaluation
 
-_MOST_RUNS = 6  # whose settings stand on one line
-
 # What makes an evaluation the one that it is.
 _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k", "until_decided",
          "temperature", "max_new_tokens", "keep_history")  # fmt: skip
@@ -245,7 +243,10 @@ class Comparison(Shown):
 
         from gradus.evidence.reports import show_results
 
-        lines = [line for key, each in self.settings.items() for line in _setting_lines(key, each)]
+        lines = [
+            f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}"
+            for key, values in self.settings.items()
+        ]
         return [
             show_results(self.document, every=verbose()),
             "",
@@ -263,16 +264,6 @@ class Comparison(Shown):
 
         write_text(Path(path), comparison_page(self.runs, self.document))
         return Path(path)
-
-
-def _setting_lines(key: str, values: Mapping[str, str]) -> list[str]:
-    """A setting's value in each run; of many runs a line for each value."""
-    from gradus.evidence.reports import named
-
-    if len(values) <= _MOST_RUNS:
-        return [f"  {key}: {', '.join(f'{name} {value}' for name, value in values.items())}"]
-    having = {value: [name for name in values if values[name] == value] for value in values.values()}
-    return [f"  {key} = {value}: {named(names)}" for value, names in having.items()]
 
 
 def _after_compare(

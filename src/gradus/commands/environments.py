@@ -15,7 +15,7 @@ from gradus.commands.given import known_options, path_text
 from gradus.commands.options import Data, Line
 from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
 from gradus.commands.signature import command
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy, Task
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
 from gradus.environments import file_name
 from gradus.runs.own_code import forget_changed_files
 
@@ -181,7 +181,6 @@ def play(
     from gradus.core.terminal import Terminal
     from gradus.evidence.reports import show_episode
     from gradus.rollouts import roll_out
-    from gradus.runs.person import PersonPolicy
     from gradus.stats import format_number, format_signed
 
     spec = load_environment(environment)
@@ -189,7 +188,7 @@ def play(
     chosen = date.today().toordinal() if seed is None else seed
     task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
     console = Terminal(highlight=False)
-    episode = roll_out(spec, PersonPolicy(console), [task], grader=spec.grader()).episodes[0]
+    episode = roll_out(spec, _person(console), [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")
     console.print(show_episode(episode, spec.presentation.view(episode) if spec.presentation.view else None))
     if episode.reward and episode.reward.value is not None:
@@ -204,9 +203,34 @@ def play(
     return episode
 
 
+def _person(console: Any) -> Policy:
+    """A policy whose answers a person types in the terminal; it is told the rules first."""
+    from gradus.policies.scripted import FunctionPolicy
+
+    def answer(seen: Observation, script: Any) -> str:
+        if not script.memory:
+            script.memory["told"] = True
+            console.rule("the rules")
+            console.print(script.start.system_prompt)
+            console.print("Ctrl-C ends it.", style="dim")
+            console.rule()
+        if seen.action_error:
+            console.print(f"not understood: {seen.action_error}", style="yellow")
+        console.print(seen.text, style="bold")
+        said = ""
+        while not said:
+            try:
+                said = console.input("> ").strip()
+            except EOFError as error:
+                raise KeyboardInterrupt from error
+        return said
+
+    return FunctionPolicy("you", answer)
+
+
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
-    from gradus.environments.verifiable import with_own_rewards
+    from gradus.environments.verifiable.from_rows import with_own_rewards
     from gradus.rewards import own_grader
 
     return with_own_rewards(spec, own_grader(spec, reward_entries(rewards)))
@@ -244,6 +268,6 @@ def as_name(data: Data) -> str:
 
 
 def _of_rows(data: Any) -> EnvironmentSpec:
-    from gradus.environments.verifiable import rows_spec
+    from gradus.environments.verifiable.from_rows import rows_spec
 
     return rows_spec(data)

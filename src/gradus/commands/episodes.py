@@ -14,11 +14,13 @@ from gradus.commands.environments import load_environment
 from gradus.commands.options import Line, OwnEnvironment
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
-from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError
+from gradus.core import ConfigError, EnvironmentSpec, Episode, GradusError, StorageError
+from gradus.core.seeds import child_rng
 
 if TYPE_CHECKING:
     from gradus.rollouts.storage import EpisodeFile
 
+_PLACES = ("grpo/episodes", "episodes", "eval", "teach", ".")  # of a run, the newest stage first
 _LAST = typer.Option(
     "--last", help="Best, worst, random and invalid episode of a file, or of a run's newest stored step."
 )
@@ -90,16 +92,10 @@ def show(
     """
     from gradus.evidence.reports import members_of
     from gradus.rollouts import read_episodes
-    from gradus.runs.stored_episodes import newest_file, pick_episode, samples
 
     file = Path(file)
     path = newest_file(file) if newest or file.is_dir() else file
-    sampled = newest or path != file
-    if sampled and episode and not compared:
-        way = "ask for the newest, or for an episode by its number" if path == file else f"name {path}"
-        raise ConfigError(
-            f"an episode is chosen out of a file, not out of the newest of {file}; {way}, or leave the number out"
-        )
+    sampled = (newest or path != file) and not episode
     stored = read_episodes(path)
     tell_problems(stored, path if path == file else path.parent)
     if compared:
@@ -133,3 +129,50 @@ def environment_of(stored: EpisodeFile, given: str | EnvironmentSpec | type | No
         return environments.load_stored(stored.environment)
     except ConfigError as error:
         raise ConfigError(f"{error}; if the episodes are of your own environment, say which with --env") from error
+
+
+def newest_file(run: Path) -> Path:
+    """The file of the newest step whose episodes a run stored, its first seed if it has several; before GRPO, those of the teacher. A file
+    is itself.
+    """
+    if run.is_file():
+        return run
+    from gradus.evidence.reports.run_files import shown_folder
+
+    for place in _PLACES:
+        folder = shown_folder(run) / place
+        files = [
+            file for file in folder.glob("*.jsonl*") if "metrics" not in file.name and not file.name.startswith(".")
+        ]
+        if files:
+            return max(files, key=lambda file: file.name)
+    raise StorageError(
+        f"no episodes in {run}; expected a run folder with {', '.join(_PLACES[:4])}. GRPO stores some every `store_every` steps"
+    )
+
+
+def samples(episodes: Sequence[Episode]) -> dict[str, Episode]:
+    """Best and worst by reward, one at random (the same one each time), and the first with an answer that was not understood.
+
+    An episode that is two of these stands there once, under both names.
+    """
+    if not episodes:
+        raise ConfigError("the file holds no whole episode; nothing can be shown")
+    graded = [each for each in episodes if each.reward is not None and each.reward.value is not None]
+    chosen = [("best", max(graded, key=_reward)), ("worst", min(graded, key=_reward))] if graded else []
+    chosen.append(("random", episodes[child_rng(0, "show").randrange(len(episodes))]))
+    chosen += [("invalid", each) for each in episodes if any(not turn.valid for turn in each.turns)][:1]
+    once = {id(each): each for _, each in chosen}
+    return {", ".join(name for name, each in chosen if each is kept): kept for kept in once.values()}
+
+
+def pick_episode(episodes: Sequence[Episode], number: int, path: Path) -> Episode:
+    """The episode with this number, from 0; negative counts from the end."""
+    count = len(episodes)
+    if not -count <= number < count:
+        raise ConfigError(f"{path} holds {count} episodes, got --episode {number}; use 0 to {count - 1}")
+    return episodes[number]
+
+
+def _reward(episode: Episode) -> float:
+    return (episode.reward.value if episode.reward else None) or 0.0

@@ -104,20 +104,13 @@ def push(
     return plan, None if dry_run else upload(plan)
 
 
-def _asks_in_terminal() -> Callable[[], str | None]:
-    """Reads a person's lines; an empty one, or the end of the input, is None."""
-    greeting = ["an empty line ends it, /new begins anew"]
-
-    def ask() -> str | None:
-        while greeting:  # said when the model is there: before, an error could follow it
-            typer.echo(greeting.pop())
-        try:
-            return input("you> ").strip() or None
-        except EOFError:
-            typer.echo()
-            return None
-
-    return ask
+def _ask_in_terminal() -> str | None:
+    """Reads a person's line; an empty one, or the end of the input, is None."""
+    try:
+        return input("you> ").strip() or None
+    except EOFError:
+        typer.echo()
+        return None
 
 
 def _show_piece(piece: str) -> None:
@@ -150,9 +143,11 @@ def chat(
     from gradus.policies.local.settings import free_sampling
 
     loaded = _loaded(model, keep_history)
+    if ask is None:
+        typer.echo("an empty line ends it, /new begins anew")
     return chat_loop(
         loaded,
-        ask=ask or _asks_in_terminal(),
+        ask=ask or _ask_in_terminal,
         show=show,
         system_prompt=(loaded.settings.system_prompt or None) if system is None else system,
         sampling=free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 from gradus.commands.output import FOR_MACHINES, GIVEN
@@ -27,21 +24,11 @@ class Command(TyperCommand):
                 vars(each)["metavar"] = _metavar(each)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if all(parameter.name != "json_file" for parameter in self.params):
-            return super().parse_args(ctx, args)
-        if "--json" in args:
+        if "--json" in args and any(parameter.name == "json_file" for parameter in self.params):
             after = args.index("--json") + 1
             if not (after < len(args) and (args[after].endswith(".json") or args[after] == "-")):
                 args = [*args[:after], "-", *args[after:]]
-        rest = super().parse_args(ctx, args)
-        if (file := ctx.params["json_file"]) not in (None, "-"):
-            _refuse_other_than_json(file, self._subjects(ctx))
-        return rest
-
-    def _subjects(self, ctx: Any) -> list[str]:
-        """Returns the arguments of the command as words."""
-        given = (ctx.params[str(each.name)] for each in self.params if each.param_type_name == "argument")
-        return [str(word) for each in given for word in (each if isinstance(each, list | tuple) else [each])]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         FOR_MACHINES.set(ctx.params.get("json_file") == "-")
@@ -56,20 +43,6 @@ def _metavar(option: Any) -> str:
         return ""
     kinds = str(option.type_descriptor.annotation)
     return "N" if "int" in kinds or "float" in kinds else "PATH" if "Path" in kinds else "TEXT"
-
-
-def _refuse_other_than_json(file: str, subjects: list[str]) -> None:
-    """A file that a person wrote is not what --json is meant to replace, nor what the command is about, JSON or not."""
-    path = Path(file)
-    if path.is_file() and path.resolve() in (Path(word).resolve() for word in subjects):
-        raise typer.BadParameter(f"{file} is what the command reads; name another file", param_hint="--json")
-    try:
-        if path.is_file() and path.stat().st_size:
-            json.loads(path.read_bytes())
-    except ValueError:
-        raise typer.BadParameter(
-            f"{file} exists and is no JSON document, so it is not overwritten; name another file", param_hint="--json"
-        ) from None
 
 
 def _typed(ctx: Any, option: Any) -> list[str]:

@@ -1,29 +1,222 @@
-"""The environments that come with Gradus, by name, and the way to bring one's own."""
+"""The environments that come with Gradus, by name, and the way to bring one's own.
 
-from gradus.environments.registry import (
-    file_name,
-    from_class,
-    is_registered_by_name,
-    load,
-    load_registered,
-    load_stored,
-    names,
-    own_names,
-    register,
-    summary,
-    with_random,
-)
+They are found by name: ``rhythm``, ``jsonl:tasks.jsonl``, or one's own as ``my_module:spec``, ``mine.py:spec`` or ``mine.py``.
 
-__all__ = [
-    "file_name",
-    "from_class",
-    "is_registered_by_name",
-    "load",
-    "load_registered",
-    "load_stored",
-    "names",
-    "own_names",
-    "register",
-    "summary",
-    "with_random",
-]
+A loader takes the text after the first colon (or None) and returns an EnvironmentSpec. Loaders are named, not imported, so
+that looking one up costs nothing until it is used. Packages bring theirs by the entry point group ``gradus.environments``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TypeGuard
+
+from gradus.core import ConfigError, EnvironmentSpec, GradusError
+from gradus.core.naming import did_you_mean, import_file, import_object
+from gradus.policies.scripted import policy_factory
+
+Loader = Callable[[str | None], EnvironmentSpec]
+
+_AGENT = "gradus.interop.agents.spec:load"
+_OWN = {
+    "arithmetic": "gradus.environments.verifiable.spec:load_arithmetic",
+    "gsm8k": "gradus.environments.verifiable.from_files:load_gsm8k",
+    "jsonl": "gradus.environments.verifiable.from_files:load_jsonl",
+    "csv": "gradus.environments.verifiable.from_files:load_csv",
+    "openenv": "gradus.interop.openenv.client:load",
+    "reasoning-gym": "gradus.interop.suites.reasoning_gym:load",
+    "textarena": "gradus.interop.suites.textarena:load",
+    "gymnasium": "gradus.interop.suites.gymnasium:load",
+    "verifiers": "gradus.interop.suites.verifiers:load",
+    "agent": _AGENT,
+    "command": "gradus.interop.agents.spec:load_command",
+}
+_AFTER_THE_COLON = {
+    "gsm8k": "word problems with worked solutions; gsm8k:PATH, or gsm8k:openai/gsm8k to download them",
+    "jsonl": "your own questions and answers, a JSON object a line; jsonl:PATH",
+    "csv": "your own questions and answers in a table; csv:PATH",
+    "openenv": "an environment that a server runs; openenv:ws://HOST:PORT",
+    "reasoning-gym": "puzzles with checked answers; reasoning-gym:NAME (gradus envs reasoning-gym: lists them)",
+    "textarena": "games in words; textarena:GAME (gradus envs textarena: lists them)",
+    "gymnasium": "Gymnasium's environments as text; gymnasium:ID (gradus envs gymnasium: lists them)",
+    "verifiers": "an environment of verifiers; verifiers:MODULE or verifiers:FILE.py",
+    "agent": "a function that talks to an OpenAI client; agent:FILE.py:NAME?tasks=rows.jsonl",
+    "command": "an agent in any language; command:LINE?tasks=rows.jsonl",
+}
+_FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
+_OTHER_FILES = (".parquet", ".arrow", ".json", ".xlsx", ".zip")
+_REGISTERED: dict[str, str | Loader] = {}
+
+
+def register(name: str, loader: str | Loader) -> None:
+    """Adds an environment: a function, or ``module:function`` to import when it is first asked for.
+
+    Raises ConfigError for a name of Gradus's own. A function takes the place of an earlier one of the same name.
+    """
+    if name in _OWN:
+        raise ConfigError(
+            f"{name!r} is an environment that comes with Gradus; for that one give its name, for your own choose another, "
+            "as in dataclasses.replace(spec, name='mine')"
+        )
+    _REGISTERED[name] = loader
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """Entry points of installed packages by name. Those of one package keep its order."""
+    return {each.name: each for each in entry_points(group="gradus.environments")}
+
+
+def names() -> list[str]:
+    """Returns all names: installed packages' first, then Gradus's own, then those that were registered."""
+    return list(dict.fromkeys([*_installed(), *_OWN, *_REGISTERED]))
+
+
+def own_names() -> list[str]:
+    """Returns the names of Gradus's own environments."""
+    return list(_OWN)
+
+
+def summary(name: str) -> str:
+    """Describes a registered environment in a line, with what its name needs after a colon."""
+    if name in _AFTER_THE_COLON:
+        return _AFTER_THE_COLON[name]
+    try:
+        return load(name).summary
+    except GradusError as error:  # of another package
+        return f"cannot be described: {error}"
+
+
+def file_name(name: str) -> str:
+    """Names a file of rows as an environment: ``rows.jsonl`` is ``jsonl:rows.jsonl``. Returns every other name as it is.
+
+    >>> file_name("rows.csv.gz?answer=target"), file_name("arithmetic")
+    ('csv:rows.csv.gz?answer=target', 'arithmetic')
+    """
+    path = name.partition("?")[0]
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
+    if ":" in path and not Path(path).is_file():
+        return name
+    if suffix in _OTHER_FILES:
+        raise ConfigError(
+            f"{path}: rows are read from .jsonl and .csv files; convert it, for example by pandas' to_json('rows.jsonl', "
+            "orient='records', lines=True), or give the rows themselves, as in gradus.audit(rows)"
+        )
+    return f"{_FILES[suffix]}:{name}" if suffix in _FILES else name
+
+
+def load(name: str) -> EnvironmentSpec:
+    """Loads an environment. One's own ``module:attribute``, ``FILE.py:NAME`` or ``FILE.py`` is imported."""
+    head, separator, _ = name.partition(":")
+    if name.endswith(".py") and head not in names():
+        name, separator = f"{name}:{_only_one(name)}", ":"
+    if head in names() or not separator:
+        return load_registered(name)
+    value = import_object(name.partition("?")[0], "environment")
+    if _is_agent(value):
+        return load_registered(f"agent:{name}")
+    return with_random(_as_spec(name, value, None))
+
+
+def load_stored(name: str) -> EnvironmentSpec:
+    """Loads the environment that a stored file names. Raises ConfigError if that would import code or ask a server."""
+    head, _, argument = name.partition(":")
+    if head in ("verifiers", "openenv", "agent", "command") or (head == "gymnasium" and ":" in argument):
+        raise ConfigError(
+            f"the file names the environment {name!r}, which runs other code; if you trust it, name it with --env {name}"
+        )
+    return load_registered(name)
+
+
+def load_registered(name: str) -> EnvironmentSpec:
+    """Loads a registered environment, and nothing else: no code runs because a data file names it."""
+    head, _, argument = name.partition(":")
+    loader = _OWN.get(head) or _REGISTERED.get(head) or _installed().get(head)
+    if loader is None:
+        raise ConfigError(
+            f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
+            "own as module:attribute, FILE.py:NAME or FILE.py"
+        )
+    if isinstance(loader, EntryPoint):
+        return with_random(_as_spec(name, loader.load(), argument or None))
+    make: Loader = import_object(loader, "environment") if isinstance(loader, str) else loader
+    return with_random(make(argument or None))
+
+
+def from_class(kind: type) -> EnvironmentSpec:
+    """Makes an environment of a class with ``reset`` and ``step``."""
+    of_class: Callable[[type], EnvironmentSpec] = import_object("gradus.interop.classes:class_spec", "environment")
+    return of_class(kind)
+
+
+def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Adds a policy ``random`` if the environment has random answers and no such policy."""
+    draw = spec.audit.random_answers
+    if draw is None or "random" in spec.policies:
+        return spec
+    policy = policy_factory("random", lambda seen, script: draw(script.rng.randrange(2**31)))
+    return replace(spec, policies={**spec.policies, "random": policy})
+
+
+def is_registered_by_name(name: str) -> bool:
+    """True if another process would find it too. It would not find a function that was registered in this one."""
+    head = name.partition(":")[0]
+    return head in names() and not callable(_REGISTERED.get(head))
+
+
+def _only_one(file: str) -> str:
+    """Finds the environment in a file: ``spec``, or the one class of its own with ``reset`` and ``step``."""
+    module = import_file(file, "environment")
+    if hasattr(module, "spec"):
+        return "spec"
+    own = [name for name, each in vars(module).items() if _steps(each) and each.__module__ == module.__name__]
+    if len(own) != 1:
+        raise ConfigError(
+            f"{file} has {', '.join(own) or 'no class with reset and step'}, and no 'spec'; expected one of them, or name it as {file}:NAME"
+        )
+    return own[0]
+
+
+def _is_agent(value: object) -> bool:
+    """True for a function of a task and a client."""
+    if not callable(value) or isinstance(value, type | EnvironmentSpec):
+        return False
+    known: Callable[[object], bool] = import_object("gradus.interop.agents.spec:is_agent", "environment")
+    return known(value)
+
+
+def _steps(value: object) -> TypeGuard[type]:
+    return isinstance(value, type) and hasattr(value, "reset") and hasattr(value, "step")
+
+
+def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
+    """Makes an environment of a spec, a class with ``reset`` and ``step``, or a function that returns a spec."""
+    if _steps(value):
+        return from_class(value)
+    if callable(value) and not isinstance(value, EnvironmentSpec):
+        try:
+            value = value(argument) if _takes_argument(value) else value()
+        except GradusError:
+            raise
+        except (Exception, SystemExit) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"{name!r} was called for an EnvironmentSpec and raised {type(error).__name__}: {error} "
+                f"({place.filename}, line {place.lineno})"
+            ) from error
+    if not isinstance(value, EnvironmentSpec):
+        raise ConfigError(
+            f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec, a function that returns one, or a class with reset and step"
+        )
+    return value
+
+
+def _takes_argument(function: Callable[..., object]) -> bool:
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    return any(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gradus.commands.episodes import newest_file, pick_episode, samples
 from gradus.core import ConfigError, StorageError
 from gradus.rollouts import read_episodes, write_episodes
-from gradus.runs.stored_episodes import newest_file, pick_episode, samples
 
 
 def _episodes(played: Any) -> list[Any]:

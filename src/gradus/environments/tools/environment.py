@@ -112,12 +112,6 @@ class ToolEnvironment:
         """Finds the tools by name: public functions of the class, then its list ``tools``."""
         names = [name for name in public_methods(type(self.instance)) if name not in HOOKS]
         given = [getattr(self.instance, name) for name in names]
-        for name, method in zip(names, given, strict=True):
-            if not (callable(method) or isinstance(method, Tool | McpTools)):
-                raise ConfigError(
-                    f"{type(self.instance).__name__}.{name} is a tool, and the instance has {method!r:.50} under its name; "
-                    "give the attribute another name"
-                )
         listed = getattr(self.instance, "tools", ())
         given += [listed] if isinstance(listed, str | McpTools | Tool) else list(listed)
         tools = [tool for each in given for tool in self._expanded(each)]

@@ -70,8 +70,6 @@ def by_call(
     episode: Episode,
     total: float | Mapping[str, float],
     calls: Callable[[ToolCall], float] | None = None,
-    *,
-    component: str = "call",
 ) -> Reward:
     """Makes a reward with a term for each call that ``calls`` gives something, at the call's span, and ``total`` at the last turn.
 
@@ -81,14 +79,12 @@ def by_call(
     terms: list[tuple[RewardTerm, ...]] = []
     for turn in episode.turns:
         values = [(number, calls(call)) for number, call in enumerate(turn.calls, start=1)] if calls else []
-        terms.append(
-            tuple(RewardTerm(component=component, value=value, span=f"call_{n}") for n, value in values if value)
-        )
+        terms.append(tuple(RewardTerm(component="call", value=value, span=f"call_{n}") for n, value in values if value))
     if terms:
         terms[-1] += tuple(RewardTerm(component=key, value=value) for key, value in parts.items())
     each: dict[str, float | None] = {**parts}
     if calls:
-        each[component] = fsum(term.value for turn in terms for term in turn if term.component == component)
+        each["call"] = fsum(term.value for turn in terms for term in turn if term.component == "call")
     value = fsum(term.value for turn in terms for term in turn)
     return Reward(grader="reward", value=value, components=each, terms=tuple(terms))
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, question_key
 from gradus.environments.verifiable.policies import in_format
-from gradus.environments.verifiable.rows import plain
 from gradus.rewards import gold_answer, read_answer, same_answer
 
-_CHOICES = ("choices", "options", "endings")
-_CONTEXT = ("input", "context", "passage", "paragraph", "document", "article", "story", "text", "instruction", "system", "system_prompt",
-            "premise", "hypothesis")  # fmt: skip
 _MARKS = ("<answer>", "boxed", "####")
-_LETTERS = ("A", "B", "C", "D", "E")
 _Found = tuple[str, str, str, Sequence[Item]]  # the check, its severity, the fault in words, the items that have it
 
 
@@ -35,13 +30,11 @@ def check_tasks(
     prompt_limit: int | None = None,
     measure: Callable[[str, str], int] | None = None,
     answered: bool = True,
-    marked: bool = False,
 ) -> list[DataProblem]:
     """Returns all problems of a data set.
 
     ``measure(system_prompt, question)`` gives a prompt's length in tokens, words if it is not given; prompts longer than
-    ``prompt_limit`` are errors. ``answered``: every row needs an answer; reward functions may need none. ``marked``: only the
-    prompt tells the model to mark its answer, as ``correctness`` needs it.
+    ``prompt_limit`` are errors. ``answered``: every row needs an answer; reward functions may need none.
     """
     everything = [item for split in ("train", "in-distribution", "held-out") for item in tasks.splits[split]]
     items = list({id(item): item for item in everything}.values())
@@ -55,11 +48,6 @@ def check_tasks(
         ("gold answers", "error", "rows whose own gold answer does not score 1", [each for each in items if not _gold_scores(each)]),
         ("prompt length", "error", f"rows with a prompt of more than {prompt_limit} tokens",
          [each for each in items if prompt_limit is not None and length(system(each), each.question) > prompt_limit]),
-        ("choices", "error", "questions that do not show the choices of which the answer is one", [each for each in items if hides_choices(each)]),
-        ("marks", "warning", "rows whose prompt does not ask to mark the answer (<answer> tags, \\boxed or ####), and only marked answers are right",
-         [each for each in items if marked and not asks_for_marks(each, tasks.system_prompt)]),
-        *(("context", "warning", f"the column {name!r} is not shown to the model; rows such as this have text there", [item])
-          for name, item in unshown_columns(items).items()),
         *_repeats(items),
         ("overlap", "error", "questions that are held out and trained on as well", _overlap(tasks)),
     ]  # fmt: skip
@@ -81,36 +69,9 @@ def _gold_scores(item: Item) -> bool:
     return not gold or (read is not None and same_answer(read, gold))
 
 
-def asks_for_marks(item: Item, system_prompt: str = "") -> bool:
-    """True if the prompt asks to mark the answer. ``system_prompt``: the one of rows without their own."""
-    prompt = (system_prompt if item.system is None else item.system) + item.question
-    return any(mark in prompt for mark in _MARKS)
-
-
-def hides_choices(item: Item) -> bool:
-    """True if the answer is the place or the letter of one of the row's choices, and the question does not show them.
-
-    Choices are a list in a column of a usual name (in ARC's form it holds ``text``), or columns that have letters as names.
-    """
-    columns, gold = item.columns, gold_answer(item.answer)
-    listed = next((columns[name] for name in _CHOICES if name in columns), None)
-    listed = plain(listed.get("text") if isinstance(listed, Mapping) else listed)
-    texts = [str(each) for each in listed] if isinstance(listed, list) else []
-    if not texts and gold in _LETTERS:
-        texts = [str(columns[each]) for each in _LETTERS if each in columns]
-    return len(texts) > 1 and gold not in texts and not all(text.strip() in item.question for text in texts)
-
-
-def unshown_columns(items: Sequence[Item]) -> dict[str, Item]:
-    """Returns columns with a usual name for context that the questions do not show, each with a row that has text there."""
-    return {
-        name: item
-        for item in reversed(items)
-        for name in item.columns
-        if name.lower() in _CONTEXT
-        and isinstance(text := item.columns[name], str)
-        and text.strip() not in f"{item.system}{item.question}{item.worked}{item.answer}"
-    }
+def asks_for_marks(item: Item) -> bool:
+    """True if the prompt asks to mark the answer."""
+    return any(mark in (item.system or "") + item.question for mark in _MARKS)
 
 
 def _repeats(items: Sequence[Item]) -> Iterator[_Found]:

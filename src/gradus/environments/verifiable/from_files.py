@@ -25,12 +25,10 @@ from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
-from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns, with_class_names
+from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns
 
-_KINDS = ("gsm8k", "jsonl", "csv")
 _OPTIONS = ("question", "answer", "worked", "test", "system")
 _QUOTED = str.maketrans({each: quote(each) for each in "%&+= "})
-_LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +57,6 @@ class DataSource:
 def quoted(value: str) -> str:
     """Quotes the value of an option as in a web address."""
     return value.translate(_QUOTED)
-
-
-def takes_test(name: str) -> bool:
-    """True if an environment of this name takes a second file that is held out."""
-    return name.partition(":")[0] in _KINDS
 
 
 def parse_source(kind: str, argument: str | None) -> DataSource:
@@ -190,11 +183,7 @@ def _from_hub(source: DataSource) -> tuple[list[Row], list[Row] | None]:
         ) from error
     if "train" not in dataset:
         raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
-    train, test = (
-        with_class_names(dataset[each], source.answer or "answer") if each in dataset else None
-        for each in ("train", "test")
-    )
-    return train or [], test
+    return list(dataset["train"]), list(dataset["test"]) if "test" in dataset else None
 
 
 def read_rows(path: Path, kind: str) -> list[Row]:
@@ -211,7 +200,6 @@ def _csv_rows(path: Path) -> list[Row]:
     """Reads cells between commas, between tabs in a .tsv file. ``strict``: a quote that is not closed would take in the next rows."""
     tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
     text = read_text(path).removeprefix("\ufeff")
-    before = csv.field_size_limit(_LONGEST_CELL)  # of the process
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
     try:
         names = list(reader.fieldnames or ())
@@ -225,8 +213,6 @@ def _csv_rows(path: Path) -> list[Row]:
         raise StorageError(
             f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
         ) from error
-    finally:
-        csv.field_size_limit(before)
     if any(None in row for row in rows):
         raise StorageError(f"{path} has a line with more cells than the header has columns")
     return [{key: value for key, value in row.items() if value is not None} for row in rows]

@@ -100,12 +100,9 @@ def list_rows(data: Any) -> list[Row]:
     """Returns the rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
     rows: Any = data
     if hasattr(data, "iterrows"):
-        if not data.columns.is_unique:
-            twice = data.columns[data.columns.duplicated()][0]
-            raise ConfigError(f"the table has two columns called {twice!r}; give each a name of its own")
         rows = data.to_dict("records")
     listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
-    rows = with_class_names(rows, "answer") if listed or isinstance(rows, Iterator) else []
+    rows = list(rows) if listed or isinstance(rows, Iterator) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         splits = (
             [key for key, each in data.items() if hasattr(each, "column_names")] if isinstance(data, Mapping) else []
@@ -116,21 +113,6 @@ def list_rows(data: Any) -> list[Row]:
             f"{type(data).__name__}{'' if rows or not listed else ' without rows'}{way_out}"
         )
     return rows
-
-
-def with_class_names(table: Any, column: str) -> list[Row]:
-    """Lists the rows of a table; classes of the library datasets in ``column`` become their names, which is said on standard error."""
-    rows: list[Row] = list(table)
-    classes: Any = (getattr(table, "features", None) or {}).get(column)
-    if type(classes).__name__ != "ClassLabel":
-        return rows
-    if not quiet():
-        print(f"{column}: classes are taken by their names: {', '.join(classes.names)}", file=sys.stderr)
-    # The library has -1 for a row without a class.
-    names = [
-        classes.names[row[column]] if (row[column] or 0) >= 0 and row[column] is not None else None for row in rows
-    ]
-    return [{**row, column: name} for row, name in zip(rows, names, strict=True)]
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------

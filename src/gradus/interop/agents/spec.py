@@ -16,8 +16,9 @@ from typing import Any
 
 from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Grader, Language, Policy, Presentation, Stepping
 from gradus.core.naming import file_sources, import_file, import_object
-from gradus.environments.verifiable import TableTasks, one_turn
 from gradus.environments.verifiable.from_files import read_rows
+from gradus.environments.verifiable.from_rows import one_turn
+from gradus.environments.verifiable.items import TableTasks
 from gradus.environments.verifiable.rows import QUESTIONS, list_rows
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits

@@ -7,7 +7,6 @@ from typing import Any
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import AuditRecord, read_document
-from gradus.environments.verifiable.from_files import takes_test
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.checks.findings import Finding, failed, passed, warned
 from gradus.runs.checks.subject import Subject
@@ -103,8 +102,7 @@ def settings(subject: Subject) -> list[Finding]:
     kept, episodes = round(taught * (1 - sft.validation_share)), recipe.eval.episodes
     most = max(len(condition.seeds) for condition in spec.conditions.values())
     few = episodes is not None and episodes < _FEW_EPISODES and not recipe.quick
-    held_out = ", or hold out a file (PATH?test=FILE)" if takes_test(recipe.environment) else ""
-    more = f"there are no more than {most} tasks: bring more rows{held_out}"
+    more = f"there are no more than {most} tasks: bring more rows"
     rules = [
         (grpo.group_size < _FEW_MEMBERS, f"groups of {grpo.group_size} give a noisy baseline", "set grpo.group_size to 8"),
         (grpo.groups % grpo.minibatches, f"{grpo.groups} groups do not divide into {grpo.minibatches} equal minibatches",

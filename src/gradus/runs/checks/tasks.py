@@ -7,7 +7,8 @@ from typing import Any
 
 from gradus.core import EnvironmentSpec, Failure, GradusError, Task
 from gradus.core.waiting import blocking
-from gradus.environments.verifiable import TableTasks, check_tasks
+from gradus.environments.verifiable.checks import check_tasks
+from gradus.environments.verifiable.items import TableTasks
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.under_way import make_environment, start_of, unequal_starts
@@ -67,8 +68,7 @@ def data(subject: Subject) -> list[Finding]:
         return [passed("tasks are made from seeds, there is no data set")]
     measure, limit = _measure(subject)
     answered = subject.spec.audit.gold is not None
-    marked = subject.trained and not subject.recipe.teach.enabled and "correct" in subject.grader.weights
-    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered, marked=marked)
+    faults = check_tasks(tasks, prompt_limit=limit, measure=measure, answered=answered)
     if not faults:
         return [passed("no fault found in the questions and answers")]
     kinds: dict[str, Callable[[str, str], Finding]] = {"error": failed, "warning": warned}
@@ -82,9 +82,6 @@ _REMEDIES = {
     "empty answers": "remove these rows, or name the right column with answer=",
     "gold answers": "write the answers as plain values, or grade them with a reward function of your own",
     "prompt length": "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context",
-    "choices": "write the choices into the question, with the letters or numbers that the answers use",
-    "context": "write it into the question if the model needs it; reward functions get it by name",
-    "marks": "ask for <answer> tags in the system prompt, or reward bare answers by a function of your own",
     "duplicates": "remove the repeats, or they are trained on more often than the others",
     "contradictions": "decide which answer is right and remove the other rows",
     "overlap": "remove these questions from the training file, or what is held out proves nothing",

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.environments import file_name
-from gradus.environments.verifiable import with_own_rewards
+from gradus.environments.verifiable.from_rows import with_own_rewards
 from gradus.policies.nano.model import NanoConfig
 from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, own_grader, reweigh
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of

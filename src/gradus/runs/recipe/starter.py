@@ -9,8 +9,9 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 from gradus.core import EnvironmentSpec
-from gradus.environments.verifiable import Item, TableTasks, in_format
 from gradus.environments.verifiable.from_files import quoted
+from gradus.environments.verifiable.items import Item, TableTasks
+from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.rewards import gold_answer
 

@@ -15,7 +15,7 @@ from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.naming import file_sources
 from gradus.core.values import without_address
-from gradus.environments.verifiable import TableTasks
+from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
 from gradus.rewards.grading import rewards_of

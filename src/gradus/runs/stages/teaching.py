@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, StopReason
 from gradus.core.printing import go_around
-from gradus.environments.verifiable import TableTasks
+from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.runs.recipe import MOST_EPISODES
