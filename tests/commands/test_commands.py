@@ -34,7 +34,6 @@ def gradus(*words, expect=0):
 def test_teach_show_and_regrade(tmp_path):
     file = tmp_path / "t.jsonl"
     assert "4 episodes in" in gradus("teach", "rhythm", "-n", 4, "-o", file)
-    assert "3 of the 4 episodes in" in gradus("teach", "rhythm", "-n", 3, "-o", file)
     assert "0 rolled out now" in gradus("teach", "rhythm", "-n", 4, "-o", file)
     assert "mon morning" in gradus("show", file, "--episode", -1)
     assert "v2.jsonl" in gradus("regrade", file, "--grader", "v2", "--out", tmp_path / "v2.jsonl")

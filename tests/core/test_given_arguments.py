@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 import gradus
 from gradus import commands
-from gradus.commands.training import gradients, make_recipe
+from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.runs.recipe.layers import parse_changes
 
@@ -90,19 +89,3 @@ def test_a_run_is_a_path(tmp_path):
     for call in (lambda: commands.export(run, tmp_path / "out"), lambda: gradus.roll_out("arithmetic", run)):
         with pytest.raises(ConfigError, match=str(tmp_path)):
             call()
-
-
-@pytest.mark.parametrize(
-    "switched", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
-)
-def test_training_has_gradients_whatever_its_caller_switched(switched, monkeypatch):
-    def train(*_, **__):
-        weights = torch.ones(2, 2, requires_grad=True)
-        (weights @ weights).sum().backward()
-        return weights.grad.dtype, (weights @ weights).dtype
-
-    monkeypatch.setattr("gradus.runs.stages.training.sft_alone", train)
-    with switched():
-        assert commands.sft("arithmetic", "teacher.jsonl", out="x") == (torch.float32, torch.float32)
-        with gradients():
-            assert torch.is_grad_enabled()

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from gradus.runs.recipe.promises import Promise, check_promises
-from gradus.runs.stages.summary import promise_lines
+from gradus.runs.stages.runner import promise_lines
 
 RESULTS = {
     "v3": {

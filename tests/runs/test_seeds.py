@@ -7,14 +7,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import gradus
 from gradus.core import ConfigError, StorageError
@@ -23,10 +20,8 @@ from gradus.evidence.reports import write_report
 from gradus.runs.comparison import compare_runs, named_runs
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages import seed_processes
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.runner import run_recipe
-from gradus.runs.stages.seed_processes import train_beside
 from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe
 from gradus.sandbox.locks import FolderLock
 
@@ -163,31 +158,6 @@ def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
         run_seeds(recipe, seeds=2, out=folder / "seed-0")
     with pytest.raises(ConfigError, match="without seeds"):
         gradus.run("rhythm", parallel=2)
-
-
-def test_a_seed_that_starts_while_the_others_are_ended_is_ended_too(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C waited until it had trained."""
-    starting, killed, ended = Event(), Event(), list[str]()
-
-    def interrupted() -> Iterator[str]:
-        assert starting.wait(60)
-        raise KeyboardInterrupt
-        yield
-
-    def start(_: Recipe, folder: Path, *__: Any, **___: Any) -> Any:
-        if folder.name == "seed-0":
-            return SimpleNamespace(stdout=interrupted(), wait=lambda: 0, kill=killed.set)
-        starting.set()
-        assert killed.wait(60)
-        return SimpleNamespace(stdout=(), wait=lambda: 0, kill=lambda: ended.append(folder.name))
-
-    monkeypatch.setattr(seed_processes, "_start", start)
-    members = {tmp_path / "seed-0": recipe, tmp_path / "seed-1": recipe}
-    with pytest.raises(KeyboardInterrupt):
-        train_beside(members, tmp_path, 2, redo=False, console=Console(quiet=True))
-    assert ended == ["seed-1"]
 
 
 @pytest.mark.slow

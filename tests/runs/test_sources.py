@@ -14,7 +14,7 @@ from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.runs.own_code import code_digest
-from gradus.runs.replay import replay_elsewhere
+from gradus.runs.stages.audits import replay_elsewhere
 from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
 from gradus.runs.stages.seed_processes import known_elsewhere

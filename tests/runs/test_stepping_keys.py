@@ -92,8 +92,6 @@ def test_environments_are_held_by_other_processes(module: str) -> None:
     pids = {each.outcome["pid"] for each in episodes(module, "go", "processes=2")}
     assert len(pids) == 2
     assert os.getpid() not in pids
-    with pytest.raises(ConfigError, match="leave out threads = false"):
-        episodes(module, "go", "processes=2", "threads=false")
 
 
 def test_an_expert_answers_for_an_environment_in_another_process(tmp_path: Path):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradus.auditing import AuditResult, Judged
 
 # What makes an audit the one that it is.
-_SAME = ("grader", "rewards", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")  # fmt: skip
+_SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")
 _DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
@@ -99,13 +99,15 @@ def _after_audit(
     if rows is not None:
         environment, rewards = rows, [environment, *rewards]
     named = [word for each in rewards for word in ("--reward", each)]
-    again = [*named, *same(*(name for name in _SAME if name != "rewards"))]
+    again = [*named, *same(*_SAME)]
     if json_file is None and (line := next((each.command for each in result.result.notes if each.command), "")):
         note(f"ask it again: {line}")
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
-        next_command("audit", environment, *_without("--episodes", again), "--episodes", more)
+        next_command(
+            "audit", environment, *named, *same(*(name for name in _SAME if name != "episodes")), "--episodes", more
+        )
     elif result.verdict != "fail":
         next_command("run", environment, *named, *same("recipe", "grader"))
     elif out is not None and result.hack is not None:
@@ -114,12 +116,6 @@ def _after_audit(
         why = "writes audit.json, a page with the evidence, and the hack if there is one"
         next_command("audit", environment, *again, "--out", "audit", why=why)
     return _CODES[result.verdict]
-
-
-def _without(option: str, words: Sequence[str]) -> list[str]:
-    """The words without an option and its value."""
-    place = words.index(option) if option in words else len(words)
-    return [*words[:place], *words[place + 2 :]]
 
 
 @command("audit", _after_audit, shown=True)
@@ -154,8 +150,7 @@ def audit(
     'fail'
     """
     from gradus.runs.policies import make_policy
-    from gradus.runs.replay import replay_elsewhere
-    from gradus.runs.stages.audits import audit_with_progress
+    from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)

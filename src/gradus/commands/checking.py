@@ -13,7 +13,7 @@ import typer
 from gradus.commands.options import DataOrRecipe, RunOptions
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
-from gradus.commands.training import fixed_keys, gradients, make_recipe, split_options
+from gradus.commands.training import fixed_keys, make_recipe, split_options
 from gradus.core import GradusError
 from gradus.core.errors import require_training
 
@@ -98,5 +98,4 @@ def check(
         fixed=fixed_keys(chosen, data, of_recipe, time),
         memory=of_recipe.get("memory"),
     )
-    with gradients():
-        return Checklist(check_recipe(chosen, given))
+    return Checklist(check_recipe(chosen, given))

@@ -33,7 +33,7 @@ from gradus.commands.options import (
 )
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
-from gradus.commands.training import gradients, make_recipe
+from gradus.commands.training import make_recipe
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def sft(
     from gradus.runs.stages.training import sft_alone
 
     files = [episodes] if isinstance(episodes, Path) else as_list("episodes", episodes, example="['teacher.jsonl']")
-    with gradients():
-        return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
+    return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
 
 
 def _after_distill(best: Path, *, data: str) -> None:
@@ -183,9 +182,8 @@ def distill(
         "model": None if name == "nano" else name,
         "settings": {**parse_changes(options.get("settings", ())), **own},
     }
-    with gradients():
-        recipe = make_recipe(data, **told)
-        return distill_alone(recipe, Path(out), resume=resume)
+    recipe = make_recipe(data, **told)
+    return distill_alone(recipe, Path(out), resume=resume)
 
 
 def _after_grpo(best: Path, *, out: Path) -> None:
@@ -209,8 +207,7 @@ def grpo(
     """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
     from gradus.runs.stages.training import grpo_alone
 
-    with gradients():
-        return grpo_alone(make_recipe(data, model=path_text("model", model), **options), Path(out), resume=resume)
+    return grpo_alone(make_recipe(data, model=path_text("model", model), **options), Path(out), resume=resume)
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -179,20 +178,19 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
         "redo": whole.get("redo", False),
         "anyway": whole.get("anyway", False),
     }
-    with gradients():
-        made = make_recipe(data, **of_recipe)
-        require_names(made)
-        made = fitted_recipe(
-            made,
-            told["out"] or made.default_folder(),
-            time=time,
-            fixed=fixed_keys(made, data, of_recipe, time),
-            anyway=told["anyway"],
-            tell=Terminal(quiet=quiet(), highlight=False).print,
-        )
-        if seeds in (None, 1):
-            return Run(run_recipe(made, **told))
-        return Run(run_seeds(made, seeds=seeds, parallel=parallel, **told))
+    made = make_recipe(data, **of_recipe)
+    require_names(made)
+    made = fitted_recipe(
+        made,
+        told["out"] or made.default_folder(),
+        time=time,
+        fixed=fixed_keys(made, data, of_recipe, time),
+        anyway=told["anyway"],
+        tell=Terminal(quiet=quiet(), highlight=False).print,
+    )
+    if seeds in (None, 1):
+        return Run(run_recipe(made, **told))
+    return Run(run_seeds(made, seeds=seeds, parallel=parallel, **told))
 
 
 def _after_report(path: Path, *, run: Path) -> None:
@@ -205,21 +203,6 @@ def _after_report(path: Path, *, run: Path) -> None:
 def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> Path:
     """Write RUN/report.html from what the run stored; it opens offline."""
     return load_run(run).report(show=False)
-
-
-@contextmanager
-def gradients() -> Iterator[None]:
-    """Training works under a caller's no_grad, inference_mode or autocast. The caller's threads are left as they were."""
-    import torch
-
-    with ExitStack() as stack:
-        stack.callback(torch.set_num_threads, torch.get_num_threads())
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
 
 
 def split_options(options: RunOptions) -> tuple[RecipeOptions, dict[str, Any]]:

@@ -54,14 +54,14 @@ def settled(value: Any) -> Any:
     return wait_for(value) if inspect.isawaitable(value) else value
 
 
-def blocking(environment: T, seconds: float = STEP_SECONDS) -> T:
-    """Return the environment with calls that wait, if they are coroutines, and end after ``seconds``; for code that takes one step at a time."""
-    return cast(T, _Blocking(environment, seconds))
+def blocking(environment: T) -> T:
+    """Return the environment with calls that wait, if they are coroutines, and end after 300 s; for code that takes one step at a time."""
+    return cast(T, _Blocking(environment))
 
 
 class _Blocking:
-    def __init__(self, inside: Any, seconds: float) -> None:
-        self._inside, self._seconds = inside, seconds
+    def __init__(self, inside: Any) -> None:
+        self._inside = inside
         self._seed: Any = None
         self._turn = 0
 
@@ -74,7 +74,7 @@ class _Blocking:
             self._seed, self._turn = (options.get("seed"), 0) if name == "reset" else (self._seed, self._turn)
             self._turn += name == "step"
             what = f"{name} of {type(self._inside).__name__} (seed {self._seed}, turn {self._turn})"
-            return within(self._seconds, what, lambda: settled(value(*arguments, **options)))
+            return within(STEP_SECONDS, what, lambda: settled(value(*arguments, **options)))
 
         return call
 

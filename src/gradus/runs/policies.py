@@ -53,7 +53,6 @@ def make_policy(
     max_new_tokens: int | None = None,
     keep_history: bool | None = None,
     remote: Mapping[str, Any] | None = None,
-    label: str | None = None,
     shelf: ModelShelf | None = None,
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
@@ -94,12 +93,12 @@ def make_policy(
     def policy(loaded: LoadedModel) -> LocalPolicy:
         sampling = loaded.settings.sampling or sampling_of(spec)
         sampling = sampling.changed(temperature=temperature, max_new_tokens=max_new_tokens)
-        return LocalPolicy(loaded, sampling, name=label or name, grammar=spec.language.grammar)
+        return LocalPolicy(loaded, sampling, name=name, grammar=spec.language.grammar)
 
     if shelf is None:
         return policy(load())
     check_source(path)  # it should fail now, not behind the evaluation of others
-    return ShelvedPolicy(shelf, path, load, policy, name=label or name)
+    return ShelvedPolicy(shelf, path, load, policy, name=name)
 
 
 def _remote(model: str, settings: Mapping[str, Any]) -> Policy:

@@ -277,12 +277,11 @@ class Recipe(_Section):
         """Kept, because every question reads all rows again."""
         return self.spec().keeps_answers
 
-    def template(self, one_turn: bool | None = None) -> dict[str, Any]:
-        """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite; ``one_turn``: whether
-        they are, where the environment cannot be loaded by its name."""
+    def template(self) -> dict[str, Any]:
+        """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
         keep = self.model.keep_history
         if not keep and self.model.path is not None:
-            keep = self._one_turn if one_turn is None else one_turn
+            keep = self._one_turn
         written = None if self.model.tool_calls == "auto" else self.model.tool_calls
         return {
             "keep_history": keep or None,
@@ -290,9 +289,9 @@ class Recipe(_Section):
             "tool_calls": written,
         }
 
-    def loading(self, one_turn: bool | None = None) -> dict[str, Any]:
-        """Returns options of ``load_model`` for the model that the run begins with; ``one_turn`` as in :meth:`template`."""
-        return {**self.template(one_turn), **self.loading_trained(), "quantize": self.grpo.quantize}
+    def loading(self) -> dict[str, Any]:
+        """Returns options of ``load_model`` for the model that the run begins with."""
+        return {**self.template(), **self.loading_trained(), "quantize": self.grpo.quantize}
 
     def loading_trained(self) -> dict[str, Any]:
         """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization: as GRPO does."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from gradus import environments
 from gradus.core import Environment, EnvironmentSpec
@@ -45,12 +45,6 @@ class SteppingSection(BaseModel):
         default=None,
         description="Let the policy answer when all episodes wait for it: slower, and the same to the last digit in any order of arrival.",
     )
-
-    @model_validator(mode="after")
-    def _refuse_contradictions(self) -> SteppingSection:
-        if self.processes is not None and self.threads is False:
-            raise ValueError("processes are waited for in threads; leave out threads = false, or processes")
-        return self
 
     def applied(self, spec: EnvironmentSpec, environment: str) -> EnvironmentSpec:
         """``spec``, which ``environment`` names, stepped in this way."""

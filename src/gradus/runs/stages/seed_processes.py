@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import torch
@@ -71,14 +70,11 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
     A seed that fails leaves the others alone; the error comes when they are done.
     """
     running: list[subprocess.Popen[str]] = []
-    ending = Event()
 
     def follow(folder: Path, recipe: Recipe) -> str | None:
         """Returns the last line that a seed printed if it failed."""
         process = _start(recipe, folder, shared, redo=redo)
         running.append(process)
-        if ending.is_set():  # it started after the others were killed
-            process.kill()
         last = ""
         for line in process.stdout or ():
             last = line.rstrip()
@@ -92,7 +88,6 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         finally:
-            ending.set()
             for process in running:
                 process.kill()
     failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]

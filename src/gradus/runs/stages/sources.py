@@ -9,12 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.naming import file_sources
-from gradus.core.values import without_address
+from gradus.core.values import storable
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
@@ -76,8 +75,8 @@ def algorithm_sources(name: str) -> dict[str, str]:
     return {f"code of {name}": sha256(f"{code_digest(functions)} {told}".encode()).hexdigest()}
 
 
-def rows_digest(tasks: TableTasks) -> str | None:
-    """A digest of the rows as they are used. None if they cannot be written down."""
+def rows_digest(tasks: TableTasks) -> str:
+    """A digest of the rows as they are used."""
     items = {
         split: [
             [each.question, each.answer, each.worked, each.system, dict(each.columns), *each.messages]
@@ -85,18 +84,7 @@ def rows_digest(tasks: TableTasks) -> str | None:
         ]
         for split, several in tasks.splits.items()
     }
-    try:
-        text = json.dumps([tasks.system_prompt, items], skipkeys=True, default=_as_text)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return sha256(text.encode()).hexdigest()
-
-
-def _as_text(value: Any) -> Any:
-    """A value that JSON does not have. Sets have no order, and an address in memory is another one every time."""
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    return without_address(repr(value))
+    return sha256(json.dumps(storable([tasks.system_prompt, items])).encode()).hexdigest()
 
 
 def _rows_label(name: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import fsum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +34,12 @@ Progress = Callable[[int, int], None]
 class TeachSummary:
     """Counts and costs of a teacher's episodes.
 
-    ``episodes`` were asked for; ``stored`` are in the file, more if an earlier call asked for more. ``reason``: of the first failure, or of
-    the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
+    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
     """
 
     policy: str
     grader: str
     episodes: int = 0
-    stored: int = 0
     rolled_out: int = 0
     failed: int = 0
     reason: str | None = None
@@ -99,9 +98,8 @@ class TeachSummary:
         money += "" if self.cost is None else f", {format_money(self.cost)}"
         money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
-        count = f"{self.episodes}" if self.stored == self.episodes else f"{self.episodes} of the {self.stored}"
         return (
-            f"{self.policy}: {count} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
+            f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
             f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
         )
 
@@ -137,9 +135,10 @@ def teach(
     summary = TeachSummary(policy=policy.name, grader=grader.name)
     data = rows_digest(spec.data_set) if isinstance(spec.data_set, TableTasks) else None
     note = f"teacher {policy.name}, seed {seed}" + (f", rows {data[:12]}" if data else "")
-    kept = _kept(spec, policy, path, note, grader, reserved)
+    if reserved:
+        note += f", held out {sha256(' '.join(sorted(reserved)).encode()).hexdigest()[:12]}"
+    kept = _kept(spec, path, note, grader)
     summary.count([episode for index, episode in sorted(kept.items()) if index < episodes])
-    beyond = len(kept) - summary.episodes
     # An answer of a teacher behind an API costs money, so few are under way between two writes.
     spans = _missing(kept, taught_indices(spec, episodes, reserved), getattr(policy, "concurrency", _CHUNK))
     with ExitStack() as stack:
@@ -150,7 +149,7 @@ def teach(
             writer = writer or stack.enter_context(EpisodeWriter(path, environment=spec.name, note=note))
             writer.write(chunk)
             summary.count(chunk)
-    summary.stored, summary.rolled_out = summary.episodes + beyond, sum(len(indices) for _, indices in spans)
+    summary.rolled_out = sum(len(indices) for _, indices in spans)
     summary.seconds, summary.spent = time.perf_counter() - started, spent(policy)
     return summary
 
@@ -189,13 +188,11 @@ def _missing(kept: Mapping[int, Episode], indices: Sequence[int], size: int) -> 
     return spans
 
 
-def _kept(
-    spec: EnvironmentSpec, policy: Policy, path: Path, note: str, grader: Grader, reserved: frozenset[str]
-) -> dict[int, Episode]:
-    """The episodes of an earlier call by the number of their task, without those that failed and those whose task is another now.
+def _kept(spec: EnvironmentSpec, path: Path, note: str, grader: Grader) -> dict[int, Episode]:
+    """The episodes of an earlier call by the number of their task, without those that failed.
 
     The file is written anew if it holds anything else: failed episodes, damaged lines, another grader's rewards. Raises ConfigError
-    if it is another teacher's, another environment's or another seed's.
+    if it is another teacher's, another environment's or another seed's, or if other rows are held out.
     """
     if not path.exists() or path.stat().st_size == 0:
         return {}
@@ -205,12 +202,6 @@ def _kept(
     if stored.note != note:
         raise ConfigError(f"{path} holds episodes of {stored.note}, asked for is {note}; choose another --out")
     kept = {episode.group: episode for episode in stored.episodes if episode.stop is not StopReason.FAILED}
-    if changed := _changed(spec, kept, reserved):
-        go_around(
-            f"{len(changed)} of {len(kept)} episodes in {path} answer tasks that have changed, because others are held out",
-            "they are rolled out again",
-        )
-    kept = {index: episode for index, episode in kept.items() if index not in changed}
     fresh = {index: episode for index, episode in kept.items() if _graded_by(episode, grader)}
     stale = {index: episode for index, episode in kept.items() if index not in fresh}
     if stale:
@@ -220,17 +211,6 @@ def _kept(
     if stale or stored.problems or len(kept) < len(stored.episodes):
         write_episodes(path, [kept[index] for index in sorted(kept)], environment=spec.name, note=note)
     return kept
-
-
-def _changed(spec: EnvironmentSpec, kept: Mapping[int, Episode], reserved: frozenset[str]) -> set[int]:
-    """The numbers of the episodes whose task is not the one that has this number now."""
-    if not kept:
-        return set()
-    indices = taught_indices(spec, min(max(kept) + 1, MOST_EPISODES), reserved)
-    tasks = {place: spec.identify(spec.train_task(index)) for place, index in enumerate(indices) if place in kept}
-    return {
-        place for place, task in tasks.items() if (kept[place].task.seed, kept[place].task.id) != (task.seed, task.id)
-    }
 
 
 def _graded_by(episode: Episode, grader: Grader) -> bool:
