@@ -210,7 +210,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_rolled_out(
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("gradus.commands.comparing.evaluate", pytest.fail)
     monkeypatch.setattr("gradus.rollouts.rollout.roll_out", pytest.fail)
-    for place in (tmp_path / "file" / "a.json", Path("/proc/nowhere/a.json"), tmp_path):
+    for place in (tmp_path / "file" / "a.json", tmp_path):
         code, said = gradus("eval", "arithmetic", "--policy", "expert", "--episodes", 2, f"{option}={place}")
         assert (code, f"could not write {place}: " in said) == (3, True), said
     assert os.listdir(tmp_path) == ["file"]

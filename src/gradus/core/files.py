@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import json
@@ -11,7 +10,6 @@ import re
 import secrets
 import shutil
 import stat
-import tempfile
 import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -66,17 +64,10 @@ def replacing(path: Path) -> Generator[Path]:
 
 
 def check_file_can_be_written(path: Path) -> None:
-    """Raise StorageError for a file that could not be written later, when the work for it is done. Nothing is left there."""
+    """Raise StorageError for a file that could not be written later, when the work for it is done."""
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if path.exists() and not path.is_file():  # a device or a pipe
-            return
-        with tempfile.TemporaryFile(dir=there.parent if path.exists() else there):
-            pass
-    except OSError as error:
-        raise StorageError(f"could not write {path}: {error.strerror or error}; choose another place") from error
+    if path.is_dir() or (there.is_file() and there != path.absolute()) or not os.access(there, os.W_OK):
+        raise StorageError(f"could not write {path}: {there} is no folder, or cannot be written; choose another place")
 
 
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
@@ -221,13 +212,6 @@ def read_text(path: Path) -> str:
 def pack(text: str) -> bytes:
     """Compress ``text`` with gzip; the same text gives the same bytes, and packed texts can stand one after another."""
     return gzip.compress(text.encode("utf-8"), _LEVEL, mtime=0)
-
-
-def stored_file(path: Path | str) -> Path:
-    """Return ``path``, or the same name with or without .gz if only that is there."""
-    path = Path(path)
-    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
-    return other if other.exists() and not path.exists() else path
 
 
 def read_lines(path: Path, problems: list[str]) -> Iterator[str]:

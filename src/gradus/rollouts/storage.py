@@ -34,7 +34,7 @@ from gradus.core import (
     TurnTokens,
     Usage,
 )
-from gradus.core.files import pack, read_lines, stored_file, write_lines
+from gradus.core.files import pack, read_lines, write_lines
 
 SCHEMA = 2
 _KIND = "gradus episodes"
@@ -259,7 +259,7 @@ def read_episodes(
     episodes alone; those of others are not decoded, which is what takes the time.
     """
     named = None if policy is None else f'"policy":{json.dumps(policy, ensure_ascii=False)}'
-    path = stored_file(path)
+    path = Path(path)
     if not path.exists():
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
     problems: list[str] = []

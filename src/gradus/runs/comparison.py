@@ -10,7 +10,7 @@ from typing import Any
 from gradus import environments
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import Results, Stages, read_document
-from gradus.core.files import read_toml, stored_file
+from gradus.core.files import read_toml
 from gradus.core.printing import go_around
 from gradus.evidence.reports import named, render_report
 from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
@@ -209,7 +209,7 @@ def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence
 
 
 def _stored(folder: Path, policy: str) -> Sequence[Episode]:
-    path = stored_file(folder / "eval" / "episodes.jsonl.gz")
+    path = folder / "eval" / "episodes.jsonl.gz"
     stored = read_episodes(path, policy=policy)
     for problem in (*stored.problems, *changed_since(path)):
         go_around(problem, "the other episodes are compared")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import AuditFailed, GradusError
-from gradus.core.files import stored_file, write_json
+from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
@@ -88,7 +88,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
 def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
     section = run.recipe.teach
     name = teacher_name(run.spec, section.policy)
-    path = stored_file(run.folder / "teach" / "episodes.jsonl.gz")
+    path = run.folder / "teach" / "episodes.jsonl.gz"
     with progress_bar(f"teach · {name}", section.episodes, "episodes") as advance:
         policy = make_policy(run.spec, name, remote=section.remote.model_dump())
         summary = teach(
