@@ -140,8 +140,11 @@ def test_added_rows_move_no_other(tmp_path: Path) -> None:
         (None, "needs a path"),
         ("nowhere.jsonl", "no file"),
         ("{}?color=x", "unknown option 'color'"),
-        ("{}?answer=gold", "no column 'gold', only prompt, target, tag; map them as in"),
-        ("{}?question=ask&answer=target", "no column 'ask', only prompt, target, tag; map them as in"),
+        (
+            "{}?answer=gold",
+            "a column 'gold', only prompt, target, tag; map them as in '.*[?]question=prompt&answer=tag'",
+        ),
+        ("{}?question=ask&answer=target", "a column 'ask', only prompt, target, tag; map them as in '"),
         ("{}?question=prompt&answer=target&system=nowhere.txt", "cannot be read"),
     ],
 )

@@ -94,7 +94,7 @@ def load_csv(argument: str | None = None) -> EnvironmentSpec:
 
 def _load(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
     source = parse_source(kind, argument)
-    way_out = f"map it as in {kind}:{source.place}?question=COLUMN&answer=COLUMN"
+    way_out = f"map it as in '{kind}:{source.place}?question=COLUMN&answer=COLUMN'"
     return spec_of(read_tasks(source), summary, recipe, way_out=way_out)
 
 
@@ -113,7 +113,7 @@ def read_tasks(source: DataSource) -> TableTasks:
 def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> TableTasks:
     """Reads a source. ``files``: path, time of change in nanoseconds and size in bytes of each, by which a read is kept."""
     train, test = _rows(source)
-    way_out = f"; map them as in {source.kind}:{source.place}?question=COLUMN&answer=COLUMN"
+    way_out = f"; map them as in '{source.kind}:{source.place}?question=FIRST&answer=LAST'"
     told = "?answer=COLUMN names another one, ?answer= none"
     columns = usual_columns([*train, *(test or ())], source.place, told, question=source.question, answer=source.answer)
     columns = replace(columns, worked=source.worked or "worked")

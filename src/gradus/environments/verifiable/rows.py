@@ -60,13 +60,18 @@ def usual_columns(
 
 
 def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_out: str = "") -> list[Item]:
-    """Makes the tasks of rows. Raises ConfigError that names the row if it has no question, or the column that is missing."""
+    """Makes the tasks of rows. Raises ConfigError that names the row if it has no question, or the column that is missing.
+
+    ``way_out``: how columns are mapped, with FIRST and LAST for the columns that the example names.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
     if other := next((name for name in names if not isinstance(name, str)), None):
         raise ConfigError(f"column names are texts, got {other!r}; rename the column")
     wanted = [columns.question, columns.answer, *([] if columns.worked == "worked" else [columns.worked])]
     if missing := next((name for name in wanted if name and name not in names), None):
-        raise ConfigError(f"{place or 'the rows'} have no column {missing!r}, only {', '.join(names)}{way_out}")
+        first, *_, last = [*names, *names]
+        example = way_out.replace("FIRST", first).replace("LAST", last)
+        raise ConfigError(f"no row of {place or 'the data'} has a column {missing!r}, only {', '.join(names)}{example}")
     items: list[Item] = []
     for number, row in enumerate(rows, 1):
         try:
