@@ -90,12 +90,6 @@ def test_a_missing_model_is_said_before_what_else_stands_in_the_folder(gradus: S
     assert (code, "there is no model folder" in said, "--redo" in said) == (3, True, False), said
 
 
-def test_a_report_of_a_folder_without_a_run_is_refused(gradus: Said, tmp_path: Path) -> None:
-    code, said = gradus("report", tmp_path)
-    assert (code, "holds nothing of a run" in said) == (3, True), said
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_run_folder_means_its_best_model(gradus: Said, warm_started: Path, lessons: Path) -> None:
     out = lessons.parent / "more"
     code, said = gradus(
@@ -125,18 +119,6 @@ def test_damaged_models(gradus: Said, warm_started: Path, tmp_path: Path) -> Non
     assert "not JSON" in refused()
 
 
-def test_a_tokenizer_that_cannot_end_an_answer(gradus: Said, warm_started: Path, lessons: Path) -> None:
-    (warm_started / "chat_template.jinja").unlink()
-    (warm_started / "SHA256SUMS").unlink()
-    config = json.loads((warm_started / "tokenizer_config.json").read_text())
-    (warm_started / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": None}))
-    out = lessons.parent / "out"
-    for words in (["sft", "rhythm", "-d", lessons], ["grpo", "rhythm"]):
-        code, said = gradus(*words, "-m", warm_started, "-o", out)
-        assert (code, "neither a chat template nor an end-of-sequence token" in said) == (3, True), said
-        assert not out.exists()
-
-
 def test_a_prompt_longer_than_the_context(gradus: Said, warm_started: Path, lessons: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     short = [*TINY, *SFT, "model.nano.context=64"]
@@ -154,15 +136,6 @@ def test_a_prompt_longer_than_the_context(gradus: Said, warm_started: Path, less
     code, said = gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "g", settings=GRPO)
     assert (code, "the model's context holds 40" in said) == (3, True), said
     assert not (tmp_path / "g").exists()
-
-
-def test_an_unknown_key(gradus: Said, tmp_path: Path) -> None:
-    recipe = tmp_path / "mine.toml"
-    recipe.write_text('environment = "rhythm"\n[grpo]\nlerning_rate = 1\n')
-    code, said = gradus("run", "--recipe", recipe, "-o", tmp_path / "out")
-    assert code == 3
-    assert "grpo.lerning_rate: unknown key; grpo knows" in said
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_while_teaching_keeps_what_was_there(gradus: Said, lessons: Path) -> None:
@@ -223,14 +196,6 @@ def test_an_audit_goes_into_a_folder_that_is_there(gradus: Said, tmp_path: Path)
     for _ in range(2):
         code, said = gradus("audit", rows, "--reward", "correctness", "--out", tmp_path / "audit")
         assert (code, "audit.json" in said) == (0, True), said
-
-
-def test_a_folder_that_cannot_be_written(gradus: Said, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    code, said = gradus("teach", "rhythm", "-n", 2, "-o", tmp_path / "file" / "t.jsonl")
-    assert (code, "could not write" in said) == (3, True), said
-    code, said = gradus("package-env", "arithmetic", tmp_path / "file" / "package")
-    assert (code, "file" in said) == (3, True), said
 
 
 def test_an_environment_in_the_current_folder_is_found(
@@ -297,12 +262,6 @@ def test_numbers_of_an_evaluation_that_mean_nothing_are_refused_by_name(gradus: 
     ):
         code, said = gradus("eval", "arithmetic", "-p", "gold", option)
         assert (code, says in said) == (3, True), said
-
-
-def test_an_audit_says_before_it_begins_what_cannot_be_used(gradus: Said) -> None:
-    for words, says in ((("-n", 0), "'--episodes'"),):
-        code, said = gradus("audit", "arithmetic", *words)
-        assert (code, says in " ".join(said.split())) == (3, True), said
 
 
 def test_a_file_of_nearly_the_name_is_named(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

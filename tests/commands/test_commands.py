@@ -16,8 +16,7 @@ from gradus import commands, environments
 from gradus.commands.app import _ordered, app, main
 from gradus.commands.output import json_text
 from gradus.commands.signature import COMMANDS
-from gradus.core import ConfigError, Failure, GradusError, StopReason
-from gradus.rollouts import roll_out, write_episodes
+from gradus.core import ConfigError, GradusError
 from gradus.runs.policies import make_policy
 
 runner = CliRunner()
@@ -43,16 +42,6 @@ def test_teach_show_and_regrade(tmp_path):
     assert set(regraded["components"]) >= {"belief_accuracy", "adaptation"}
     again = json.loads(gradus("regrade", tmp_path / "v2.jsonl", "--grader", "v2", "--json"))
     assert again["before"] == again["reward"] == regraded["reward"]
-
-
-def test_a_failed_episode_is_shown_with_its_reason(tmp_path):
-    """The environment's pictures need a turn, and their error was all that was shown."""
-    spec = environments.load("rhythm")
-    failure = Failure(stage="act", type="ServerError", message="content policy")
-    (whole,) = roll_out(spec, spec.policy("heuristic"), spec.tasks("held-out", 1)).episodes
-    failed = replace(whole, turns=(), reward=None, stop=StopReason.FAILED, failure=failure)
-    write_episodes(tmp_path / "t.jsonl", [failed], environment="rhythm", note="")
-    assert "content policy" in gradus("show", tmp_path / "t.jsonl")
 
 
 def test_what_ctrl_c_stopped_says_how_it_goes_on(monkeypatch, capsys, tmp_path):
@@ -123,14 +112,6 @@ def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, 
     """They came as half characters, which no file takes and no tokenizer reads."""
     assert ends_with(monkeypatch, *words) == 3
     assert "expected text in UTF-8, got b'" in capsys.readouterr().err
-
-
-def test_a_played_environment_without_policies_names_a_model_to_compare_with(monkeypatch, capsys):
-    spec = replace(environments.load("arithmetic"), policies={}, teacher=None)
-    monkeypatch.setattr("gradus.commands.environments.load_environment", lambda _: spec)
-    monkeypatch.setattr("builtins.input", lambda *_: "1")
-    commands.play("mine.py:spec", seed=0)
-    assert "gradus eval mine.py:spec --policy MODEL" in capsys.readouterr().out
 
 
 def test_characters_that_the_output_does_not_have_stop_no_table(monkeypatch):
@@ -255,17 +236,6 @@ def test_what_follows_an_audit_is_of_the_grader_that_was_audited(monkeypatch, ve
     assert says in gradus(*words, expect=code)
 
 
-def test_an_audit_that_failed_and_wrote_its_evidence_is_not_asked_for_again(monkeypatch, tmp_path):
-    """The next command was the one that had been typed."""
-    inner = SimpleNamespace(notes=[])
-    said = {"show": lambda: None, "save": lambda out: [out / "audit.json"], "result": inner}
-    result = SimpleNamespace(verdict="fail", hack=None, **said)
-    stub(monkeypatch, "audit", lambda *_, **__: result)
-    said = gradus("audit", "shop", "--out", tmp_path / "audit", expect=1)
-    assert "written: " in said
-    assert "next:" not in said
-
-
 def test_a_check_is_followed_by_what_was_checked(monkeypatch):
     result = SimpleNamespace(status="pass", show=lambda: None)
     stub(monkeypatch, "check", lambda *_, **__: result)
@@ -312,27 +282,6 @@ def test_suggested_commands_are_quoted(monkeypatch):
     stub(monkeypatch, "package-env", lambda *_, **__: package)
     said = gradus("package-env", "shop", "my env")
     assert "pip install 'my env'    try it: vf-eval gradus_shop -n 4" in said
-
-
-def test_what_is_known_at_the_end_is_shown_without_what_is_missing(rows):
-    gradus("teach", "rows.jsonl", "-n", 2, "-o", "t.jsonl")
-    said = gradus("show", "t.jsonl", "-k", 1)
-    assert "correct 1.000" in said
-    assert "None" not in said
-
-
-def test_a_reward_function_that_wants_a_column_says_which_there_are(rows):
-    said = gradus("rewards", "try", "-c", "x", "--answer", "y", "--reward", "mine.py:needs", expect=1)
-    assert "it takes tone, which the data do not have; the columns are: answer" in said
-
-
-def test_a_judge_that_gives_no_score_is_a_failure_of_rewards_try(rows):
-    Path("silent.py").write_text(
-        "from gradus.rewards.judge import Judge\n"
-        "silent = Judge(model='m', rubric='r', base_url='http://127.0.0.1:9/v1', retries=0, recheck=0.0)\n"
-    )
-    said = gradus("rewards", "try", "-c", "x", "-c", "y", "--reward", "silent.py:silent", expect=1)
-    assert "failed: judge: GradingError on 2 of 2 completions" in said
 
 
 def test_what_is_next_names_the_environment_as_it_was_given(tmp_path):

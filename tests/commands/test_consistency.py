@@ -1,18 +1,15 @@
 """Options that mean the same in every command, names that are checked first, and what a command ends with."""
 
 import inspect
-import io
 import json
 import re
-import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from gradus.commands.app import _stopped, app, main
-from gradus.commands.output import problem
-from gradus.core import ConfigError, Panel
+from gradus.core import ConfigError
 from gradus.runs.recipe.load import load_recipe
 
 runner = CliRunner()
@@ -110,29 +107,6 @@ def test_a_grader_does_not_switch_off_the_rewards_in_silence(words, tmp_path, mo
         gradus(*words.split(), *both)
 
 
-def test_rewards_can_be_compared_with_a_grader():
-    said = gradus("eval", "arithmetic", "-p", "gold", "-n", 4, "--reward", "correctness=2", "-g", "rewards,format-only")
-    assert "gold" in said.stdout
-
-
-def test_a_key_can_be_unset():
-    assert load_recipe("arithmetic").grader == "composed"
-    assert load_recipe("arithmetic", changes=["grader="]).grader is None
-    assert load_recipe("arithmetic", changes={"grpo.warmup": None}).grpo.warmup != load_recipe("arithmetic").grpo.warmup
-
-
-def test_paths_in_a_recipe_are_relative_to_it(tmp_path, monkeypatch):
-    rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(60)]
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (there / "mine.py").write_text("def brief(completions, **columns):\n    return [1.0 for _ in completions]\n")
-    (there / "recipe.toml").write_text('environment = "jsonl:rows.jsonl"\nrewards = [{ function = "mine.py:brief" }]\n')
-    monkeypatch.chdir(tmp_path)
-    spec = load_recipe(None, path=there / "recipe.toml").spec()
-    assert spec.grader().weights == {"brief": 1.0}
-
-
 def test_mistyped_names_get_a_suggestion():
     with pytest.raises(ConfigError, match="did you mean max_steps"):
         load_recipe("arithmetic", changes=["grpo.max_step=3"])
@@ -201,12 +175,6 @@ def test_a_stopped_command_says_what_goes_on():
     assert _stopped(["--quiet", "run", "shop"]).endswith("gradus --quiet run shop")
 
 
-def test_a_panel_without_reflexes_compares_with_its_lowest_rung():
-    assert Panel(ladder=("random", "gold")).reflexes == ("random",)
-    with pytest.raises(ConfigError, match="ladder"):
-        Panel(ladder=())
-
-
 def test_commands_end_with_the_next_one(tmp_path):
     lessons = tmp_path / "my lessons.jsonl"
     said = gradus("teach", "arithmetic", "-n", 2, "-o", lessons).stderr
@@ -230,18 +198,6 @@ def test_an_escape_in_an_error_is_shown_and_not_obeyed(tmp_path, monkeypatch, ca
     said = capsys.readouterr().err
     assert "␛[2J" in said
     assert "\x1b" not in said
-
-
-@pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_problem_has_no_color_if_none_is_wanted(no_color, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setattr("sys.stderr", Terminal())
-    problem("failed")
-    assert ("\x1b" in sys.stderr.getvalue()) == (not no_color)
 
 
 def test_what_a_command_does_is_one_line():

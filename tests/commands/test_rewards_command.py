@@ -29,24 +29,6 @@ def test_typed_completions() -> None:
     assert "3.00" in result.stdout
 
 
-@pytest.mark.parametrize("weights", [("=1", "=1"), ("=1e10", "=-1e10"), ("=1e300", "=-1e300")])
-@pytest.mark.parametrize("size", ["1e308", "1e99"])
-def test_rewards_that_no_evaluation_would_take_are_errors(tmp_path: Path, weights: tuple[str, str], size: str) -> None:
-    """Their sum was beyond a float, which ended in a traceback, or was printed as Infinity."""
-    names = ("a", "b")
-    mine = tmp_path / "big.py"
-    mine.write_text("".join(f"def {name}(completions, **kw): return [{size} for _ in completions]\n" for name in names))
-    rewards = [
-        word for name, weight in zip(names, weights, strict=True) for word in ("--reward", f"{mine}:{name}{weight}")
-    ]
-    result = run("try", "-c", "x", *rewards, "--json")
-    (row,) = map(json.loads, result.stdout.splitlines())
-    taken = size == "1e99" and weights[0] == "=1"
-    assert (result.exit_code, row["value"]) == ((0, 2e99) if taken else (1, None))
-    assert "Infinity" not in result.stdout
-    assert taken or "1e+100" in row["error"]
-
-
 def test_json_is_one_line_a_completion() -> None:
     text = json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"})
     result = run("try", "-", "--json", "--reward", "correctness", text=text)
@@ -88,25 +70,6 @@ def test_the_answer_to_typed_completions_is_refused_with_a_file(tmp_path: Path) 
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"}))
     assert "have their own" in str(run("try", str(file), "--reward", "correctness", "--answer", "3").exception)
-
-
-def test_headings_break_between_words_at_80_columns(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def is_short_and_polite(completions, **_):\n    return [1.0] * len(completions)\n"
-    )
-    names = ("incremental_format", "correctness", "repetition", f"{tmp_path / 'mine.py'}:is_short_and_polite")
-    rewards = [word for name in names for word in ("--reward", name)]
-    arguments = ["rewards", "try", "-c", RIGHT * 3, "--answer", "2", *rewards]
-    said = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}).stdout
-    assert {"incremental", "correct", "repetition", "polite"} <= set(said.split())
-    assert max(map(len, said.splitlines())) <= 80
-
-
-def test_a_function_called_reward_is_told_from_the_total(tmp_path: Path) -> None:
-    """Both columns were called reward."""
-    (tmp_path / "mine.py").write_text("def reward(completions, **_):\n    return [0.5] * len(completions)\n")
-    said = run("try", "-c", "x", "--reward", f"{tmp_path / 'mine.py'}:reward=2").stdout
-    assert said.split("\n")[0].split()[-2:] == ["reward", "total"]
 
 
 def test_the_list_names_every_built_in() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -23,15 +21,6 @@ lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
-
-
-def test_a_lock_that_nobody_holds_is_let_go_without_a_warning(tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        FolderLock(tmp_path / "run")
-        gc.collect()
-    assert not [each for each in told if issubclass(each.category, ResourceWarning)]
-    FolderLock(tmp_path / "run").release()
 
 
 def test_a_folder_has_one_writer_and_a_second_is_told_who_it_is(tmp_path: Path) -> None:

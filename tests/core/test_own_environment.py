@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from gradus import commands, environments
 from gradus.commands.app import app
 from gradus.core import StopReason
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
@@ -29,29 +30,14 @@ def module(tmp_path, monkeypatch):
     return "docs_digits:spec"
 
 
-class Counting:
-    """Tries 0, 1, 2, ..."""
-
-    name = "counting"
-
-    def start(self, episodes):
-        self.turn = [-1] * len(episodes)
-        return self
-
-    def act(self, requests):
-        from gradus.core import Action
-
-        for each in requests:
-            self.turn[each.row] += 1
-        return [Action(text=str(self.turn[each.row])) for each in requests]
-
-    def close(self):
-        pass
-
-
 def test_it_loads_and_plays(module):
     spec = environments.load(module)
-    episodes = roll_out(spec, Counting(), spec.tasks("main")).episodes
+
+    def counting(seen, script):
+        script.memory["turn"] = script.memory.get("turn", -1) + 1
+        return str(script.memory["turn"])
+
+    episodes = roll_out(spec, FunctionPolicy("counting", counting), spec.tasks("main")).episodes
     for episode in episodes:
         reached = episode.outcome["hidden"] <= 5
         assert episode.stop is (StopReason.TERMINATED if reached else StopReason.TURN_LIMIT)

@@ -17,8 +17,7 @@ from gradus.core import (
 )
 from gradus.core.documents import Usage, checked
 from gradus.core.naming import import_file
-from gradus.policies.scripted import FunctionPolicy, policy_factory
-from gradus.rewards.grading import reweigh
+from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 from gradus.runs.stages.teaching import teach
 
@@ -95,27 +94,11 @@ def test_another_type_or_number_of_entries_is_refused():
             played(lambda episodes, whole=whole: whole)
 
 
-def test_plain_numbers_can_be_reweighed():
-    spec, episodes = played(lambda episodes: [2.0] * len(episodes))
-    assert [each.value for each in reweigh(spec.grader(), {"length": 0.5}).compute(episodes)] == [1.0] * 3
-
-
 def test_the_first_grader_is_the_default_and_one_that_is_not_there_is_refused():
     spec = spec_with(lambda episodes: [0.0] * len(episodes))
     assert spec.default_grader == "length"
     with pytest.raises(ConfigError, match="unknown grader 'v9'"):
         EnvironmentSpec(**{**vars(spec), "default_grader": "v9"})
-
-
-def test_a_scripted_policy_draws_by_its_episode_and_name():
-    spec = spec_with(lambda episodes: [0.0] * len(episodes))
-    policy = policy_factory("dice", lambda seen, script: str(script.rng.randrange(1000)))(None)
-    one, again = (roll_out(spec, policy, spec.tasks("main"), seed=1).episodes for _ in range(2))
-    texts = [[turn.action for turn in episode.turns] for episode in one]
-    assert texts == [[turn.action for turn in episode.turns] for episode in again]
-    assert len({text for row in texts for text in row}) > 1
-    with pytest.raises(ConfigError, match="takes no argument"):
-        policy_factory("dice", counting)("six")
 
 
 @pytest.mark.parametrize("error", [KeyError("no such move"), SystemExit(3)])

@@ -72,17 +72,6 @@ def test_every_episode_has_a_server_of_its_own(server_file):
     assert (second.stop, second.failure) == (StopReason.TERMINATED, None)
 
 
-def test_what_a_server_prints_beside_its_messages_is_skipped_without_a_word(server_file, caplog):
-    """Each line was a traceback of twenty lines."""
-    server_file.write_text("print('Starting on stdio...', flush=True)\n" + server_file.read_text())
-    tools = McpTools(f"mcp:{sys.executable} {server_file}")
-    try:
-        assert [tool.name for tool in tools.tools] == ["add", "total_so_far"]
-    finally:
-        tools.close()
-    assert caplog.records == []
-
-
 def test_a_server_in_this_process_is_shared_and_its_errors_are_results():
     from mcp.server.mcpserver import MCPServer
 

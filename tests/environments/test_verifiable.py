@@ -91,14 +91,6 @@ def test_a_condition_asks_nothing_twice(name: str) -> None:
         assert spec.content is None or len({*map(spec.content, tasks)}) == len(tasks)
 
 
-def test_an_epoch_shows_every_training_row_once() -> None:
-    tasks = read_tasks(parse_source("gsm8k", str(DATA)))
-    size = tasks.size("train")
-    for epoch in (0, 1):
-        shown = [tasks.item("train", TRAIN_SEEDS + epoch * size + place).question for place in range(size)]
-        assert sorted(shown) == sorted(item.question for item in tasks.splits["train"])
-
-
 # -- data sets -----------------------------------------------------------------------------------------------------
 
 
@@ -298,15 +290,6 @@ def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path:
         [{**row, "question": f"{row['question']} Write \\boxed{{N}}."} for row in rows], rewards=["correctness"]
     )
     assert [spec.make().system_prompt for spec in (own, boxed)] == ["", ""]  # their prompts are their own
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    rows: list[dict[str, object]] = [{"question": f"q{n}", "answer": "a"} for n in range(60)]
-    for answer in ("a", "bb"):
-        file = write(tmp_path / "rows.jsonl", [{**row, "answer": answer} for row in rows])
-        for _ in range(2):
-            data: Any = environments.load(f"jsonl:{file}").data_set
-            assert {item.answer for item in data.splits["train"]} == {answer}
 
 
 def test_rows_of_a_sorted_file_are_judged_on_all_of_their_labels(tmp_path: Path) -> None:

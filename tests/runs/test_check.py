@@ -7,11 +7,10 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 import gradus
@@ -173,7 +172,6 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
 
 
 def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:
-    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(qwen)
     tokenizer.chat_template = FORGETFUL
@@ -209,32 +207,6 @@ def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
 def test_settings_of_a_nano_model_fail_for_a_trained_one(change: str, says: str, tmp_path: Path, qwen: Path) -> None:
     lines = found("settings", "arithmetic", tmp_path, change, model=qwen)
     assert any(status == "fail" and says in message for status, message, _ in lines)
-
-
-def test_what_a_run_without_a_teacher_does_not_do_is_not_held_against_it(tmp_path: Path, qwen: Path) -> None:
-    """The rate of an SFT that was left out spoilt the model, and its teacher wanted a key."""
-    changes = ["teach.enabled=false", "sft.lr=2e-3", "sft.optimizer=muon", "teach.policy=remote:gpt", "promises=[]"]
-    lines = checked("arithmetic", tmp_path, *changes, model=qwen, names=["settings", "servers"])
-    assert "fail" not in [status for name in ("settings", "servers") for status, *_ in lines[name]]
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"environment": "rhythm"}, "rhythm"),
-        ({"environment": "rhythm", "quick": True}, "rhythm-quick"),
-        ({"environment": None, "path": Path("rhythm-long")}, "rhythm-long"),
-        ({"environment": "reasoning-gym:gcd", "path": Path("one-turn")}, "reasoning-gym-gcd"),
-        ({"environment": None, "path": Path("mine.toml")}, "arithmetic"),
-    ],
-)
-def test_runs_with_other_settings_are_stored_apart(
-    options: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.toml").write_text('environment = "arithmetic"\n')
-    (tmp_path / "rhythm-long").mkdir()  # a folder does not hide the recipe of that name
-    assert load_recipe(**options).default_folder() == Path("runs") / name
 
 
 @pytest.mark.parametrize("name", own_recipes())
@@ -342,22 +314,6 @@ def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
     assert first == second
 
 
-def test_a_card_is_fitted_to_the_config_of_a_model_that_is_named(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a fresh machine it asked for --online, which `gradus run --memory` does not have."""
-    asked: list[bool] = []
-    config = AutoConfig.from_pretrained(qwen)
-
-    def read(name: str, *, local_files_only: bool) -> Any:
-        asked.append(local_files_only)
-        raise OSError("not in the cache") if local_files_only else ConnectionError("asked")
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", read)
-    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
-    with pytest.raises(ConfigError, match="ConnectionError: asked"):
-        make_recipe("arithmetic", model="somebody/some-model", memory="24GB")
-    assert asked == [False]
-
-
 def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: Path) -> None:
     """A run without SFT trained to its end, and then failed because there was no student of SFT to compare with."""
     recipe = load_recipe("rhythm", changes=["teach.enabled=false"])
@@ -397,19 +353,6 @@ def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
     bad = CliRunner().invoke(app, [*arguments, "--set", "grpo.sampling.max_new_tokens=400"])
     assert bad.exit_code == 1
     assert "fail" in bad.output
-
-
-def test_rows_from_python_are_looked_at(qwen: Path) -> None:
-    good = [{"question": f"What is {n} + {n * n} ?", "answer": n + n * n} for n in range(40)]
-    for more, answered, expected in (
-        ({"question": "What is 3 + 9 ?", "answer": 13}, True, "contradictions"),
-        ({"question": "word " * 900, "answer": 1}, True, "prompt length"),
-        ({}, False, "no fault found"),  # reward functions may need no answer
-    ):
-        rows = [row if answered else {"question": row["question"]} for row in [*good, *([more] if more else [])]]
-        with only("data"):
-            checklist = gradus.check(rows, model=str(qwen), rewards=["format"])
-        assert expected in " ".join(each.message for each in checklist.findings if each.check == "data")
 
 
 OWN = """

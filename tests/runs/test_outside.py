@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -78,17 +77,6 @@ def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(
     assert grpo["validation/sampled/reward_mean"] == [0, 2]  # steps, validations and alerts, as in metrics.jsonl
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert sum(record["kind"] == "step" for record in records) == 2
-
-
-def test_a_recipe_names_trackers_and_changing_them_does_no_stage_again() -> None:
-    recipe = load_recipe("rhythm", changes=['trackers=["tensorboard", "wandb"]'])
-    assert recipe.trackers == ("tensorboard", "wandb")
-    assert load_recipe("rhythm", trackers=["wandb"]).trackers == ("wandb",)
-    from gradus.runs.stages import stages
-
-    for _, select in stages.STAGES.values():
-        run: Any = type("Run", (), {"recipe": recipe})()
-        assert "trackers" not in select(run)
 
 
 def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

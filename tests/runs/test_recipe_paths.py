@@ -42,14 +42,6 @@ def test_a_reward_beside_the_recipe_is_found_in_every_form(places, reward):
     assert config.weight == 0.5
 
 
-def test_the_schema_of_a_reward_is_beside_the_recipe_too(places):
-    reward = '{function = "json_schema", settings = {schema = "schema.json"}}'
-    (places / "r.toml").write_text(f'environment = "jsonl:rows.jsonl"\nrewards = [{reward}, "format"]\n')
-    config, built_in = load_recipe(None, path=places / "r.toml").rewards
-    assert find_reward(config.function, config.settings)(prompts=[""], completions=["7"]) == [1.0]
-    assert built_in.function == "format"
-
-
 @pytest.mark.parametrize("source", ["rows.jsonl?{}", "jsonl:rows.jsonl?{}", "gsm8k:rows.jsonl?{}", "gsm8k:set?{}"])
 def test_init_writes_every_path_of_a_data_set_from_the_recipe(places, source):
     Path("set").mkdir()
@@ -97,11 +89,3 @@ def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: st
     (tmp_path / "mine.toml").write_text(f'environment = "arithmetic"\n{text}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=says):
         load_recipe(None, path=tmp_path / "mine.toml", model="somebody/model", quick=True)
-
-
-def test_settings_are_those_for_the_model_that_a_change_names():
-    """They followed the size of the other one."""
-    both = load_recipe("arithmetic", model="somebody/other", changes={"model.path": "somebody/model"})
-    assert both == load_recipe("arithmetic", changes={"model.path": "somebody/model"})
-    nano = load_recipe("arithmetic", model="somebody/other", changes={"model.path": None})
-    assert nano.sft == load_recipe("arithmetic").sft

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
 import gradus
-from gradus.commands.app import app
 from gradus.core import ConfigError
 from gradus.core.files import write_json
 from gradus.evidence.stage_files import changed_since
@@ -161,13 +159,6 @@ def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
         done(("model", "grpo"), redo=False)
 
 
-def test_a_run_folder_is_a_policy(run):
-    result = CliRunner().invoke(app, ["eval", "rhythm", "-p", f"heuristic,{run}", "-n", "2"])
-    assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(app, ["doctor", str(run), "--json"])
-    assert json.loads(result.output)["status"] in ("healthy", "warn", "stop")
-
-
 def test_what_a_stage_leaves_in_memory_is_gone_before_the_next_begins(tmp_path):
     """A trained model and its optimizer, in a loop that refers to itself; Python looks for such cycles almost never in a command."""
 
@@ -201,14 +192,6 @@ def test_what_a_stage_leaves_in_memory_is_gone_before_the_next_begins(tmp_path):
 def test_a_recipe_that_cannot_be_used_says_why(change, says):
     with pytest.raises(ConfigError, match=says):
         load_recipe("rhythm", changes=[change])
-
-
-def test_a_missing_model_fails_before_anything_is_paid_for(tmp_path):
-    from gradus.core import GradusError
-
-    with pytest.raises(GradusError, match="no-such-model"):
-        run_recipe(recipe("model.path=./no-such-model"), out=tmp_path / "run")
-    assert not (tmp_path / "run" / "teach").exists()
 
 
 def test_too_few_rows_fail_before_anything_is_done(tmp_path):

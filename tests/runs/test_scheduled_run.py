@@ -104,17 +104,6 @@ def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
     assert not several.grader().per_turn  # the reward of several turns stands at the last one
 
 
-def test_reward_functions_see_the_step(tmp_path: Path) -> None:
-    source = "def late(completions, trainer_state, **columns):\n    state = trainer_state\n"
-    (tmp_path / "late.py").write_text(
-        f"{source}    return [state.global_step / state.max_steps for _ in completions]\n"
-    )
-    result = recipe("", tmp_path, f'rewards=["correctness", "{tmp_path}/late.py:late"]', "grpo.max_steps=4")
-    folder = run_recipe(result, out=tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
-    assert [line["components"]["late"] for line in lines if line["kind"] == "step"] == [0.0, 0.25, 0.5, 0.75]
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

@@ -8,10 +8,7 @@ import gradus
 from gradus.commands.training import make_recipe
 from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
-from gradus.rewards import RewardConfig, own_grader, tell_steps_taken
 from gradus.rollouts import read_episodes
-from gradus.training.config import GrpoConfig
-from gradus.training.data.tasks import epochs_a_step
 
 
 def right(completions, answer, **columns):
@@ -71,20 +68,6 @@ def test_rewards_that_read_the_step_are_told_it_in_validation_and_evaluation(tmp
     assert validated == [each for each in (0.0, 0.5, 1.0) for _ in range(len(validated) // 3)]
     evaluated = read_episodes(run.folder / "eval" / "episodes.jsonl.gz").episodes
     assert {each.reward.value for each in evaluated if each.policy == "grpo"} == {1.0}
-
-
-def test_the_epoch_is_the_share_of_the_rows_that_was_asked():
-    """It stayed 0 in every step."""
-    rows = [{"question": f"Say {n}", "answer": str(n)} for n in range(100)]
-    data = gradus.one_turn(rows, ["correctness"])
-    trained = data.data_set.size("train") - 10
-    for spec, told in ((data, pytest.approx(24 / trained)), (gradus.load_environment("arithmetic"), None)):
-        share = epochs_a_step(spec, GrpoConfig(groups=4, validation_tasks=10))
-        grader = own_grader(spec, [RewardConfig(function="correctness")], max_steps=20, epochs_a_step=share)
-        state = grader.compute.rewards.trainer_state
-        assert (state.epoch, state.max_steps) == (0.0, 20)
-        tell_steps_taken(grader, 6)
-        assert state.epoch == told
 
 
 def test_rewards_that_are_missing_are_counted_and_named(tmp_path):

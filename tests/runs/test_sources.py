@@ -9,12 +9,10 @@ import pytest
 from rich.console import Console
 
 import gradus
-from gradus import environments
 from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.runs.own_code import code_digest
-from gradus.runs.stages.audits import replay_elsewhere
 from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
 from gradus.runs.stages.seed_processes import known_elsewhere
@@ -144,16 +142,6 @@ def test_code_is_told_apart_by_its_text_and_what_it_encloses(one, other):
     assert code_digest([gradus.load_environment]) is None, "another version of Gradus is no change"
 
 
-def test_a_grader_of_functions_that_an_environment_has_is_noticed_where_it_pays(tmp_path: Path):
-    def spec(value):
-        return gradus.one_turn(rows(), [constant(value)], name="mine")
-
-    assert stages(tmp_path / "run", spec(1.0)) == ["teach", "grpo"]
-    assert stages(tmp_path / "run", spec(1.0)) == []
-    with pytest.raises(ConfigError, match="'grpo' made with other code of score"):
-        stages(tmp_path / "run", spec(2.0))
-
-
 def test_another_teacher_or_other_tasks_in_the_same_environment_are_noticed(tmp_path: Path):
     space = {}
     exec(DOORS.format(1), space)
@@ -187,13 +175,3 @@ def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
     assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]
     assert run(1.0)[1] == {}
     assert known_elsewhere(make_recipe("arithmetic"))
-
-
-def test_files_of_the_working_folder_take_the_place_of_no_module_of_pythons_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A doors.py that was called numbers.py trained, and ended with --seeds, where other processes import it in place of Python's."""
-    monkeypatch.chdir(tmp_path)
-    Path("numbers.py").write_text("raise RuntimeError('not this one')\n")
-    spec = environments.load("arithmetic")
-    assert len(replay_elsewhere("arithmetic", spec.tasks("held-out", 2), 0)) == 2

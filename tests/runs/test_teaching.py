@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Reward, StopReason, Turn, Usage
+from gradus.core import Action, ConfigError, EpisodeStart, Failure, Request, Reward, Turn, Usage
 from gradus.environments import load
 from gradus.rollouts import read_episodes, roll_out
 from gradus.runs.policies import make_policy
@@ -93,39 +92,6 @@ def test_failed_episodes_are_rolled_out_again_and_nothing_else_is(tmp_path: Path
     assert again.asked == [2, 7]
     assert (second.failed, second.episodes, second.rolled_out) == (0, 10, 2)
     assert numbers(path) == list(range(10))
-
-
-class Forgetful:
-    """The shop's teacher, whose context is full at its third answer of an episode."""
-
-    name = "forgetful"
-
-    def __init__(self) -> None:
-        self.teacher = load("shop").policy("teacher")
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Forgetful:
-        self.session, self.answers = self.teacher.start(episodes), Counter[int]()
-        return self
-
-    def act(self, requests: Sequence[Request]) -> list[Action]:
-        self.answers.update(request.row for request in requests)
-        full = Action(failure=Failure(stage="act", type="ContextLengthError", message="the context is full"))
-        answers = zip(requests, self.session.act(requests), strict=True)
-        return [full if self.answers[request.row] == 3 else action for request, action in answers]
-
-    def close(self) -> None:
-        self.session.close()
-
-
-def test_an_episode_that_a_context_limit_ended_is_done(tmp_path: Path) -> None:
-    """It is graded and learned from; each call rolled it out again, and paid for it."""
-    spec = load("shop")
-    first, second = (
-        teach(spec, Forgetful(), episodes=4, path=tmp_path / "t.jsonl", grader=spec.grader()) for _ in range(2)
-    )
-    assert (first.rolled_out, first.failed) == (4, 0)
-    assert (second.rolled_out, second.failed, second.episodes) == (0, 0, 4)
-    assert {episode.stop for episode in read_episodes(tmp_path / "t.jsonl").episodes} == {StopReason.TOKEN_LIMIT}
 
 
 def test_a_damaged_line_is_one_task_to_do_again(tmp_path: Path):
