@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import as_list, checked_sampling, path_text, require_rewards_used
+from gradus.commands.given import as_list, known_options, require_rewards_used
 from gradus.commands.options import Environment, Line, Rewards, Sampling, Seed, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
@@ -137,26 +138,24 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.runs.stages.evaluation import evaluate_policies
+    from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
 
     chosen = _named(policies, against)
-    options = checked_sampling(sampling, "gradus.evaluate", signature(evaluate).parameters)
-    graders = as_list("graders", graders, example="['composed']") if graders else None
+    known_options(sampling, Sampling, "gradus.evaluate", signature(evaluate).parameters)
+    graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
     spec = load_environment(env, rewards=rewards)
-    made = _made(chosen, spec, options)
-    if conditions is not None:
-        conditions = as_list("conditions", conditions, example="['held-out']")
-        if not conditions:
-            raise ConfigError("conditions name at least one condition; leave them out for all")
+    made = _made(chosen, spec, sampling)
+    if conditions:
+        conditions = as_list(conditions)
         first = [next(iter(spec.conditions))]
         conditions = None if conditions == ["all"] else first if conditions == ["first"] else conditions
     if pairs:
-        pairs = [_pair(each, list(made)) for each in as_list("pairs", pairs, example="['a-b']")]
+        pairs = [parse_pair(each, list(made)) if isinstance(each, str) else each for each in as_list(pairs)]
     result = evaluate_policies(
         spec,
         made,
-        conditions=conditions,
+        conditions=conditions or None,
         graders=graders,
         episodes=episodes,
         seed=seed,
@@ -187,18 +186,8 @@ def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str
         if not isinstance(each, str | Path | Run):
             made[name] = each
         else:
-            made[name] = make_policy(spec, path_text("policy", each), shelf=shelf, **options)
+            made[name] = make_policy(spec, os.fspath(each), shelf=shelf, **options)
     return made
-
-
-def _pair(given: Any, names: list[str]) -> tuple[str, str]:
-    from gradus.runs.stages.evaluation import parse_pair
-
-    if isinstance(given, str):
-        return parse_pair(given, names)
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ConfigError(f"a pair is two policies, as in ('a', 'b') or 'a-b', got {given!r}")
-    return given[0], given[1]
 
 
 def _named(*given: Any) -> dict[str, Any]:
@@ -213,14 +202,9 @@ def _named(*given: Any) -> dict[str, Any]:
 
 def _labeled(policies: Any) -> list[tuple[str, Any]]:
     if isinstance(policies, Mapping):
-        named = list(cast(Mapping[str, Any], policies).items())
-    else:
-        single = not isinstance(policies, Iterable) or isinstance(policies, str) or hasattr(policies, "start")
-        named = [(_label(each), each) for each in ([policies] if single else cast(Iterable[Any], policies))]
-    for _, each in named:
-        if not isinstance(each, str | Path | Run) and not hasattr(each, "start"):
-            raise ConfigError(f"a policy is a name, a folder, a run, or an object with start, got {each!r}")
-    return named
+        return list(cast(Mapping[str, Any], policies).items())
+    single = not isinstance(policies, Iterable) or isinstance(policies, str) or hasattr(policies, "start")
+    return [(_label(each), each) for each in ([policies] if single else cast(Iterable[Any], policies))]
 
 
 def _label(policy: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus import environments
-from gradus.commands.given import known_options, path_text
+from gradus.commands.given import known_options
 from gradus.commands.options import Data, Line
 from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
 from gradus.commands.signature import command
@@ -95,7 +96,7 @@ def roll_out(
     spec = load_environment(environment)
     if tasks is None:
         tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
-    chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, path_text("policy", policy))
+    chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, os.fspath(policy))
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gradus.commands.options import Sampling
 from gradus.core import ConfigError
 from gradus.core.naming import did_you_mean
 
 
-def as_list(name: str, value: Any, *, example: str) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """``value`` as a list; a text is a list of one.
 
-    >>> as_list("conditions", "held-out", example="['held-out']")
+    >>> as_list("held-out")
     ['held-out']
     """
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, Iterable):
-        raise ConfigError(f"{name} is a list, as in {example}, got {value!r}")
-    return [*value]
+    return [value] if isinstance(value, str) else [*value]
 
 
 def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
@@ -46,22 +40,3 @@ def known_options(given: Iterable[str], options: type, call: str, also: Iterable
             raise ConfigError(
                 f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
             )
-
-
-def path_text(name: str, value: Any) -> str:
-    """A name, a path or a run as text."""
-    try:
-        return str(os.fspath(value))
-    except TypeError:
-        raise ConfigError(f"{name} is a name, a folder or a run, got {value!r}") from None
-
-
-def checked_sampling(sampling: Mapping[str, Any], call: str = "", also: Iterable[str] = ()) -> dict[str, Any]:
-    """``temperature``, ``max_new_tokens`` and ``keep_history``, as far as they are given. ``also``: arguments that the call has besides."""
-    known_options(sampling, Sampling, call, also)
-    temperature, limit = sampling.get("temperature"), sampling.get("max_new_tokens")
-    if temperature is not None and not 0 <= temperature < float("inf"):
-        raise ConfigError(f"temperature is 0 (greedy) or more, got {temperature!r}")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"max_new_tokens is 1 or more, got {limit!r}")
-    return dict(sampling)

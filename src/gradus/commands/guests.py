@@ -19,6 +19,7 @@ command's. The app's module is imported whenever ``gradus`` starts, so it must i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
@@ -27,7 +28,6 @@ from typing import Any
 
 import typer
 
-from gradus.commands.given import checked_sampling, path_text
 from gradus.commands.options import Json, KeepHistory, MaxNewTokens, Seed, Temperature
 from gradus.commands.output import json_text, next_command, note, print_json, problem, same
 from gradus.commands.parsing import Command
@@ -41,12 +41,10 @@ __all__ = [
     "MaxNewTokens",
     "Seed",
     "Temperature",
-    "checked_sampling",
     "json_text",
     "make_policy",
     "next_command",
     "note",
-    "path_text",
     "print_json",
     "printable",
     "problem",
@@ -61,7 +59,7 @@ def make_policy(spec: EnvironmentSpec, name: str | Path, **sampling: Any) -> Pol
     """Makes a policy from its name: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name."""
     from gradus.runs.policies import make_policy as make
 
-    return make(spec, path_text("policy", name), **checked_sampling(sampling))
+    return make(spec, os.fspath(name), **sampling)
 
 
 def progress_bar(title: str, total: int, unit: str) -> AbstractContextManager[Callable[..., None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradus.commands.given import path_text
 from gradus.commands.options import (
     Host,
     KeepHistory,
@@ -64,7 +64,7 @@ def export(
     from gradus.policies.local.folders import run_of
     from gradus.runs.policies import existing_model
 
-    source = existing_model(path_text("run", run))
+    source = existing_model(os.fspath(run))
     results = run_of(run, source) / "results.json"
     document = read_document(results, Results) if results.is_file() else None
     return export_model(source, out, results=document, merge=merge, dtype=dtype, overwrite=overwrite)
@@ -219,7 +219,7 @@ def _source(model: str | Path) -> str:
     """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
     from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed
 
-    name = path_text("model", model)
+    name = os.fspath(model)
     folder = find_model(name)
     if folder is None:
         return check_model_source(name)

@@ -149,9 +149,7 @@ def try_rewards(
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
     completions = completion if completions is None else completions
     if not isinstance(completions, str | Path):
-        completions = as_list("completions", completions, example="['a completion']")
-        if other := [each for each in completions if not isinstance(each, str | Completion)]:
-            raise ConfigError(f"a completion is a text or a gradus.rewards.Completion, got {other[0]!r}")
+        completions = as_list(completions)
     if isinstance(completions, str | Path):
         if prompt or answer is not None:
             raise ConfigError(

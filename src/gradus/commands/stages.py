@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ import typer
 from gradus.commands.environments import load_environment
 from gradus.commands.given import (
     as_list,
-    checked_sampling,
-    path_text,
+    known_options,
     require_rewards_used,
 )
 from gradus.commands.options import (
@@ -61,8 +61,8 @@ def init(
     """Look at your data or environment, write a recipe that fits it, and say what is missing."""
     from gradus.runs.recipe.first import write_first_recipe
 
-    name = file_name(path_text("source", source))
-    chosen = None if model is None else path_text("model", model)
+    name = file_name(os.fspath(source))
+    chosen = None if model is None else os.fspath(model)
     return write_first_recipe(name, Path(out), model=chosen, overwrite=overwrite)
 
 
@@ -99,11 +99,11 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    options = checked_sampling(sampling, "gradus.commands.teach", also=("episodes",))
+    known_options(sampling, Sampling, "gradus.commands.teach", also=("episodes",))
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
-    name = teacher_name(spec, None if policy is None else path_text("policy", policy))
-    teacher = make_policy(spec, name, **options)
+    name = teacher_name(spec, None if policy is None else os.fspath(policy))
+    teacher = make_policy(spec, name, **sampling)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(
@@ -141,7 +141,7 @@ def sft(
     """Supervised fine-tuning on the action tokens of stored episodes. Returns the best checkpoint."""
     from gradus.runs.stages.training import sft_alone
 
-    files = [episodes] if isinstance(episodes, Path) else as_list("episodes", episodes, example="['teacher.jsonl']")
+    files = [episodes] if isinstance(episodes, Path) else as_list(episodes)
     return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
 
 
@@ -175,8 +175,8 @@ def distill(
     from gradus.runs.recipe.layers import parse_changes
     from gradus.runs.stages.training import distill_alone
 
-    name = path_text("student", student)
-    own = {"distill.teacher": path_text("teacher", teacher), **({} if steps is None else {"distill.max_steps": steps})}
+    name = os.fspath(student)
+    own = {"distill.teacher": os.fspath(teacher), **({} if steps is None else {"distill.max_steps": steps})}
     told: dict[str, Any] = {
         **options,
         "model": None if name == "nano" else name,
@@ -207,7 +207,7 @@ def grpo(
     """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
     from gradus.runs.stages.training import grpo_alone
 
-    return grpo_alone(make_recipe(data, model=path_text("model", model), **options), Path(out), resume=resume)
+    return grpo_alone(make_recipe(data, model=os.fspath(model), **options), Path(out), resume=resume)
 
 
 @dataclass(frozen=True, repr=False)

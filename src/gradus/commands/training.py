@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import agent, as_name, reward_entries
-from gradus.commands.given import as_list, known_options, path_text
+from gradus.commands.given import as_list, known_options
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
 from gradus.commands.output import Shown, next_command
 from gradus.commands.signature import command
@@ -225,17 +226,15 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
     told: dict[str, Any] = dict(options)
     memory, settings = told.pop("memory", None), told.pop("settings", ())
     rewards, recipe, model = told.pop("rewards", ()), told.pop("recipe", None), told.pop("model", None)
-    if memory is not None and not isinstance(memory, str):
-        raise ConfigError(f"memory is a text, as in '24GB', got {memory!r}")
     if "trackers" in told:
-        told["trackers"] = as_list("trackers", told["trackers"], example="['tensorboard']")
+        told["trackers"] = as_list(told["trackers"])
     if recipe is None and _is_recipe(data):
         data, recipe = None, data
     load = partial(
         load_recipe,
         None if data is None else as_name(data),
         path=None if recipe is None else Path(recipe),
-        model=None if model is None else path_text("model", model),
+        model=None if model is None else os.fspath(model),
         rewards=reward_entries(rewards),
         online=online,
         **told,

@@ -13,6 +13,7 @@ from gradus.runs.checks.subject import Subject
 from gradus.runs.policies import require_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.evaluation import parse_pair
+from gradus.runs.stages.stages import stages_of
 from gradus.runs.stages.state import CHECKPOINTS
 from gradus.training.run.trackers import check_trackers
 
@@ -57,16 +58,8 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     yield lambda: _enough_tasks(subject)
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         yield lambda config=config: check_quantize(config.quantize)
-    yield lambda: _grammar(subject)
     yield lambda: check_trackers(recipe.trackers)
     yield lambda: recipe.schedule(subject.grader)
-
-
-def _grammar(subject: Subject) -> None:
-    if subject.recipe.grpo.sampling.grammar and subject.spec.language.grammar is None:
-        raise ConfigError(
-            f"grpo.sampling.grammar is set, and {subject.spec.name} declares no grammar; unset it, or declare one (language=Language(grammar=...))"
-        )
 
 
 def _enough_tasks(subject: Subject) -> None:
@@ -83,16 +76,10 @@ def _enough_tasks(subject: Subject) -> None:
 
 
 def _policy(subject: Subject, name: str) -> None:
-    if name in CHECKPOINTS and CHECKPOINTS[name][0] == "sft" and not subject.recipe.teach.enabled:
-        raise ConfigError(
-            f"policy {name!r} is SFT's student, and teach.enabled = false leaves SFT out; name base instead"
-        )
-    if name in CHECKPOINTS and CHECKPOINTS[name][0] == "distill" and subject.recipe.distill is None:
-        raise ConfigError(
-            f"policy {name!r} is the distilled student, and the recipe has no table [distill]; add one, or leave it out"
-        )
     if name not in CHECKPOINTS:
         require_policy(subject.spec, name, also=CHECKPOINTS)
+    elif CHECKPOINTS[name][0] not in stages_of(subject.recipe):
+        raise ConfigError(f"policy {name!r} is of a stage that the recipe leaves out; name base instead")
 
 
 def settings(subject: Subject) -> list[Finding]:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
+from gradus.core.printing import beginning
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.runs.planning.shapes import read_shape
@@ -196,13 +197,10 @@ def _complaint(error: Any) -> str:
         return f"{where}: unknown key{hint}{others}"
     message = error["msg"].removeprefix("Value error, ")
     given = error.get("input")
-    shown = "" if isinstance(given, Mapping) else f", got {_short(given)}"  # a section would hide the message
+    shown = (
+        "" if isinstance(given, Mapping) else f", got {beginning(repr(given), 80)}"
+    )  # a section would hide the message
     return f"{where}: {message}{shown}" if where else message
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
 
 
 def _known(way: Sequence[Any]) -> list[str]:
