@@ -241,27 +241,9 @@ class Comparison(Shown):
         """The document, in the form of results.json, with the settings."""
         return {**self.document, "settings": {key: dict(each) for key, each in self.settings.items()}}
 
-    def report(self, path: str | Path) -> Path:
-        """Write an HTML page with the curves over each other; returns its path."""
-        from gradus.core.files import write_text
-        from gradus.runs.comparison import comparison_page
 
-        write_text(Path(path), comparison_page(self.runs, self.document))
-        return Path(path)
-
-
-def _after_compare(
-    result: Comparison,
-    *,
-    runs: list[str],
-    report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML report with the curves over each other here.")
-    ] = None,
-) -> None:
-    if report is not None:
-        note(f"report: {result.report(report)}")
-    else:
-        next_command("compare", *runs, *same("policy"), "--report", "compare.html")
+def _after_compare(result: Comparison) -> None:
+    next_command("report", list(result.runs.values())[-1])
 
 
 @command("compare", _after_compare, shown=True)

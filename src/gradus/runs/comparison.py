@@ -12,8 +12,7 @@ from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
 from gradus.core.documents import Results, Stages, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
-from gradus.evidence.reports import named, render_report
-from gradus.evidence.reports.run_files import RunRecord, evaluated_seeds, read_run, seed_folders
+from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
 from gradus.runs.recipe.stepping import LIMITS
@@ -183,22 +182,6 @@ def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:
     keys = dict.fromkeys(key for each in flat for key in each)
     rows = [(key, [each.get(key, "–") for each in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
-
-
-def comparison_page(runs: Mapping[str, Path], results: Mapping[str, Any]) -> str:
-    """The report's page of a comparison: the runs' curves over each other, the scores, and the settings that differ."""
-    record = RunRecord(
-        name=" against ".join(runs) if len(runs) < 5 else f"{len(runs)} runs: {named([*runs])}",
-        results=dict(results),
-        overlaid={
-            line: grpo
-            for name, folder in runs.items()
-            if folder.is_dir()
-            for line, grpo in read_run(folder).grpo_lines(name).items()
-        },
-        settings={"names": list(runs), "rows": differing_settings(runs)},
-    )
-    return render_report(record)
 
 
 def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence[Episode]]:

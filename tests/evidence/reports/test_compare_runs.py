@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import gradus.commands
 from gradus.core import ConfigError
 from gradus.evidence.reports import show_results
 from gradus.evidence.reports.verdict import verdict_on
@@ -107,18 +106,6 @@ def test_p_is_corrected_over_pairs(runs: dict[str, Path]) -> None:
     assert len(pairs) == 3
     raw = sorted(pair["reward"]["p"] for pair in pairs.values())
     assert min(pair["reward"]["p_holm"] for pair in pairs.values()) == pytest.approx(min(1.0, 3 * raw[0]), abs=1e-5)
-
-
-def test_the_page_has_both_curves_and_the_settings(runs: dict[str, Path], tmp_path: Path) -> None:
-    given = [f"{name}={folder}" for name, folder in runs.items()]
-    result = gradus.compare(*given)
-    text = result.report(tmp_path / "compare.html").read_text(encoding="utf-8")
-    assert "Settings that differ" in text
-    assert '"name":"low"' in text
-    assert '"name":"high"' in text
-    again = gradus.compare(f"low={runs['low']}", f"again={runs['low']}").report(tmp_path / "same.html")
-    assert "<p>None.</p>" in again.read_text(encoding="utf-8")  # a table of no row stood there
-    assert result.to_json()["settings"] == {"grpo.lr": {"low": "0.1", "high": "0.2"}}
 
 
 def test_what_cannot_be_compared_is_refused(runs: dict[str, Path]) -> None:

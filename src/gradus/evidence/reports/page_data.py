@@ -64,14 +64,12 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
         "graders": about.get("graders"),
         "conditions": about.get("conditions"),
         "recipe": record.recipe,
-        "settings": record.settings,
         "seeds": record.seeds,
         "missing": record.missing,
         "has_made": any(
             (
                 about.get("graders"),
                 about.get("conditions"),
-                record.settings,
                 record.seeds,
                 record.recipe,
                 record.missing,
@@ -90,7 +88,7 @@ def page_context(record: RunRecord) -> tuple[Json, Json]:
 
 
 def training_curves(record: RunRecord) -> tuple[list[Curve], list[Curve]]:
-    """The curves of GRPO and of SFT; over each other if the record holds several runs or training seeds."""
+    """The curves of GRPO and of SFT; over each other if the record holds several training seeds."""
     grpo, sft = grpo_curves(record.grpo, _aim(record)), sft_curves(record.sft)
     if record.overlaid:
         grpo = overlaid({name: grpo_curves(lines, _aim(record)) for name, lines in record.overlaid.items()})

@@ -34,17 +34,10 @@ class RunRecord:
     sft: Sequence[Json] = ()
     grpo: Sequence[Json] = ()
     missing: Sequence[str] = field(default=())
-    overlaid: Mapping[str, Sequence[Json]] = field(
-        default_factory=dict
-    )  # run -> its GRPO metrics, if runs are compared
+    overlaid: Mapping[str, Sequence[Json]] = field(default_factory=dict)  # training seed -> its GRPO metrics
     overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict)
     seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
-    settings: Json | None = None  # names of the compared runs, and rows of settings that differ
     path: str = ""  # of its folder, as commands take it; empty if no folder holds its episodes
-
-    def grpo_lines(self, name: str) -> dict[str, Sequence[Json]]:
-        """GRPO metrics by the name of their line beside other runs: one for each training seed."""
-        return {f"{name}, {seed}": lines for seed, lines in self.overlaid.items()} or {name: self.grpo}
 
     @property
     def promises(self) -> Sequence[Json]:
