@@ -35,13 +35,15 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
     >>> gradus.load_environment("arithmetic").max_turns
     1
     """
+    from gradus.environments.verifiable.from_rows import rows_spec
+
     forget_changed_files()
-    if isinstance(name, type):
-        name = environments.from_class(name)
     if isinstance(name, str | Path):
         given = environments.load(file_name(str(name)))
+    elif isinstance(name, type):
+        given = environments.from_class(name)
     else:
-        given = name if isinstance(name, EnvironmentSpec) else _of_rows(name)
+        given = name if isinstance(name, EnvironmentSpec) else rows_spec(name)
     spec = environments.with_random(given)
     return with_rewards(spec, rewards) if rewards else spec
 
@@ -256,19 +258,8 @@ def as_name(data: Data) -> str:
     """The name under which a run loads ``data``; rows and a specification are registered in this process."""
     if isinstance(data, str | Path):
         return file_name(str(data))
-    if isinstance(data, type):
-        data = environments.from_class(data)
-    if isinstance(data, EnvironmentSpec):
-        if ":" in data.name:
-            raise ConfigError(f"an environment of one's own has a name without a colon, got {data.name!r}")
-        environments.register(data.name, lambda _: data)
-        return data.name
-    spec = _of_rows(data)
+    spec = load_environment(data)
+    if ":" in spec.name:
+        raise ConfigError(f"an environment of one's own has a name without a colon, got {spec.name!r}")
     environments.register(spec.name, lambda _: spec)
     return spec.name
-
-
-def _of_rows(data: Any) -> EnvironmentSpec:
-    from gradus.environments.verifiable.from_rows import rows_spec
-
-    return rows_spec(data)

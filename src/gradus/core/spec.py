@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from math import ceil, inf
+from operator import attrgetter
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
@@ -14,10 +15,6 @@ from gradus.core.foreign import GRADE_SECONDS, STEP_SECONDS, within
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
 from gradus.core.waiting import settled
-
-
-def _env_return(episode: Episode) -> float | None:
-    return episode.env_return
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +243,7 @@ class EnvironmentSpec:
     policies: Mapping[str, Callable[[str | None], Policy]] = field(
         default_factory=dict[str, Callable[[str | None], Policy]]
     )
-    true_reward: Callable[[Episode], float | None] = _env_return
+    true_reward: Callable[[Episode], float | None] = attrgetter("env_return")
     true_reward_name: str = "return"
     teacher: str | None = None
     metrics: Callable[[Episode], Mapping[str, float | None]] | None = None

@@ -47,13 +47,8 @@ def check_fits(plan: Plan, config: GrpoConfig) -> None:
     if plan.fits:
         return
     fitted, _, changed = fit_to_memory(plan.model, config, plan.lengths, plan.hardware)
-    held = sum(plan.memory.get(name, 0.0) for name in ("weights", "gradients", "masters", "optimizer", "reference"))
-    if fitted.fits:
-        way = f"set {' and '.join(changed)}"
-    elif held > plan.hardware.memory:
-        way = "choose a smaller model, or a machine with more memory"
-    else:
-        way = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
+    shorter = "lower sampling.max_new_tokens, shorten the prompts, or choose a smaller model"
+    way = f"set {' and '.join(changed)}" if fitted.fits else shorter
     need = f"{plan.peak / GIB:.1f} GiB where {plan.hardware.name} has {plan.hardware.memory / GIB:.1f}"
     raise ConfigError(f"this run would need {need}, at its peak while {plan.moment}; {way}")
 

@@ -25,7 +25,7 @@ from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.runs.planning.shapes import read_shape
 from gradus.runs.recipe.layers import Layer, changes_of, merge, parse_changes
-from gradus.runs.recipe.record import Origin, Recipe
+from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import own_table, raw_recipe
 from gradus.runs.recipe.trl_names import trl_hint
@@ -81,7 +81,7 @@ def load_recipe(
     layers.append(Layer("command line", _consequences(merge(layers)[0], edits)))
     merged, origins = merge(layers)
     recipe = _validated(merged, source)
-    return recipe.with_origin(Origin(origins, chosen, str(path) if shipped and environment is None else None))
+    return recipe.with_origin(origins, chosen, str(path) if shipped and environment is None else None)
 
 
 def _for_model(

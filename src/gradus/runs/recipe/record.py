@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -116,19 +116,16 @@ class EvalSection(_Section):
     shown: int = Field(default=3, ge=0, description="episodes of each policy and condition that the report can open")
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The origin of a recipe's settings."""
-
-    layers: Mapping[str, str] = field(default_factory=dict)  # a key, as in grpo.lr -> the layer that set it
-    chosen: str = ""  # see Recipe.chosen
-    shipped: str | None = None  # its name, if it comes with Gradus and was asked for by that name alone
-
-
 class Recipe(_Section):
     """A whole run. ``stage`` and ``adaptive`` change the grader's weights in the course of GRPO; stages set its length."""
 
-    _origin: Origin = PrivateAttr(default=Origin())
+    _layers: Mapping[str, str] = PrivateAttr(
+        default_factory=dict[str, str]
+    )  # a key, as in grpo.lr -> the layer that set it
+    _chosen: str = PrivateAttr(default="")  # see Recipe.chosen
+    _shipped: str | None = PrivateAttr(
+        default=None
+    )  # its name, if it comes with Gradus and was asked for by that name alone
 
     environment: str = Field(description="What to train on, as `gradus envs` lists it; rows, or code of your own.")
     grader: str | None = Field(default=None, description="A grader of the environment; its default one if unset.")
@@ -218,29 +215,29 @@ class Recipe(_Section):
             )
         return self
 
-    def with_origin(self, origin: Origin) -> Recipe:
+    def with_origin(self, layers: Mapping[str, str], chosen: str, shipped: str | None) -> Recipe:
         """The same settings, and where they came from."""
         recipe = self.model_copy()
-        recipe._origin = origin
+        recipe._layers, recipe._chosen, recipe._shipped = layers, chosen, shipped
         return recipe
 
     @property
     def chosen(self) -> str:
         """Says which of its settings a recipe has in force for the model that was given, in a line; empty if there was no choice."""
-        return self._origin.chosen
+        return self._chosen
 
     def fixed(self, *, all_of_file: bool) -> frozenset[str]:
         """Keys that a person set, on the command line or, with ``all_of_file``, in a file of their own."""
         open_layers = () if all_of_file else ("recipe", "model")
-        return frozenset(key for key, layer in self._origin.layers.items() if layer not in open_layers)
+        return frozenset(key for key, layer in self._layers.items() if layer not in open_layers)
 
     def default_folder(self) -> Path:
         """Returns the folder of its run if nobody names one: after the recipe's name or the environment, and apart at toy size."""
-        return default_folder(self._origin.shipped or self.environment, quick=self.quick)
+        return default_folder(self._shipped or self.environment, quick=self.quick)
 
     def grpo_sources(self) -> dict[str, str]:
         """GRPO's settings that were given -> the layer that they come from."""
-        return {name: self._origin.layers.get(f"grpo.{name}", "recipe") for name in self.grpo.model_fields_set}
+        return {name: self._layers.get(f"grpo.{name}", "recipe") for name in self.grpo.model_fields_set}
 
     def spec(self) -> EnvironmentSpec:
         """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""

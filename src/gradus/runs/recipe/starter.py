@@ -77,17 +77,13 @@ _ROUND = 16
 _DATA_SETS = ("gsm8k", "jsonl", "csv")  # behind these names stands a path, whatever it looks like
 
 
-def are_labels(answers: Collection[str], rows: int) -> bool:
-    """True if so few different answers stand in so many rows that they are classes."""
-    return len(answers) <= _FEW_LABELS and rows > 2 * len(answers)
-
-
 def labels_of(spec: EnvironmentSpec) -> list[str]:
     """Returns the labels of an environment's rows, sorted; an empty list for other answers, such as numbers or letters of choices."""
     rows = spec.data_set.splits["train"] if isinstance(spec.data_set, TableTasks) else []
     answers = {gold_answer(item.answer) for item in rows if item.answer}
     words = all(len(each) > 1 and not each[-1].isdigit() for each in answers)
-    return sorted(answers) if answers and words and are_labels(answers, len(rows)) else []
+    few = len(answers) <= _FEW_LABELS and len(rows) > 2 * len(answers)  # classes
+    return sorted(answers) if answers and words and few else []
 
 
 def _for_labels(spec: EnvironmentSpec, labels: Sequence[str]) -> dict[str, Any]:

@@ -54,7 +54,12 @@ def run_seeds(
     ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are cores if None.
     The numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
     """
-    folder = _checked_folder(recipe, seeds, parallel, out)
+    if seeds < 2:
+        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
+    if parallel is not None and parallel < 1:
+        raise ConfigError(f"parallel must be at least 1, got {parallel}")
+    folder = out or recipe.default_folder()
+    require_folder(folder, several=True)
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
@@ -80,16 +85,6 @@ def run_seeds(
         return finish(run, costs, Terminal())
     finally:
         lock.release()
-
-
-def _checked_folder(recipe: Recipe, seeds: int, parallel: int | None, out: Path | None) -> Path:
-    if seeds < 2:
-        raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
-    if parallel is not None and parallel < 1:
-        raise ConfigError(f"parallel must be at least 1, got {parallel}")
-    folder = out or recipe.default_folder()
-    require_folder(folder, several=True)
-    return folder
 
 
 def seed_recipe(recipe: Recipe, seed: int) -> Recipe:

@@ -130,10 +130,6 @@ def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
-def _do_doctor(run: RunContext, cost: dict[str, Any]) -> None:
-    diagnose_run(run.folder, console=run.console)
-
-
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     names = run.recipe.evaluated(run.spec)
     stored = read_rollouts(run.stored) if run.stored else {}
@@ -173,7 +169,7 @@ STAGES: Mapping[str, Stage] = {
     "distill": (_do_distill, section_of("model", "teach", "sft", "distill")),
     "grpo": (_do_grpo, section_of(*TRAINED)),
     "eval": (_do_eval, section_of(*TRAINED, "eval", "promises")),
-    "doctor": (_do_doctor, section_of(*TRAINED, "eval")),
+    "doctor": (lambda run, cost: diagnose_run(run.folder, console=run.console), section_of(*TRAINED, "eval")),
 }
 
 
