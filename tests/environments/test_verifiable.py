@@ -16,7 +16,6 @@ from gradus import environments
 from gradus.commands.environments import as_name
 from gradus.core import ConfigError, Environment, EnvironmentSpec, GradusError
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
-from gradus.environments.verifiable.checks import check_tasks
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.environments.verifiable.items import TRAIN_SEEDS
 from gradus.rollouts import roll_out
@@ -170,35 +169,6 @@ def test_a_column_of_worked_solutions_teaches(tmp_path: Path) -> None:
     assert gradus.load_environment(f"{tmp_path / 'rows.jsonl'}?test={held}").teacher == "teacher"
     partly = gradus.load_environment([{**row, "worked": None} if n % 2 else row for n, row in enumerate(rows)])
     assert partly.teacher == "gold"
-
-
-def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
-    rows = questions(60)
-    rows += [
-        {"prompt": "What is 3 plus one?", "target": "4"},
-        {"prompt": "What is 4 plus  one?", "target": "6"},
-        {"prompt": "Empty?", "target": "#### "},
-        {"prompt": "Long? " + "word " * 200, "target": "1"},
-        {"prompt": "Torn?", "target": "</answer> 3"},
-        {"prompt": "How many minutes are 28 hours?", "target": "1680"},
-        {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
-    ]
-    train, test = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", questions(5, 20))
-    tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))
-    problems = {problem.check: problem for problem in check_tasks(tasks, prompt_limit=100)}
-    assert set(problems) == {
-        "empty answers",
-        "gold answers",
-        "prompt length",
-        "duplicates",
-        "contradictions",
-        "overlap",
-    }
-    assert problems["contradictions"].message == "questions that have different answers in different rows: 1"
-    assert problems["duplicates"].severity == "warning"
-    assert [problem.severity for problem in problems.values()].count("error") == 5
-    by_tokens = check_tasks(tasks, prompt_limit=5, measure=lambda system, question: len(question))
-    assert any("more than 5 tokens" in problem.message for problem in by_tokens)
 
 
 @pytest.mark.parametrize("own", [72, 1.5, True, {"x": 35}, ["a"], None])

@@ -17,10 +17,12 @@ import gradus
 from gradus.commands.app import app
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
+from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs import checks
 from gradus.runs.checks import CHECKS, status_of
+from gradus.runs.checks.data import faults
 from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.planning.shapes import ModelShape, read_shape
 from gradus.runs.recipe.load import load_recipe
@@ -167,7 +169,37 @@ def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
     for part in ("empty answers", "contradictions", "prompt length"):
         assert part in messages
     ((status, message, way),) = found("recipe", f"jsonl:{bad}?answer=target", tmp_path, model=qwen)
-    assert (status, "no column 'target'" in message, "answer=COLUMN" in way) == ("fail", True, True)
+    assert (status, "has a column 'target'" in message, "map them as in" in way) == ("fail", True, True)
+
+
+def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
+    asked = [{"prompt": f"What is {n} plus one?", "target": str(n + 1)} for n in range(60)]
+    rows = list(asked)
+    rows += [
+        {"prompt": "What is 3 plus one?", "target": "4"},
+        {"prompt": "What is 4 plus  one?", "target": "6"},
+        {"prompt": "Empty?", "target": "#### "},
+        {"prompt": "Long? " + "word " * 200, "target": "1"},
+        {"prompt": "Torn?", "target": "</answer> 3"},
+        {"prompt": "How many minutes are 28 hours?", "target": "1680"},
+        {"prompt": "How many minutes are 28 hours?", "target": "1,680 minutes"},
+    ]
+    for name, several in (("a", rows), ("b", asked[20:25])):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, several)))
+    train, test = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))
+    found = {
+        each.message.partition(":")[0]: each for each in faults(tasks, lambda system, question: len(question), 900)
+    }
+    assert {name: each.status for name, each in found.items()} == {
+        "empty answers": "fail",
+        "gold answers": "fail",
+        "prompt length": "fail",
+        "duplicates": "warn",
+        "contradictions": "fail",
+        "overlap": "fail",
+    }
+    assert "different rows: 1, as in" in found["contradictions"].message
 
 
 def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:

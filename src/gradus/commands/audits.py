@@ -16,6 +16,7 @@ from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rew
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.printing import verbose
 from gradus.environments import file_name
 from gradus.runs.recipe import MOST_EPISODES
 
@@ -50,10 +51,22 @@ class Audit(Shown):
         return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
-        """The checks, the panel, the hack, and the verdict."""
-        from gradus.runs.stages.audits import audit_renderables
+        """The verdict on one screen; with ``--verbose`` every policy, check and note, and the hack turn by turn, before it."""
+        from rich.rule import Rule
+        from rich.text import Text
 
-        return audit_renderables(self.result)
+        from gradus.auditing.tables import screen, tables
+        from gradus.evidence.reports import show_episode
+
+        result = self.result
+        parts: list[Any] = [part for table in tables(result) for part in (table, "")] if verbose() else []
+        if verbose() and result.hack is not None:
+            parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
+        parts += screen(result)
+        if result.review:
+            told = f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"
+            parts.append(Text(told))
+        return parts
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write audit.json, the page, the figure, the hack, a card and a badge; returns the paths."""

@@ -15,10 +15,14 @@ from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
 from gradus.commands.training import fixed_keys, make_recipe, split_options
 from gradus.core import GradusError
+from gradus.core.documents import SCHEMA
 from gradus.core.errors import require_training
 
 if TYPE_CHECKING:
     from gradus.runs.checks import Finding
+
+
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,15 +40,20 @@ class Checklist(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """The status and the findings."""
-        from gradus.runs.checks import to_json
-
-        return to_json(self.findings)
+        return {"schema": SCHEMA, "status": self.status, "checks": [vars(finding) for finding in self.findings]}
 
     def tables(self) -> Sequence[Any]:
-        """The table, and the status."""
-        from gradus.runs.checks import findings_table
+        """One line a finding, and the status."""
+        from rich.table import Table
+        from rich.text import Text
 
-        return findings_table(self.findings, self.status)
+        table = Table(box=None, pad_edge=False)
+        for title in ("", "check", "result", "remedy"):
+            table.add_column(title, overflow="fold")
+        for each in self.findings:
+            line = (Text(each.message), Text(each.remedy))
+            table.add_row(Text(each.status, style=_STYLES[each.status]), each.check, *line)
+        return [table, Text(self.status, style=f"bold {_STYLES[self.status]}")]
 
 
 def _offline_unless(online: bool) -> bool:

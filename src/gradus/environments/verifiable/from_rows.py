@@ -10,7 +10,6 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.core.foreign import raised_at, within
-from gradus.environments.verifiable.checks import asks_for_marks
 from gradus.environments.verifiable.environment import Judge, Verdict, judge_marked
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
 from gradus.environments.verifiable.policies import Writer, in_format
@@ -27,6 +26,7 @@ from gradus.rewards import (
 from gradus.rewards.compose import copied_cell
 from gradus.rewards.grading import rewards_of
 
+_MARKS = ("<answer>", "boxed", "####")  # a question with one of them says itself how to mark the answer
 _WAY_OUT = ", or gradus.one_turn(rows, test=...)"
 
 
@@ -202,7 +202,7 @@ def with_own_rewards(spec: EnvironmentSpec, own: Grader) -> EnvironmentSpec:
         return graded_anew
     items = tasks.splits["train"]
     tags = any(map(reads_tags, rewards.functions.values()))
-    if tags and not any(map(asks_for_marks, items)):
+    if tags and not any(mark in (item.system or "") + item.question for item in items for mark in _MARKS):
         return graded_anew
     prompt = "" if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
     return one_turn_spec(

@@ -1,15 +1,12 @@
-"""Findings of a check: one line each, with a status and a remedy, as a table and as JSON."""
+"""Findings of a check: one line each, with a status and a remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from gradus.core import GradusError
-from gradus.core.documents import SCHEMA
-
-_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,21 +48,3 @@ def status_of(findings: Sequence[Finding]) -> str:
     """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
     statuses = {finding.status for finding in findings}
     return next((status for status in ("fail", "warn") if status in statuses), "pass")
-
-
-def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The findings as `gradus check --json` prints them."""
-    return {"schema": SCHEMA, "status": status_of(findings), "checks": [vars(finding) for finding in findings]}
-
-
-def findings_table(findings: Sequence[Finding], status: str) -> list[Any]:
-    """One line a finding, and the status."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("", "check", "result", "remedy"):
-        table.add_column(title, overflow="fold")
-    for each in findings:
-        table.add_row(Text(each.status, style=_STYLES[each.status]), each.check, Text(each.message), Text(each.remedy))
-    return [table, Text(status, style=f"bold {_STYLES[status]}")]

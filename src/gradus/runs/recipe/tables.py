@@ -12,28 +12,22 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.files import read_toml
 from gradus.core.naming import did_you_mean
 from gradus.runs.recipe.starter import beside, starter, with_room_for_rows, within_conditions
 
 
 def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
     """The raw recipe, where it came from, and whether ``path`` is the bare name of one that comes with Gradus, and no file."""
+    if path is not None and path.is_file():
+        return beside(read_toml(path), path.parent), str(path), False
     if path is not None:
-        try:
-            if shipped := not path.is_file() and str(path) in own_recipes():
-                table = _shipped_table(f"{path}.toml")
-            else:
-                table = beside(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
-            return table, str(path), shipped
-        except FileNotFoundError as error:
+        if str(path) not in own_recipes():
             raise ConfigError(
                 f"no recipe {path}{did_you_mean(str(path), own_recipes())}; it is a TOML file, or one of "
                 f"{', '.join(own_recipes())}"
-            ) from error
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read as a recipe: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+            )
+        return _shipped_table(f"{path}.toml"), str(path), True
     assert environment is not None
     spec = environments.load(environment)
     kind = "settings for" if spec.recipe is None else "recipe of"

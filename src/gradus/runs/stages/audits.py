@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.rule import Rule
 from rich.text import Text
 
 from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.plans.determinism import digests
 from gradus.auditing.plans.panel import blind_answers
-from gradus.auditing.tables import MARKS, STYLES, screen, tables
+from gradus.auditing.tables import MARKS, STYLES
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
-from gradus.core.printing import verbose
 from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
@@ -51,19 +49,6 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
 
         with redirect_stdout(sys.stderr):
             return audit_any(spec, grader, AuditSettings(progress=tell, **options))
-
-
-def audit_renderables(result: AuditResult) -> list[Any]:
-    """The end of an audit on one screen; with ``--verbose`` every policy, check and note, and the hack turn by turn, before it."""
-    parts: list[Any] = [part for table in tables(result) for part in (table, "")] if verbose() else []
-    if verbose() and result.hack is not None:
-        from gradus.evidence.reports import show_episode
-
-        parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
-    parts += screen(result)
-    if result.review:
-        parts.append(Text(f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"))
-    return parts
 
 
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:

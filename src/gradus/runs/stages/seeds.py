@@ -56,8 +56,6 @@ def run_seeds(
     """
     if seeds < 2:
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
-    if parallel is not None and parallel < 1:
-        raise ConfigError(f"parallel must be at least 1, got {parallel}")
     folder = out or recipe.default_folder()
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
