@@ -93,7 +93,7 @@ def test_a_value_of_the_xml_form_has_one_of_the_types_that_the_schema_allows(sch
         ('{"name": "add", "arguments": {"a": "\\ud800"}}', "half of a character"),
         ('{"\\ud800": "add", "arguments": {}}', "got ?, arguments"),
         ("<tool_call><function=add><parameter=a>1</function></tool_call>", "expected </function>"),
-        ('{"name": "add", "arguments": {"a": NaN}}', "no JSON"),
+        ('{"name": "add", "arguments": {"a": NaN}}', "not JSON"),
         ("{" * 40 + '"arguments"', "not JSON"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_folder_that_the_run_would_refuse_is_found(tmp_path: Path) -> None:
     """A file in its place, and a run of the other number of seeds, were found by the run alone."""
     (tmp_path / "run").write_text("notes")
     ((status, message, remedy),) = found("folder", "arithmetic", tmp_path)
-    assert (status, "is no folder" in message, "--out" in remedy) == ("fail", True, True)
+    assert (status, "is not a folder" in message, "--out" in remedy) == ("fail", True, True)
     assert found("folder", "arithmetic", tmp_path / "run")[0][0] == "fail"  # nor below a file
     (tmp_path / "one" / "grpo").mkdir(parents=True)
     (tmp_path / "many").mkdir()

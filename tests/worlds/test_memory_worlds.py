@@ -280,7 +280,7 @@ def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path)
         (json.dumps({**OWN, "extra": 1}), "extra"),
         (
             json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": [9]}]}),
-            "evidence 9 is no chunk",
+            "evidence 9 is not a chunk",
         ),
         (
             json.dumps({**OWN, "questions": [{"question": "Who?", "answers": ["x"], "evidence": ["nowhere"]}]}),

@@ -121,7 +121,7 @@ def same(*names: str) -> list[str]:
 def next_command(*words: object, why: str = "") -> None:
     """The next sensible command, quoted for a shell, and on a line below what it is for; nothing after JSON or with --quiet.
 
-    It is no comment on the same line: zsh takes ``#`` for a word unless it is told not to.
+    It is not a comment on the same line: zsh takes ``#`` for a word unless it is told not to.
     """
     if not FOR_MACHINES.get() and not quiet():
         note(f"next: gradus {shlex.join(str(word) for word in words)}")

@@ -36,7 +36,7 @@ def _bad(start: int, end: int, message: str) -> ToolCall:
 
 
 def _not_json(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_not_json)

@@ -91,7 +91,7 @@ class ChatReply:
 
 
 def read_reply(raw: object) -> ChatReply | None:
-    """Return what a parsed reply says; None if it is no chat completion. A field of a wrong type counts as missing."""
+    """Return what a parsed reply says; None if it is not a chat completion. A field of a wrong type counts as missing."""
     choices = getattr(raw, "choices", None)
     if not isinstance(choices, list) or not choices:
         return None

@@ -16,7 +16,7 @@ from gradus.core.printing import printable
 class Terminal(Console):
     """Prints names, answers and errors as they are.
 
-    Brackets and colons in them are no markup and no emoji, and control characters are shown, not obeyed. A character that the
+    Brackets and colons in them are neither markup nor emoji, and control characters are shown, not obeyed. A character that the
     output does not have is replaced: it must not end a run. A word that is longer than its column is broken, not cut.
     """
 

@@ -127,7 +127,7 @@ class RhythmEnvironment:
         return {"title": "RhythmAction", "type": "object", "properties": properties, "required": ["action_type"]}
 
     def step_typed(self, action: Mapping[str, Any]) -> Observation:
-        """Take a typed action, for clients that are no language model. ConfigError (the week goes on) if it does not fit."""
+        """Take a typed action, for clients that are not a language model. ConfigError (the week goes on) if it does not fit."""
         name, belief = action.get("action_type"), action.get("belief")
         if action.keys() - {"action_type", "belief"} or name is None:
             raise ConfigError(f"expected action_type, with or without belief, got the fields {sorted(action)}")

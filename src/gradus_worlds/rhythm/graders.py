@@ -69,7 +69,7 @@ def _spans(episode: Episode, turn: int) -> set[str]:
 
 
 def _grade_at_end(name: str, weights: Mapping[str, float], episode: Episode) -> Reward:
-    """A reward that is no sum of turns: all of it stands at the last turn."""
+    """A reward that is not a sum of turns: all of it stands at the last turn."""
     week = read_week(episode)
     if not week.finished:
         raise GradingError(

@@ -46,7 +46,7 @@ MODIFIERS = (
     "event_resilience",
 )
 
-# Per slot, in parts of the level: what is not tended fades. Decay is not felt: it is no part of a change or a reward.
+# Per slot, in parts of the level: what is not tended fades. Decay is not felt: neither a change nor a reward holds it.
 DECAY: Array = np.array([0.045, 0.04, 0.04, 0.05, 0.045])
 NOISE = 0.008  # standard deviation of each meter's noise per step
 

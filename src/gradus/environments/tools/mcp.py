@@ -99,7 +99,7 @@ class McpTools:
             from mcp.client.stdio import stdio_client
         except ImportError as error:
             raise ConfigError("MCP servers need the extra mcp: pip install 'gradus-rl[mcp]'") from error
-        # The client skips a line that is no message, as a server prints at its start, with a traceback for each.
+        # The client skips a line that is not a message, as a server prints at its start, with a traceback for each.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         server = self._server
         if isinstance(server, str) and not server.startswith(("http://", "https://")):

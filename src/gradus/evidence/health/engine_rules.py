@@ -136,7 +136,7 @@ def kl_explosion(history: History) -> Finding | None:
 def clip_storm(history: History) -> Finding | None:
     """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used.
 
-    GSPO clips a sequence's ratio at 3e-4, and 15 % of the tokens in the paper's own runs (arXiv 2507.18071): ratios so near 1 are no storm.
+    GSPO clips a sequence's ratio at 3e-4, and 15 % of the tokens in the paper's own runs (arXiv 2507.18071): ratios so near 1 are not a storm.
     """
     share, ratio = history.mean("clip_fraction", 3), history.mean("ratio_max", 3)
     if share is None or share <= _CLIP or (ratio is not None and ratio < _MOVED):

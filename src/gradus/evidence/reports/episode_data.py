@@ -122,7 +122,7 @@ def _listed(episode: Episode) -> dict[str, Any]:
 
 
 def json_values(value: Any, digits: int = 6) -> Any:
-    """Mappings, sequences and numbers as plain JSON; what is no finite number is None, fractions are cut to ``digits`` figures.
+    """Mappings, sequences and numbers as plain JSON; a number that is not finite is None, fractions are cut to ``digits`` figures.
 
     No figure before the point is cut: the tables of the page have them all.
     """

@@ -64,7 +64,7 @@ def _called(call: Mapping[str, Any]) -> ToolCall:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
         return ToolCall(name=str(call["function"]["name"]), arguments=dict(values), id=str(call.get("id") or ""))
     except (ValueError, TypeError, RecursionError) as error:
-        raise ApiError(f"messages: the arguments of a call are no JSON object: {error}", param="messages") from error
+        raise ApiError(f"messages: the arguments of a call are not a JSON object: {error}", param="messages") from error
 
 
 def _role(message: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def model(subject: Subject) -> list[Finding]:
         try:
             cached_file(name, "config.json", local_files_only=True)
         except OSError:
-            return [skipped(f"{name} is no folder and not in the cache of the hub", "give --online, or a folder")]
+            return [skipped(f"{name} is not a folder and not in the cache of the hub", "give --online, or a folder")]
     text = subject.config.get_text_config()
     renderer = subject.renderer  # raises for a template that rewrites what was said
     tokens = len(renderer.tokenizer)

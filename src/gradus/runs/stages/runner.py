@@ -55,7 +55,7 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
     """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: a file, or a run of the other kind, is there."""
     there = next((each for each in (folder, *folder.parents) if each.exists() or each.is_symlink()), None)
     if there is not None and not there.is_dir():
-        raise ConfigError(f"{there} is no folder, and a run needs one; choose another with --out")
+        raise ConfigError(f"{there} is not a folder, and a run needs one; choose another with --out")
     if not several and (folder / SEEDS).is_file():
         raise ConfigError(
             f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"

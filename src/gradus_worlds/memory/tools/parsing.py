@@ -93,7 +93,7 @@ def _diagnosis(piece: str) -> str:
 
 
 def _wrong(value: Any) -> str | None:
-    """Why a value is no call."""
+    """Says why a value is not a call."""
     if not isinstance(value, dict):
         return "a call must be a JSON object, got a list"
     if not isinstance(value.get("name"), str):

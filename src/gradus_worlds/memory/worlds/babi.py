@@ -109,7 +109,7 @@ def _read_lines(file: Path) -> list[list[Line]]:
         match = _LINE.fullmatch(raw.strip())
         if match is None:
             raise ConfigError(
-                f"line {number} of {file} is no bAbI line, expected a number and a sentence, got {raw[:60]!r}"
+                f"line {number} of {file} is not a bAbI line, expected a number and a sentence, got {raw[:60]!r}"
             )
         if int(match[1]) == 1 or not stories:
             stories.append([])

@@ -103,7 +103,7 @@ def _evidence(item: int | str, chunks: tuple[Chunk, ...], where: str) -> Evidenc
             )
         return Evidence(chunk=place, text=words)
     if not 0 <= item < len(chunks):
-        raise ConfigError(f"{where}: evidence {item} is no chunk; there are chunks 0 to {len(chunks) - 1}")
+        raise ConfigError(f"{where}: evidence {item} is not a chunk; there are chunks 0 to {len(chunks) - 1}")
     return Evidence(chunk=item, text=chunks[item].text)
 
 

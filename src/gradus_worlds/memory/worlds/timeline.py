@@ -59,7 +59,7 @@ class Timeline:
         self._spoken: dict[str, dict[str, None]] = defaultdict(dict)
 
     def set(self, key: Key, told: Told | None, *, changed: bool) -> None:
-        """A new value, or None to take it back. ``changed``: the value before held until now, and was no mistake."""
+        """A new value, or None to take it back. ``changed``: the value before held until now, and was not a mistake."""
         old = self.current.pop(key, None)
         self.before.pop(key, None)
         self.retracted.pop(key, None)
