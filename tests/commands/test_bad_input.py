@@ -252,25 +252,3 @@ def test_folders_and_names_that_are_no_runs_or_files_are_told_apart(gradus: Said
     ):
         code, said = gradus("compare", *words)
         assert (code, says in said) == (3, True), said
-
-
-def test_numbers_of_an_evaluation_that_mean_nothing_are_refused_by_name(gradus: Said) -> None:
-    for option, says in (
-        ("--samples=0", "samples must be at least 1"),
-        ("--power=-1", "power takes a difference above 0"),
-        ("-n0", "episodes must lie between 1"),
-    ):
-        code, said = gradus("eval", "arithmetic", "-p", "gold", option)
-        assert (code, says in said) == (3, True), said
-
-
-def test_a_file_of_nearly_the_name_is_named(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").write_text('{"question": "1?", "answer": "1"}\n')
-    (tmp_path / "mine.py").write_text("")
-    for words, says in (
-        (("envs", "row.jsonl"), "did you mean rows.jsonl?"),
-        (("envs", "mien.py:spec"), "did you mean mine.py?"),
-    ):
-        code, said = gradus(*words)
-        assert (code, says in said) == (3, True), said

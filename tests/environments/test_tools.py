@@ -1,10 +1,7 @@
 """A tool environment: the page's own one, and what becomes of every kind of answer."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -141,26 +138,6 @@ def test_what_cannot_be_a_tool_is_named():
     with pytest.raises(ConfigError, match="seeds of conditions"):
         tool_environment(Desk, name="desk", conditions={"main": range(1_000_000, 1_000_010)})
     json.dumps(ToolEnvironment(Desk()).state)
-
-
-def test_a_set_is_shown_in_the_same_order_by_every_process():
-    """Texts have another order in every process, so two runs saw different results of the same call."""
-    code = (
-        "from gradus.environments.tools.environment import as_text\n"
-        "tags = {'red', 'green', 'blue', 'black', 10, 9}\n"
-        "print(as_text(tags), as_text({'tags': tags}))"
-    )
-    told = {_said_with_hash_seed(code, seed) for seed in ("0", "1", "2")}
-    assert len(told) == 1
-    listed = '[9, 10, "black", "blue", "green", "red"]'
-    assert told == {f'{listed} {{"tags": {listed}}}\n'}
-
-
-def _said_with_hash_seed(code, seed):
-    environment = {**os.environ, "PYTHONHASHSEED": seed}
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    ).stdout
 
 
 def test_a_function_is_described_as_transformers_describes_it():

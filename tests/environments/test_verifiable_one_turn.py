@@ -111,28 +111,3 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
 def test_what_is_no_reward_or_judge_is_said(wrong, said) -> None:
     with pytest.raises(ConfigError, match=said):
         one_turn(ROWS, **wrong)
-
-
-@pytest.mark.parametrize("by", ["judge", "rewards", "waiting"])
-def test_what_a_judge_or_a_reward_function_does_to_a_cell_stays_with_its_call(by: str) -> None:
-    """Each call took a word out of the row's own list, so the second answer was judged by another row."""
-
-    def judge(row, text) -> float:
-        row["seen"] = text
-        row["tags"].pop()
-        row["nested"]["words"].append(text)
-        return float(len(row["tags"]) + len(row["nested"]["words"]))
-
-    def reward(tags, nested, **columns) -> list[float]:
-        return [judge({"tags": one, "nested": other}, "x") for one, other in zip(tags, nested, strict=True)]
-
-    async def waiting(tags, nested, **columns) -> list[float]:
-        return reward(tags, nested)
-
-    rows = [{"question": f"{n}?", "answer": "1", "tags": [1, 2, 3], "nested": {"words": []}} for n in range(40)]
-    given = {"judge": {"judge": judge}, "rewards": {"rewards": [reward]}, "waiting": {"rewards": [waiting]}}[by]
-    spec = one_turn(rows, **given)
-    for _ in range(2):
-        episodes = roll_out(spec, spec.policy("gold"), spec.tasks("held-out", 2), group_size=3).episodes
-        assert {each.reward.value for each in episodes} == {3.0}
-    assert all((row["tags"], row["nested"], "seen" in row) == ([1, 2, 3], {"words": []}, False) for row in rows)

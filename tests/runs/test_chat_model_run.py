@@ -14,19 +14,15 @@ from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
 from gradus import commands
-from gradus.core import ConfigError
 from gradus.policies.local.export import export_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.settings import read_settings
 from gradus.policies.local.shelf import ShelvedPolicy
-from gradus.runs.checks.model import probe
-from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext, run_policies
 from gradus.runs.stages.runner import run_recipe
-from gradus.runs.stages.stages import STAGES
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -83,29 +79,6 @@ def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> Non
         assert load_model(run / "grpo" / "best").settings.keep_history
 
 
-def test_a_model_is_tried_and_evaluated_where_and_as_it_is_trained(
-    qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`gradus check` loaded the whole weights of what is trained in four bits, and nobody but GRPO heard of its device."""
-    seen: list[tuple[str | None, str]] = []
-
-    def noted(path: str, **options: Any) -> Any:
-        seen.append((options.get("quantize"), options.get("device", "auto")))
-        return load_model(path)
-
-    for module in ("gradus.policies.local.loading", "gradus.runs.stages.stages", "gradus.runs.stages.context"):
-        monkeypatch.setattr(f"{module}.load_model", noted)
-    changes = ["grpo.lora.rank=2", "grpo.quantize=4bit", "grpo.device=cuda:1"]
-    recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
-    probe(Subject(recipe, tmp_path, Circumstances(folder=tmp_path)))
-    run = RunContext(recipe, tmp_path / "run", redo=False, console=Console(quiet=True))
-    STAGES["model"][0](run, {})
-    base = run_policies(run, ["base"])["base"]
-    assert isinstance(base, ShelvedPolicy)
-    assert base.loaded.path == str(qwen)
-    assert seen == [("4bit", "cuda:1")] * 3
-
-
 @pytest.mark.parametrize(("dtype", "autocast"), [("auto", False), ("bfloat16", False), ("float32", True)])
 def test_a_run_is_evaluated_and_served_in_its_precision(
     qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, autocast: bool
@@ -138,10 +111,3 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
     monkeypatch.setattr("gradus.interop.serving.chat.chat_loop", talk)
     commands.chat(folder, ask=lambda: None, show=print)
     assert (talked[0].dtype, talked[0].autocast) == wanted
-
-
-def test_a_template_that_forgets_is_refused_over_many_turns_with_the_way_out(qwen: Path, tmp_path: Path) -> None:
-    model = forgetful(Path(shutil.copytree(qwen, tmp_path / "model")))
-    recipe = load_recipe("memory", model=str(model))
-    with pytest.raises(ConfigError, match=r"rewrites history.*model\.keep_history = true"):
-        run_recipe(recipe, out=tmp_path / "run")

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
-from typer.testing import CliRunner
 
 import gradus
-from gradus.commands.app import app
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
@@ -24,7 +22,6 @@ from gradus.runs import checks
 from gradus.runs.checks import CHECKS, status_of
 from gradus.runs.checks.data import faults
 from gradus.runs.checks.subject import Circumstances, Subject
-from gradus.runs.planning.shapes import ModelShape, read_shape
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.tables import own_recipes
 
@@ -323,28 +320,6 @@ def test_what_a_recipe_of_ones_own_leaves_out_follows_the_size(qwen: Path, tmp_p
     assert load_recipe(None, path=path).grpo.lr != 5e-5
 
 
-def test_a_run_asks_the_hub_for_the_size_of_its_model_and_a_check_does_not(
-    qwen: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first run of a small model had settings for a large one; the second, with the model on the disk, refused to go on."""
-    fetched: list[str] = []
-
-    def hub(name: str | Path, *, online: bool) -> ModelShape:
-        if not online and not fetched:
-            raise ConfigError("not in the cache")
-        fetched.append(str(name))
-        return read_shape(qwen)
-
-    monkeypatch.setattr("gradus.runs.recipe.load.read_shape", hub)
-    named = "somebody/some-model"
-    gradus.check("arithmetic", model=named)
-    assert not fetched
-    first, second = (make_recipe("arithmetic", model=named) for _ in range(2))
-    assert fetched == [named] * 2
-    assert first.grpo.lora is None
-    assert first == second
-
-
 def test_without_a_teacher_the_model_before_takes_the_students_place(tmp_path: Path) -> None:
     """A run without SFT trained to its end, and then failed because there was no student of SFT to compare with."""
     recipe = load_recipe("rhythm", changes=["teach.enabled=false"])
@@ -372,18 +347,6 @@ def test_an_audit_that_is_there_counts(tmp_path: Path) -> None:
     for verdict, status in (("pass", "pass"), ("fail", "fail")):
         (folder / "audit.json").write_text(json.dumps({**AUDIT, "verdict": verdict}))
         assert found("audit", "arithmetic", tmp_path)[0][0] == status
-
-
-def test_the_command_ends_with_a_code_and_prints_json(tmp_path: Path) -> None:
-    arguments = ["check", "arithmetic", "--out", str(tmp_path / "run"), *(f"--set={each}" for each in NANO)]
-    good = CliRunner().invoke(app, [*arguments, "--json"])
-    assert good.exit_code == 0, good.output
-    document = json.loads(good.output)
-    assert (document["schema"], document["status"]) == (2, "pass")
-    assert set(document["checks"][0]) == {"check", "status", "message", "remedy"}
-    bad = CliRunner().invoke(app, [*arguments, "--set", "grpo.sampling.max_new_tokens=400"])
-    assert bad.exit_code == 1
-    assert "fail" in bad.output
 
 
 OWN = """

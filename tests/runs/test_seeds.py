@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.doctor import diagnosis_of
 from gradus.runs.stages.runner import run_recipe
-from gradus.runs.stages.seeds import _costs, run_seeds, seed_recipe
+from gradus.runs.stages.seeds import run_seeds, seed_recipe
 from gradus.sandbox.locks import FolderLock
 
 OWN = Path(__file__).parents[2] / "examples" / "own_environment.py"
@@ -127,26 +126,6 @@ def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
     one = compare_runs(named_runs([f"a={folder / 'seed-0'}", f"all={folder}"]))
     assert one["conditions"]["main"]["policies"]["all"]["episodes"] == 16
     assert one["one_checkpoint"] == ["a"]
-
-
-def test_costs_are_added_up_before_they_are_rounded(tmp_path: Path) -> None:
-    members = [tmp_path / f"seed-{seed}" for seed in range(5)]
-    for index, member in enumerate(members):
-        member.mkdir()
-        stages = [
-            {"stage": "audit", "seconds": 0.0},
-            {"stage": "teach", "seconds": 1.37, "episodes": 10, "cost": 0.004},
-            {"stage": "eval", "seconds": 0.1, "cost": None if index == 3 else 0.006},
-            {"stage": "sft", "seconds": 0.1, "cost": None},
-        ]
-        (member / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}))
-    run: Any = SimpleNamespace(state=SimpleNamespace(costs=lambda: [{"stage": "audit", "seconds": 2.0}]))
-    assert _costs(run, members) == [
-        {"stage": "audit", "seconds": 2.0},
-        {"stage": "teach", "seconds": 6.85, "episodes": 50, "cost": 0.02},
-        {"stage": "eval", "seconds": 0.5, "cost": None},
-        {"stage": "sft", "seconds": 0.5},
-    ]
 
 
 def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
