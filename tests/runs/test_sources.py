@@ -169,7 +169,7 @@ def test_an_algorithm_of_this_session_is_known_by_its_code_and_trains_here(
         recipe = make_recipe("arithmetic", settings={"grpo.algorithm": "mine"})
         assert not known_elsewhere(recipe)
         context = RunContext(recipe, tmp_path, redo=False, console=Console(quiet=True))
-        return [context.made_from("grpo", section_of(*names)).sources for names in (("grpo",), ())]
+        return [context.made_from(section_of(*names)).sources for names in (("grpo",), ())]
 
     assert run(1.0) == run(1.0)
     assert run(1.0)[0] != run(2.0)[0] != run(2.0, clip=(0.1, 0.1))[0]

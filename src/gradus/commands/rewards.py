@@ -79,10 +79,7 @@ class TriedRewards(Shown):
         table.add_column("completion", overflow="ellipsis", no_wrap=True, ratio=1)
         table.add_column("answer read", overflow="ellipsis", no_wrap=True, max_width=16)
         for name in [*names, "total"]:  # a function may be called reward
-            words = name.replace("_", " ")
-            table.add_column(
-                words, justify="right", width=max(7, *map(len, words.split()))
-            )  # it breaks between words alone
+            table.add_column(name.replace("_", " "), justify="right", min_width=7)
         for row in self.rows()[:_SHOWN]:
             figures = [format_number(row["components"][name], 2) for name in names]
             text = Text(" ".join(row["completion"].split()) or "(empty)")

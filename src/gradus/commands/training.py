@@ -20,7 +20,6 @@ from gradus.commands.signature import command
 from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.errors import require_training
-from gradus.core.naming import did_you_mean
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 
@@ -67,16 +66,8 @@ class Run(Shown):
     def metrics(self, kind: str | None = "step") -> list[dict[str, Any]]:
         """The training's metrics, one record a step of GRPO. ``kind``: ``sft``, ``validation`` or ``alert`` for other records; None
         for all, in their order."""
-        from gradus.core.metrics import KINDS, read_metrics
+        from gradus.core.metrics import read_metrics
 
-        if kind is not None and kind not in KINDS:
-            raise ConfigError(
-                f"unknown kind of metrics {kind!r}{did_you_mean(kind, KINDS)}; known are {', '.join(KINDS)}"
-            )
-        if self.seeds:
-            raise ConfigError(
-                f"{self.folder} holds several seeds; take the metrics of one, as in run.seeds[{min(self.seeds)}]"
-            )
         return [record for record in read_metrics(self.folder) if kind in (None, record.get("kind"))]
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ that looking one up costs nothing until it is used. Packages bring theirs by the
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
+from gradus.core.foreign import raised_at
 from gradus.core.naming import did_you_mean, import_file, import_object
 from gradus.policies.scripted import policy_factory
 
@@ -205,11 +205,8 @@ def _as_spec(name: str, value: object, argument: str | None) -> EnvironmentSpec:
         except GradusError:
             raise
         except (Exception, SystemExit) as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                f"{name!r} was called for an EnvironmentSpec and raised {type(error).__name__}: {error} "
-                f"({place.filename}, line {place.lineno})"
-            ) from error
+            raised = f"{type(error).__name__}: {error}{raised_at(error)}"
+            raise ConfigError(f"{name!r} was called for an EnvironmentSpec and raised {raised}") from error
     if not isinstance(value, EnvironmentSpec):
         raise ConfigError(
             f"{name!r} is a {type(value).__name__}; expected an EnvironmentSpec, a function that returns one, or a class with reset and step"

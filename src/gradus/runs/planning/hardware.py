@@ -1,8 +1,7 @@
-"""The memory and the cores that a run may use: those of this machine, or the memory of a card that is named."""
+"""The memory that a run may use: that of this machine, or of a card that is named."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +39,6 @@ def card_of(memory: str) -> Hardware:
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"--memory takes gigabytes, as in 24GB, got {memory!r}")
     return Hardware(name=f"a card of {memory}", kind="cuda", memory=_KEPT_FREE * float(match[1]) * GIB)
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _available_memory() -> float:

@@ -51,13 +51,12 @@ class RunContext:
             training_tasks(self.spec, recipe.grpo, 0, 1, reserved)  # and so should too few rows
         self.state = RunState(folder, redo=redo)
 
-    def made_from(self, stage: str, select: Select) -> MadeFrom:
-        """The inputs of a stage: settings, data and code that they name, and what grades the teacher's episodes."""
+    def made_from(self, select: Select) -> MadeFrom:
+        """The inputs of a stage: settings, and data and code that they name."""
         settings = select(self)
         rewards = self._rewards if "rewards" in settings else {}
         algorithm = algorithm_sources(self.recipe.grpo.algorithm) if "grpo" in settings else {}
-        graded = {"settings": section_of(*GRADED)(self), "sources": self._rewards} if stage == "teach" else None
-        return MadeFrom(settings, {**self._environment, **rewards, **algorithm}, graded)
+        return MadeFrom(settings, {**self._environment, **rewards, **algorithm})
 
     @cached_property
     def _environment(self) -> dict[str, str]:

@@ -67,7 +67,7 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
     recipe, folder = run.recipe, run.folder
-    made = {name: run.made_from(name, select) for name, (_, select) in stages.items()}
+    made = {name: run.made_from(select) for name, (_, select) in stages.items()}
     run.state.leave_out(stages)
     for name, (do, _) in stages.items():
         if _is_done(run, name, made[name]):
@@ -109,7 +109,7 @@ def remaining(recipe: Recipe, folder: Path) -> list[str]:
     run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
     stages = stages_of(recipe)
     run.state.leave_out(stages)
-    return [name for name, (_, select) in stages.items() if not run.state.done(name, run.made_from(name, select))]
+    return [name for name, (_, select) in stages.items() if not run.state.done(name, run.made_from(select))]
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,6 @@ from gradus.algorithms import is_registered_here
 from gradus.core import ConfigError, GradusError
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
-from gradus.runs.planning.hardware import usable_cores
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, store_costs
@@ -30,7 +30,7 @@ _REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins tha
 
 def seeds_at_once() -> int:
     """Returns the number of seeds that are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
-    return 1 if torch.cuda.is_available() else usable_cores()
+    return 1 if torch.cuda.is_available() else len(os.sched_getaffinity(0))
 
 
 def known_elsewhere(recipe: Recipe) -> bool:

@@ -51,14 +51,10 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class MadeFrom:
-    """The inputs of a stage. ``settings``: of the recipe; ``sources``: data and code -> a digest.
-
-    ``grading``: what rewards the stage alone, nothing else of it; if that changed, it goes on from the files that are there.
-    """
+    """The inputs of a stage. ``settings``: of the recipe; ``sources``: data and code -> a digest."""
 
     settings: Mapping[str, Any]
     sources: Mapping[str, str] = field(default_factory=dict)
-    grading: Mapping[str, Any] | None = None
 
 
 class RunState:
@@ -89,8 +85,7 @@ class RunState:
         before: Mapping[str, str] = entry.get("sources", {})
         other = [name for name, value in made.sources.items() if before.get(name, value) != value]
         if not changed and not other:
-            graded = entry.get("grading") == made.grading
-            return bool(entry["done"]) and self._as_written(stage, entry.get("files", {})) and graded
+            return bool(entry["done"]) and self._as_written(stage, entry.get("files", {}))
         if not self.redo:
             shown = "; ".join(f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in changed[:4])
             what = [f"settings ({shown})"] if changed else []
