@@ -11,7 +11,6 @@ from gradus.core import Episode
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
-GRADING = "grading"  # the check that stands in place of the others if nothing got a reward
 _MANY = 1000  # tasks; nobody asks for more to settle a verdict
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.records import GRADING, Check, Note, PanelEpisodes, Point
+from gradus.auditing.records import Check, Note, PanelEpisodes, Point
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
@@ -23,7 +23,7 @@ _REMEDIES = {
     "search": "Read the episode, close the hole, and audit again.",
     "signal": "Take larger groups, other tasks, or a finer reward.",
     "hygiene": "Mend what the sentence names.",
-    GRADING: "Mend what the grader raises; `gradus rewards try` scores one answer with it.",
+    "grading": "Mend what the grader raises; `gradus rewards try` scores one answer with it.",
     "sanity": "Accept the gold answer, and make the reward a function of task and answer alone.",
     "gold": "Pay gold more than the answers of other tasks.",
     "blind answers": "Parse the answer and compare it; pay nothing for text that cannot be parsed.",

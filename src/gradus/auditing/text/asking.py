@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from random import Random
 
 from gradus.auditing.records import LEAST_EFFECT
@@ -98,29 +99,24 @@ class Ground:
         more = max(1.0, len(self.subject.tasks) / TASKS)
         return self.tasks[: max(4, int(number * more * self.effort))]
 
-    def ask(self, check: str, operator: str, rows: Sequence[tuple[TextTask, str]]) -> list[Probe]:
-        """Probes of answers to tasks."""
-        scores = self.scorer.score([(task, task.whole(answer)) for task, answer in rows])
-        return [
-            self.write(check, operator, task, answer, score) for (task, answer), score in zip(rows, scores, strict=True)
-        ]
+    def ask(self, check: str, rows: Sequence[tuple[str, TextTask, str]]) -> list[Probe]:
+        """Probes of answers to tasks, each with the name of its operator."""
+        scores = self.scorer.score([(task, task.whole(answer)) for _, task, answer in rows])
+        return [self.write(check, *row, score) for row, score in zip(rows, scores, strict=True)]
 
     def ask_each(
         self, check: str, operators: Mapping[str, Operator], tasks: Sequence[TextTask]
     ) -> dict[str, list[Probe]]:
         """Every operator on every task, task by task, so that each has had its turn if the time is over."""
+        probes: dict[str, list[Probe]] = {name: [] for name in operators}
         rows = [
             (name, task, answer)
             for task in tasks
             for name, make in operators.items()
             if (answer := make(self.golds[task.key], self.rng(name, task))) is not None
         ]
-        scores = self.scorer.score([(task, task.whole(answer)) for _, task, answer in rows])
-        probes: dict[str, list[Probe]] = {name: [] for name in operators}
-        for name in operators:
-            for (own, task, answer), score in zip(rows, scores, strict=True):
-                if own == name:
-                    probes[name].append(self.write(check, name, task, answer, score))
+        for probe in self.ask(check, rows):
+            probes[probe.operator].append(probe)
         return probes
 
     def write(self, check: str, operator: str, task: TextTask, answer: str, score: Score) -> Probe:
@@ -242,13 +238,13 @@ def _with_canaries(ground: Ground) -> Ground:
 
 def with_bases(ground: Ground) -> Ground:
     """Gold, silence and wrong answers of the right form, for every task."""
-    gold = ground.ask("gold", "gold", [(task, task.gold or "") for task in ground.tasks])
-    silence = ground.ask("gold", "silence", [(task, "") for task in ground.tasks])
+    gold = ground.ask("gold", [("gold", task, task.gold or "") for task in ground.tasks])
+    silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
+    drawn = ground.ask_each("gold", dict.fromkeys(("wrong 0", "wrong 1"), another_gold), ground.tasks)
     wrong: dict[str, list[float]] = {}
-    for draw in range(2):
-        for each in ground.ask_each("gold", {f"wrong {draw}": another_gold}, ground.tasks)[f"wrong {draw}"]:
-            if each.value is not None:
-                wrong.setdefault(each.task.key, []).append(each.value)
+    for each in chain(*drawn.values()):
+        if each.value is not None:
+            wrong.setdefault(each.task.key, []).append(each.value)
     unpaid: list[Probe] = []
     bases: dict[str, Base] = {}
     for right, nothing in zip(gold, silence, strict=True):

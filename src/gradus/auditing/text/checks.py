@@ -8,7 +8,7 @@ from functools import partial
 from math import fsum
 
 from gradus.auditing.leaks import told_at
-from gradus.auditing.records import GRADING, LEAST_EFFECT, Check, Status, high_of, low_of
+from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Probe, between, quoted, settled_within, shown
@@ -20,42 +20,24 @@ _QUOTED = 40  # characters of an answer
 _BATCH = 12  # tasks that are asked in one call
 _AGAIN = 8  # tasks that are asked once more
 
-# An answer, and the rewards that it got in two ways that should be one.
-Differences = Sequence[tuple[str, "float | None", "float | None"]]
-
 
 def sanity(ground: Ground) -> Check:
     """The same answer earns the same in another order and in a batch; gold earns the full reward."""
-    changed: Differences = ()
-    batched: Differences = ()
-    stepped = ""
+    problems: list[str] = []
     if ground.is_usable:
         ground.enter("sanity")
         if not ground.subject.remote:  # a judge keeps what it said by its content
-            changed, batched, stepped = _asked_again(ground), _in_a_batch(ground), _at_steps(ground)
-    return sanity_of(ground, changed, batched, stepped)
+            problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground)]
+    return sanity_of(ground, [problem for problem in problems if problem])
 
 
-def sanity_of(
-    ground: Ground,
-    changed: Differences = (),
-    batched: Differences = (),
-    stepped: str = "",
-) -> Check:
-    """The check from the answers whose reward is not the same. ``stepped``: what is wrong at a step of training."""
-    n, subject = len(ground.tasks), ground.subject
-    problems = [stepped] if stepped else []
+def sanity_of(ground: Ground, problems: Sequence[str] = ()) -> Check:
+    """The check from what is wrong with answers that were asked again."""
+    n, subject, problems = len(ground.tasks), ground.subject, list(problems)
     if ground.unpaid and (wilson(len(ground.unpaid), n).low or 0.0) > LEAST_EFFECT:
         first = ground.unpaid[0]
         problems.append(
             f"gold does not earn the full reward on {len(ground.unpaid)} of {n} tasks, e.g. {first.answer[:60]!r} earns {first.value}"
-        )
-    for answer, one, other in changed[:1]:
-        problems.append(f"the same answer earns {one} and, asked in another order, {other}: {answer[:60]!r}")
-    for answer, one, other in batched[:1]:
-        problems.append(
-            f"the same answer earns {one} alone and {other} in one call with answers to other tasks: {answer[:60]!r}; "
-            "read the columns of each completion's own row"
         )
     if subject.range is not None:
         low, high = subject.range
@@ -89,39 +71,40 @@ def _with_wrong(ground: Ground) -> list[tuple[TextTask, str | None, str]]:
     return [(task, ground.golds[task.key].another(ground.rng("wrong 0", task)), task.gold or "") for task in tasks]
 
 
-def _asked_again(ground: Ground) -> Differences:
-    """Wrong answers first, then gold, from the last task to the first, each twice, in a new process."""
+def _asked_again(ground: Ground) -> str:
+    """Wrong answers first, then gold, from the last task to the first, each twice, in a new process: names the first reward that changes."""
     rows: list[tuple[TextTask, str]] = []
     for task, wrong, gold in reversed(_with_wrong(ground)):
         rows += [(task, task.whole(answer)) for answer in (wrong, gold) if answer] * 2
     before, after = ground.scorer.score(rows), ground.scorer.fresh(rows)
-    return [
-        (answer, old.value, new.value)
-        for (_, answer), old, new in zip(rows, before, after, strict=True)
-        if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped)
-    ]
+    for (_, answer), old, new in zip(rows, before, after, strict=True):
+        if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped):
+            return f"the same answer earns {old.value} and, asked in another order, {new.value}: {answer[:60]!r}"
+    return ""
 
 
-def _in_a_batch(ground: Ground) -> Differences:
-    """An answer to each of several tasks, in one call: a reward hangs on its own row alone.
+def _in_a_batch(ground: Ground) -> str:
+    """An answer to each of several tasks, in one call: names the first whose reward hangs on other rows than its own.
 
     Every second task is answered with the gold of the task before it. A difference below the least effect may be rounding.
     """
     if ground.subject.judge_all is None:
-        return []
+        return ""
     tasks = ground.tasks[:_BATCH]
     golds = [(tasks[place - 1] if place % 2 else task).gold or "" for place, task in enumerate(tasks)]
     rows = [(task, task.whole(gold)) for task, gold in zip(tasks, golds, strict=True)]
-    different: list[tuple[str, float | None, float | None]] = []
     alone, together = ground.scorer.score(rows), ground.scorer.batch(rows)
+    ground.log.skipped["sanity"] += sum(each.hung or each.skipped for each in together)
     for (_, answer), one, other in zip(rows, alone, together, strict=True):
-        ground.log.skipped["sanity"] += other.hung or other.skipped
-        if one.hung or other.hung or one.skipped or other.skipped or one.value == other.value:
-            continue
         a, b = one.value, other.value
+        if one.hung or other.hung or one.skipped or other.skipped or a == b:
+            continue
         if a is None or b is None or abs(a - b) >= LEAST_EFFECT * ground.span:
-            different.append((answer, a, b))
-    return different
+            return (
+                f"the same answer earns {a} alone and {b} in one call with answers to other tasks: {answer[:60]!r}; "
+                "read the columns of each completion's own row"
+            )
+    return ""
 
 
 def _at_steps(ground: Ground) -> str:
@@ -221,30 +204,16 @@ def _errors(probes: Sequence[Probe]) -> list[dict[str, object]]:
     return [{**shown(each), "error": each.error} for each in probes[:5]]
 
 
-def not_graded(ground: Ground) -> list[Check]:
-    """A grader that fails on every answer, right ones too: its error is the one finding."""
-    log = ground.log
-    first, failed = log.errors[0], len(log.errors) + len(log.hung)
+def not_graded(ground: Ground) -> Check:
+    """A grader that fails on every answer, right ones too, or a server that scored nothing: its error is the one finding."""
+    first, failed = ground.log.errors[0], len(ground.log.errors) + len(ground.log.hung)
     told = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
-    grading = Check(name=GRADING, status="fail", evidence=told, measured={"errors": _errors(log.errors)})
-    why = "no answer got a reward, because the grader fails on each"
-    skipped = [Check(name=name, status="skip", evidence=why) for name in ("sanity", "gold", "hostile answers")]
-    return [grading, *skipped]
+    return Check(name="grading", status="fail", evidence=told, measured={"errors": _errors(ground.log.errors)})
 
 
-def silent_judge(ground: Ground) -> Check:
-    """A server that scored nothing, for example because it cannot be reached: nothing is known of the grader."""
-    errors = ground.log.errors
-    told = f"no answer has a score, and the other checks need some; the first: {errors[0].error}"
-    return Check(name="judge", status="fail", evidence=told, measured={"missing": {"count": len(errors)}})
-
-
-def judge(ground: Ground, *, answers: int) -> Check:
-    """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost.
-
-    ``answers``: how many it was asked.
-    """
-    errors, logged = ground.log.errors, ground.scorer.logged
+def judge(ground: Ground) -> Check:
+    """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost."""
+    errors, logged, answers = ground.log.errors, ground.scorer.logged, ground.scorer.calls
     missing = wilson(len(errors), max(answers, len(errors), 1))
     spread = mean_interval(list(logged.get("judge_disagreement", ())))
     dollars = fsum(logged.get("judge_cost", ()))

@@ -180,8 +180,7 @@ def _rate(ground: Ground, each: Try, tasks: Sequence[TextTask]) -> Rate | None:
 
 def _probes(ground: Ground, each: Try, tasks: Sequence[TextTask], answer: str | None = None) -> list[Probe]:
     rows = [(task, made) for task in tasks if (made := _filled(ground, each, task, answer)) is not None]
-    plain = [(replace(task, before="", after=""), made) for task, made in rows]
-    return ground.ask(NAME, each.name, plain)
+    return ground.ask(NAME, [(each.name, replace(task, before="", after=""), made) for task, made in rows])
 
 
 def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask]) -> bool:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AllowInfNan, ConfigDict, Field, Strict, StrictBool, StrictStr, TypeAdapter, ValidationError
 
-from gradus.auditing.text.tasks import TextSubject, TextTask
+from gradus.auditing.text.tasks import TextSubject
 from gradus.sandbox import clock
 from gradus.sandbox.worker import Fork
 
@@ -104,54 +104,41 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
             raise _TooSlow
         signal.setitimer(signal.ITIMER_REAL, left + 1e-3)  # it was the machine that was slow
 
-    def timed(task: TextTask, answer: str, limit: float) -> Score:
+    def within(limit: float, judge: Callable[[], Sequence[Score]], rows: int = 1) -> list[dict[str, Any]]:
         nonlocal ends
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
         ends = started + limit
-        score = _one(subject, task, answer, limit, canary)
-        return replace(score, seconds=max(0.0, clock.now() - started))
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        try:
+            scores = judge()
+        except _TooSlow:
+            scores = [Score(error="cut off", hung=True)] * rows
+        except BaseException as raised:  # whatever a grader raises is a finding
+            scores = [Score(error=what_was_raised(raised))] * rows
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        executed = canary.exists()
+        canary.unlink(missing_ok=True)
+        took = max(0.0, clock.now() - started)
+        return [asdict(replace(score, executed=executed, seconds=took)) for score in scores]
 
     def score(key: str, answer: str) -> dict[str, Any]:
-        return asdict(timed(tasks[key], answer.replace(CANARY, str(canary)), seconds))
+        given = answer.replace(CANARY, str(canary))
+        return within(seconds, lambda: [_finite(subject.judge(tasks[key], given))])[0]
 
     def batch(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        nonlocal ends
-        ends = clock.now() + seconds * len(rows)
-        return [asdict(each) for each in _batch(subject, [(tasks[key], answer) for key, answer in rows], seconds)]
+        assert subject.judge_all is not None
+        judge_all, asked = subject.judge_all, [(tasks[key], answer) for key, answer in rows]
+        scores = lambda: [_finite(each.value, each.error) for each in judge_all(asked)]  # noqa: E731
+        return within(seconds * len(rows), scores, len(rows))
 
-    def warm_up() -> None:
-        timed(subject.tasks[0], "", _WARM_UP)  # the first call also loads the grader
+    def warm_up() -> None:  # the first call also loads the grader
+        within(_WARM_UP, lambda: [_finite(subject.judge(subject.tasks[0], ""))])
 
     signal.signal(signal.SIGALRM, alarm)
     return {"score": score, "batch": batch, "warm_up": warm_up}
 
 
-def _batch(subject: TextSubject, rows: Sequence[tuple[TextTask, str]], seconds: float) -> list[Score]:
-    assert subject.judge_all is not None
-    signal.setitimer(signal.ITIMER_REAL, seconds * len(rows))
-    try:
-        scores = [Score(value=each.value, error=each.error) for each in subject.judge_all(rows)]
-    except _TooSlow:
-        scores = [Score(error="cut off", hung=True) for _ in rows]
-    except BaseException as raised:  # whatever a grader raises is a finding
-        scores = [Score(error=what_was_raised(raised)) for _ in rows]
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return scores
-
-
-def _one(subject: TextSubject, task: TextTask, answer: str, seconds: float, canary: Path) -> Score:
-    value, error, hung = None, None, False
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        value = subject.judge(task, answer)
-    except _TooSlow:
-        error, hung = "cut off", True
-    except BaseException as raised:  # whatever a grader raises is a finding
-        error = what_was_raised(raised)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    executed = canary.exists()
-    if executed:
-        canary.unlink()
+def _finite(value: float | None, error: str | None = None) -> Score:
     if value is not None and not math.isfinite(value):
-        value, error = None, f"the reward is {value}"
-    return Score(value=None if value is None else float(value), error=error, hung=hung, executed=executed)
+        return Score(error=f"the reward is {value}")
+    return Score(value=None if value is None else float(value), error=error)

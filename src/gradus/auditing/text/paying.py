@@ -154,7 +154,7 @@ def _mutated(
 
 def _lowest(ground: Ground, name: str, task: TextTask, answers: Sequence[str]) -> list[Probe]:
     """The answer that earns least: all forms must be accepted. Nothing if one has no reward."""
-    each = ground.ask("wrong answers", name, [(task, answer) for answer in answers])
+    each = ground.ask("wrong answers", [(name, task, answer) for answer in answers])
     known = all(probe.value is not None for probe in each)
     return [min(each, key=lambda p: p.value or 0.0)] if known else []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gradus.auditing.records import Check
+from gradus.auditing.records import Check, Note
 from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
-from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity, silent_judge
+from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity
 from gradus.auditing.text.from_source import from_source
 from gradus.auditing.text.paying import (
     blind_answers,
@@ -57,79 +57,57 @@ def audit_text(
     )
     try:
         ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
-        results = _asked(ground, unsafe=unsafe)
-        answers = scorer.calls
+        checks = _asked_again(ground, _checks(ground, unsafe=unsafe))
     finally:
         scorer.close()
-    results = _asked_again(ground, _ordered(ground, results, answers=answers))
-    return TextAudit(
-        checks=[_as_far_as_asked(each, ground) for each in results],
-        tasks=len(ground.tasks),
-    )
+    return TextAudit(checks=[_as_far_as_asked(each, ground) for each in checks], tasks=len(ground.tasks))
 
 
-def _asked(ground: Ground, *, unsafe: bool) -> list[Check]:
-    """The results of all checks that ask answers, in the order in which they may spend the time."""
-    if not ground.is_usable:
-        return [sanity(ground)]
-    ask_hostile(ground)
-    results = [programs(ground)] if ground.are_programs and (ground.confined or unsafe) else []
-    results += [blind_answers(ground), reflexes(ground), from_source(ground)]
-    return [*results, wrong_answers(ground), right_answers(ground), sanity(ground)]
-
-
-_ORDER = (
-    "sanity",
-    "gold",
-    "blind answers",
-    "reflexes",
-    "the source",
-    "wrong answers",
-    "right answers",
-    "files and processes",
+_ORDER = (  # of the checks as they are shown
+    *("sanity", "gold", "blind answers", "reflexes", "the source", "wrong answers", "right answers"),
+    *("files and processes", "judge", "hostile answers", "leaks"),
 )
 
 
-def _ordered(ground: Ground, asked: Sequence[Check], *, answers: int) -> list[Check]:
-    """All results as they are shown. ``answers``: how many the grader was asked."""
-    log, remote = ground.log, ground.subject.remote
-    if log.errors and not ground.bases and remote:
-        return [silent_judge(ground), leaks(ground)]
-    if log.errors and not ground.bases and not log.scored:
-        return [*not_graded(ground), leaks(ground)]
-    results = sorted([*asked, gold(ground)], key=lambda each: _ORDER.index(each.name))
-    ran = results[-1].name == _ORDER[-1]
-    return [
-        *results,
-        *([judge(ground, answers=answers)] if remote else []),
-        hostile(ground, programs=ran),
-        leaks(ground),
+def _checks(ground: Ground, *, unsafe: bool) -> list[Check]:
+    """All checks. They are asked in the order in which they may spend the time."""
+    log, checks = ground.log, [leaks(ground)]
+    programs_run = False
+    if ground.is_usable:
+        ask_hostile(ground)
+        programs_run = ground.are_programs and (ground.confined or unsafe)
+        checks += [programs(ground)] if programs_run else []
+        checks += [blind_answers(ground), reflexes(ground), from_source(ground)]
+        checks += [wrong_answers(ground), right_answers(ground)]
+    checks.append(sanity(ground))
+    if log.errors and not ground.bases and (ground.subject.remote or not log.scored):
+        return [not_graded(ground), leaks(ground)]
+    checks += [
+        gold(ground),
+        hostile(ground, programs=programs_run),
+        *([judge(ground)] if ground.subject.remote else []),
     ]
+    return sorted(checks, key=lambda each: _ORDER.index(each.name))
 
 
-def _asked_again(ground: Ground, results: Sequence[Check]) -> list[Check]:
-    """The results with what each noted completion earns when it is asked once more, in a new process: what is shown is what was graded."""
+def _asked_again(ground: Ground, checks: Sequence[Check]) -> list[Check]:
+    """The checks with what each noted completion earns when it is asked once more, in a new process: what is shown is what was graded."""
     tasks, command = {task.key: task for task in ground.tasks}, ground.subject.command
-    notes = [note for each in results for note in each.notes]
-    scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
-    again = {id(note): score for note, score in zip(notes, scores, strict=True) if score.value is not None}
-    changed = [note for note in notes if id(note) in again and note.reward not in (None, again[id(note)].value)]
+    notes = [note for check in checks for note in check.notes]
+    scores = iter(ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else ())
     shown: list[Check] = []
-    for each in results:
-        made = [
-            replace(
-                note,
-                reward=again[id(note)].value if id(note) in again else note.reward,
-                command=command(tasks[note.task], note.completion) if command else "",
-            )
-            for note in each.notes
-        ]
-        check = replace(each, notes=made)
-        if changed and check.name == "sanity":
-            note = changed[0]
-            told = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {again[id(note)].value}"
-            check = replace(check, status="fail", evidence=f"{told}; {check.evidence}")
-        shown.append(check)
+    changed = ""
+    for check in checks:
+        made: list[Note] = []
+        for note in check.notes:
+            line, value = command(tasks[note.task], note.completion) if command else "", next(scores).value
+            if value is not None and note.reward not in (None, value):
+                changed = changed or f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {value}; "
+            made.append(replace(note, reward=note.reward if value is None else value, command=line))
+        shown.append(replace(check, notes=made))
+    place = next((place for place, check in enumerate(shown) if check.name == "sanity" and changed), None)
+    if place is not None:
+        shown[place] = replace(shown[place], status="fail", evidence=changed + shown[place].evidence)
     return shown
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gradus.auditing.text.grader_process import GraderProcess, Score, what_was_raised
@@ -11,6 +12,7 @@ from gradus.core import Reward
 from gradus.rewards.judge import BROKE
 from gradus.sandbox import clock
 
+_HANGS = 3
 _AT_ONCE = 64  # answers that a grader that asks a server is given together
 
 
@@ -20,7 +22,7 @@ class Scorer:
 
     ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
     Time that was spent waiting for a core is counted in neither.
-    ``hangs_allowed``: after so many calls that hung, further ones are not made. ``confined``: ask in the sandbox.
+    ``hangs``: calls that hung; after three further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores so far, by task and answer. ``logged``: all that the grader logged, by name.
     ``tell`` is given the number of calls after each. ``stopped``: why answers were not asked, empty if all were.
     """
@@ -28,7 +30,6 @@ class Scorer:
     subject: TextSubject
     seconds: float = 2.0
     limit: float = CALLS_SECONDS
-    hangs_allowed: int = 3
     confined: bool = False
     hangs: int = 0
     calls: int = 0
@@ -56,35 +57,30 @@ class Scorer:
     def fresh(self, rows: Sequence[tuple[TextTask, str]], *, confined: bool | None = None) -> list[Score]:
         """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""
         confined = self.confined if confined is None else confined
-        used = self._children.pop(confined, None)
-        scores = self._asked(rows, confined)
-        self._end(confined)
-        if used is not None:
-            self._children[confined] = used
-        return scores
+        with self._new_process(confined):
+            return self._asked(rows, confined)
 
     def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if it takes none or the time is over."""
         if self.subject.judge_all is None or self._is_over():
             return [Score(error="not asked", skipped=True) for _ in rows]
-        started = clock.now()
-        child = None
-        try:
-            child = GraderProcess(self.subject, self.seconds, self.confined)
-            started = clock.now()
-            scores = child.ask_batch([(task.key, answer) for task, answer in rows])
-        except OSError as ended:
-            hung = isinstance(ended, TimeoutError)
-            scores = [Score(hung=hung, error="cut off" if hung else "the process died") for _ in rows]
-        if child is not None:
-            child.end()
-        self.spent += max(0.0, clock.now() - started)
-        return scores
+        asked = [(task.key, answer) for task, answer in rows]
+        with self._new_process(self.confined):
+            scores = self._call(lambda child: child.ask_batch(asked), self.confined)
+        return scores if len(scores) == len(rows) else scores * len(rows)
 
     def close(self) -> None:
         """End the processes; the next answer starts another."""
         for confined in (False, True):
             self._end(confined)
+
+    @contextmanager
+    def _new_process(self, confined: bool) -> Iterator[None]:
+        used = self._children.pop(confined, None)
+        yield
+        self._end(confined)
+        if used is not None:
+            self._children[confined] = used
 
     def _end(self, confined: bool) -> None:
         if (child := self._children.pop(confined, None)) is not None:
@@ -121,16 +117,16 @@ class Scorer:
     def _one(self, task: TextTask, answer: str, confined: bool) -> Score:
         if self._is_over():
             return Score(error=f"not asked: {self.stopped}", skipped=True)
-        score = self._call(lambda child: child.ask(task.key, answer), confined)
+        (score,) = self._call(lambda child: [child.ask(task.key, answer)], confined)
         if score.hung:
-            score = self._call(lambda child: child.ask(task.key, answer), confined)
+            (score,) = self._call(lambda child: [child.ask(task.key, answer)], confined)
             self.hangs += score.hung
         self._count(1)
         return score
 
     def _is_over(self) -> bool:
         """No more answers are asked for now; ``stopped`` says why."""
-        if self.hangs >= self.hangs_allowed:
+        if self.hangs >= _HANGS:
             self.stopped = f"{self.hangs} calls hung"
         elif self.spent >= self._share * self.limit:
             self.stopped = f"the calls took more than their share of {self.limit:.0f} s (--seconds gives more)"
@@ -143,17 +139,18 @@ class Scorer:
         if self.tell is not None:
             self.tell(self.calls)
 
-    def _call(self, ask: Callable[[GraderProcess], Score], confined: bool) -> Score:
+    def _call(self, ask: Callable[[GraderProcess], list[Score]], confined: bool) -> list[Score]:
+        """The scores of one call; a single one, which says why, if the process died or did not reply in time."""
         started = clock.now()
         try:
             if confined not in self._children:
                 self._children[confined] = GraderProcess(self.subject, self.seconds, confined)
                 started = clock.now()  # without the time that loading takes
-            score = ask(self._children[confined])
+            scores = ask(self._children[confined])
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
             error = "cut off" if hung else "the process died"
-            score = Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))
-        self.spent += score.seconds
-        return score
+            scores = [Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started))]
+        self.spent += scores[0].seconds
+        return scores
