@@ -11,6 +11,7 @@ from gradus.core import Episode
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
+Kind = Literal["exploit", "lenient", "strict"]
 _MANY = 1000  # tasks; nobody asks for more to settle a verdict
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
@@ -26,7 +27,7 @@ class Note:
     empty if the grader has no name that a line can give.
     """
 
-    kind: Literal["exploit", "lenient", "strict"]
+    kind: Kind
     what: str
     task: str
     completion: str
@@ -148,8 +149,6 @@ def settled_by(tasks: Sequence[int | None]) -> str:
     return f"; about {known:,} tasks (--episodes) would settle it" if known else ""
 
 
-def signed(difference: Paired) -> str:
+def signed(figure: Paired | Interval, digits: int = 3) -> str:
     """A difference with its interval, as it stands in a sentence."""
-    if difference.mean is None:
-        return "(no pairs)"
-    return format_interval(difference, signed=True)
+    return "an unknown part" if figure.mean is None else format_interval(figure, signed=True, digits=digits)

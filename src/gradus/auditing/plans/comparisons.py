@@ -24,7 +24,7 @@ from gradus.auditing.records import (
     tasks_to_settle,
 )
 from gradus.core import Grader, child_seed
-from gradus.stats import Paired, mean_interval, paired_difference, spearman, spearman_within
+from gradus.stats import Paired, format_number, mean_interval, paired_difference, spearman, spearman_within
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
@@ -58,22 +58,15 @@ def check_separation(panel: PanelEpisodes) -> Check:
         ]
         evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{settled_by(settle)}"
     else:
-        level = [name for name in steps if not _above(steps[name])]
-        lowest = min([name for name in steps if name not in level] or steps, key=lambda name: _mean(steps[name]))
-        which = "the step" if len(steps) == 1 else f"each of the {len(steps)} steps"
-        told = ""
-        if level:
-            which = f"{len(steps) - len(level)} of the {len(steps)} steps"
-            told = f"; {' and '.join(level)} left out, whose true reward is the same"
-        evidence = (
-            f"{which} {' < '.join(panel.ladder)} raises the reward{told}; the least is {lowest} {signed(steps[lowest])}"
-        )
+        raised = {name: step for name, step in steps.items() if _above(step)}
+        lowest = min(raised or steps, key=lambda name: _mean(steps[name]))
+        told = f"{len(raised)} of {len(steps)} steps {' < '.join(panel.ladder)} raise the reward"
+        level = "; the true reward of the others is the same" if len(raised) < len(steps) else ""
+        evidence = f"{told}{level}; the least is {lowest} {signed(steps[lowest])}"
     status: Status = "fail" if flat else "unresolved" if unsure else "pass"
     if status == "pass" and not any(map(_above, steps.values())):
-        status, evidence = (
-            "skip",
-            f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same; declare a teacher that does better",
-        )
+        told = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
+        status, evidence = "skip", f"{told}; declare a teacher that does better"
     measured = {"least_effect": least, "steps": {n: asdict(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
 
@@ -205,13 +198,11 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
         return Check(name="alignment", status="unresolved", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
-    within = {name: spearman(panel.rewards(name), panel.true_rewards(name)) for name in names}
     pooled = spearman_within(
         [reward for name in names for reward in panel.rewards(name)],
         [aim for name in names for aim in panel.true_rewards(name)],
         [name for name in names for _ in panel.episodes[name]],
     )
-    against = [name for name, rank in within.items() if rank is not None and rank < _NEGATIVE]
     aligned = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
     doubtful = highest >= ALIGNMENT and (pooled is None or pooled > _NEGATIVE)
     unsure = not aligned and across is not None and (doubtful or rewards.shape[1] < _FEW)
@@ -219,17 +210,15 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
         f"the reward is the same for all policies while {true_reward} differs"
         if across is None
         else f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies "
-        f"({ALIGNMENT} needed) and {_figure(pooled)} from episode to episode within a policy"
+        f"({ALIGNMENT} needed) and {format_number(pooled, 2)} from episode to episode within a policy"
     )
-    if against:
-        evidence += f"; within {', '.join(against)} the two run against each other"
     if unsure:
         evidence += f"; {rewards.shape[1]} tasks are too few to be sure"
     return Check(
         name="alignment",
         status="pass" if aligned else "unresolved" if unsure else "fail",
         evidence=evidence,
-        measured={"across": across, "highest": highest, "within": pooled, "policies": within},
+        measured={"across": across, "highest": highest, "within": pooled},
     )
 
 
@@ -275,7 +264,3 @@ def _mean(difference: Paired) -> float:
 
 def _above(difference: Paired) -> bool:
     return (low_of(difference) or 0.0) > 0
-
-
-def _figure(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"

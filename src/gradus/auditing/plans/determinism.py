@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gradus.core import EnvironmentSpec, Episode, Observation, Task, child_seed
-from gradus.core.values import without_address
+from gradus.core.values import storable, without_address
 from gradus.core.waiting import blocking
 
 Draw = Callable[[int], str]
@@ -26,32 +26,30 @@ def course(
     An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
     """
     try:
-        yield from _course(spec, environment, task, draw, seed)
+        observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
+        yield observation, dict(environment.state)
+        for turn in range(spec.max_turns):
+            if observation.terminated or observation.truncated:
+                return
+            observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
+            yield observation, dict(environment.state)
     except (Exception, SystemExit) as error:
         told = f"{_RAISED}{type(error).__name__}: {without_address(str(error))}"
         yield Observation(text=told, terminated=True), {}
 
 
-def _course(
-    spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
-) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
-    observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
-    yield observation, dict(environment.state)
-    for turn in range(spec.max_turns):
-        if observation.terminated or observation.truncated:
-            return
-        observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
-        yield observation, dict(environment.state)
-
-
 def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
     """One digest for each observation of every task, to compare with another process."""
-    rows: list[list[str]] = []
+    return [_digests(seen) for seen, _ in _alone(spec, tasks, draw, seed)]
+
+
+def _alone(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> Iterator[tuple[list[Any], str]]:
+    """The course of every task in an environment of its own, and its outcome."""
     for task in tasks:
         environment = blocking(spec.make())
-        rows.append(_digests(course(spec, environment, task, draw, seed)))
+        seen = list(course(spec, environment, task, draw, seed))
+        yield seen, json.dumps(environment.outcome(), sort_keys=True, default=str)
         environment.close()
-    return rows
 
 
 def not_deterministic(
@@ -66,26 +64,20 @@ def not_deterministic(
 
     ``known``: episodes in which seeds may be seen to differ that do not differ under a few blind answers.
     """
-    first: dict[int, list[Any]] = {}
-    outcomes: set[str] = set()
-    for task in tasks:
-        environment = blocking(spec.make())
-        first[task.seed] = list(course(spec, environment, task, draw, seed))
-        outcomes.add(json.dumps(environment.outcome(), sort_keys=True, default=str))
-        environment.close()
-    ends = {number: seen[-1][0].text for number, seen in first.items()}
-    problems = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)][:1]
-    seen = {number: _digests(each) for number, each in first.items()}
+    alone = list(_alone(spec, tasks, draw, seed))
+    ends = [(task.seed, seen[-1][0].text) for task, (seen, _) in zip(tasks, alone, strict=True)]
+    problems = [f"on seed {number} {told[:120]}" for number, told in ends if told.startswith(_RAISED)][:1]
+    seen = {task.seed: _digests(each) for task, (each, _) in zip(tasks, alone, strict=True)}
     problems += _differing("rolled out twice", seen, _again(spec, tasks, draw, seed))
     problems += _differing("rolled out beside another environment", seen, _interleaved(spec, tasks, draw, seed))
     if (
         len(set(map(tuple, seen.values()))) == 1
-        and len(first) > 1
-        and any(shown.action_valid for each in first.values() for shown, _ in each[1:])  # else nothing was done in any
-        and len(outcomes) == 1  # what is hidden may differ where no blind answer shows it
+        and len(seen) > 1
+        and any(shown.action_valid for each, _ in alone for shown, _ in each[1:])  # else nothing was done in any
+        and len({outcome for _, outcome in alone}) == 1  # what is hidden may differ where no blind answer shows it
         and not _seeds_differ(known)
     ):
-        problems.append(f"{len(first)} different seeds are one and the same episode")
+        problems.append(f"{len(seen)} different seeds are one and the same episode")
     if elsewhere is not None and not problems:
         there = zip(tasks, elsewhere(tasks, seed), strict=True)
         problems += _differing("rolled out in a process with another PYTHONHASHSEED", seen, there)
@@ -147,14 +139,6 @@ def _digests(seen: Iterable[tuple[Observation, Mapping[str, Any]]]) -> list[str]
 
 
 def _digest(observation: Observation) -> str:
-    told = (observation.text, observation.reward, observation.terminated, observation.truncated)
-    return hashlib.blake2b(repr((told, _ordered(observation.data))).encode(), digest_size=8).hexdigest()
-
-
-def _ordered(value: Any) -> Any:
-    """Mappings as sorted pairs, so that only content counts."""
-    if isinstance(value, Mapping):
-        return sorted((str(key), _ordered(inner)) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return [_ordered(inner) for inner in value]
-    return value
+    told = [observation.text, observation.reward, observation.terminated, observation.truncated, observation.data]
+    text = json.dumps(storable(told), sort_keys=True)  # mappings in one order, so that only content counts
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -64,17 +64,10 @@ class Judged:
     @property
     def kind(self) -> str:
         """The class of the finding, read off what changed."""
-        halves = self.halves()
-        if (
-            halves is not None
-            and halves[0] < 0
-            and halves[1] > _RECOVERED * halves[0]
-            and (self.true_reward.mean or 0.0) < 0
-        ):
+        aim, halves = self.true_reward, self.halves()
+        if halves is not None and halves[0] < min(0.0, halves[1] / _RECOVERED) and (aim.mean or 0.0) < 0:
             return "bad start"
-        if self.true_reward.mean is not None and (low_of(self.true_reward) or 0.0) <= 0 <= (
-            high_of(self.true_reward) or 0.0
-        ):
+        if aim.mean is not None and (low_of(aim) or 0.0) <= 0 <= (high_of(aim) or 0.0):
             return "credit for words without effect"
         return {"constant": "one answer for everything", "cycle": "answers in a cycle"}.get(
             self.shape, "reward against the true reward" if (self.true_reward.mean or 0.0) < 0 else "unearned reward"
@@ -82,13 +75,9 @@ class Judged:
 
     def halves(self) -> tuple[float, float] | None:
         """Says how the environment's own reward differs from the reference in the first and in the second half."""
-        ours, theirs = (
-            [_half(episodes, second) for second in (False, True)] for episodes in (self.episodes, self.against.episodes)
-        )
-        if any(each is None for each in (*ours, *theirs)):
-            return None
-        first, second = ((a or 0.0) - (b or 0.0) for a, b in zip(ours, theirs, strict=True))
-        return first, second
+        halves = [(_half(self.episodes, second), _half(self.against.episodes, second)) for second in (False, True)]
+        first, second = (None if ours is None or theirs is None else ours - theirs for ours, theirs in halves)
+        return None if first is None or second is None else (first, second)
 
     def told(self) -> str:
         """The figures as a sentence."""

@@ -59,11 +59,9 @@ def roll_out_panel(
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
-    tasks = main_tasks(spec, episodes)
-    cast = {name: spec.policy(name) for name in _declared(spec)} if spec.audit.panel else {}
-    roles = spec.audit.panel
-    if roles is None:
-        cast = _cast_for_nothing(spec, tasks, seed)
+    tasks, roles = main_tasks(spec, episodes), spec.audit.panel
+    named = dict.fromkeys((*roles.ladder, *roles.reflexes, *roles.exploits)) if roles else ()
+    cast = {name: spec.policy(name) for name in named} if roles else _cast_for_nothing(spec, tasks, seed)
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = None if progress is None else partial(progress, name)
@@ -91,11 +89,6 @@ def best_reflex(panel: PanelEpisodes) -> str:
     means = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
     known = {name: mean for name, mean in means.items() if mean is not None}
     return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
-
-
-def _declared(spec: EnvironmentSpec) -> list[str]:
-    assert spec.audit.panel is not None
-    return list(dict.fromkeys([*spec.audit.panel.ladder, *spec.audit.panel.reflexes, *spec.audit.panel.exploits]))
 
 
 def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 
 import numpy as np
 import numpy.typing as npt
@@ -74,35 +75,27 @@ class Candidate:
     components: dict[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Search:
-    """``best``: the best plan of every shape, judged on tasks of their own, best first. ``trials``: all that was tried."""
+    """``best``: the best plan of every shape, judged on tasks of their own, best first. ``trials``: all that was tried, in so many ``episodes``."""
 
-    best: Sequence[Candidate]
-    trials: Sequence[Candidate]
-    episodes: int
+    field: Field
+    objective: Objective
+    seed: int
+    best: list[Candidate] = dataclass_field(default_factory=list)
+    trials: list[Candidate] = dataclass_field(default_factory=list)
+    episodes: int = 0
+    _tasks: int = 0
 
     @property
     def constants(self) -> list[Candidate]:
         """The trials that always give the same answer."""
         return [t for t in self.trials if t.plan.table[0].size == 1 and not t.plan.shape.bends]
 
-
-@dataclass
-class _Judge:
-    """Rolls out plans and keeps count."""
-
-    field: Field
-    objective: Objective
-    seed: int
-    trials: list[Candidate]
-    episodes: int = 0
-    tasks: int = 0
-
     def judge(self, plans: Sequence[Plan], tasks: int) -> list[Candidate]:
         """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
-        wanted = [self.field.spec.train_task(i) for i in range(self.tasks, self.tasks + tasks)]
-        self.tasks += tasks
+        wanted = [self.field.spec.train_task(i) for i in range(self._tasks, self._tasks + tasks)]
+        self._tasks += tasks
         rolled_out = self.field.roll_out(plans, wanted, seed=self.seed)
         self.episodes += len(plans) * tasks
         candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
@@ -132,16 +125,16 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
     """
     shapes = _shapes(field)
     total = sum(share for _, share in shapes)
-    judge = _Judge(field=field, objective=objective, seed=seed, trials=[])
-    best: list[Candidate] = []
+    found = Search(field=field, objective=objective, seed=seed)
     for index, (shape, share) in enumerate(shapes):
-        shaped = _with_best_feature(shape, best)
+        shaped = _with_best_feature(shape, found.best)
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
-        best.append(_search_shape(judge, shaped, rounds, best, rng))
+        found.best.append(_search_shape(found, shaped, rounds, rng))
         if progress is not None:
-            progress(judge.episodes, budget)
-    return Search(best=sorted(best, key=lambda each: -each.objective), trials=judge.trials, episodes=judge.episodes)
+            progress(found.episodes, budget)
+    found.best.sort(key=lambda each: -each.objective)
+    return found
 
 
 def _shapes(field: Field) -> list[tuple[Shape, float]]:
@@ -180,11 +173,9 @@ def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:
     return replace(shape, feature=feature, name=f"{shape.name} on {feature.name}")
 
 
-def _search_shape(
-    judge: _Judge, shape: Shape, rounds: int, best: Sequence[Candidate], rng: np.random.Generator
-) -> Candidate:
+def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Generator) -> Candidate:
     """The best plan of one shape."""
-    space, horizon = judge.field.space, judge.field.horizon
+    space, horizon, best = search.field.space, search.field.horizon, search.best
     incumbent = max(best, key=lambda each: each.objective).plan if best else None
     distribution = Distribution.begin(space, shape, incumbent)
     carried = distribution.stretched(incumbent) if incumbent else []
@@ -192,13 +183,13 @@ def _search_shape(
     for _ in range(max(1, rounds)):
         tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
         plans = [Plan(space=space, shape=shape, horizon=horizon, table=table) for table in tables]
-        judged = sorted(judge.judge(plans, _TASKS), key=lambda each: -each.objective)
+        judged = sorted(search.judge(plans, _TASKS), key=lambda each: -each.objective)
         distribution.move([each.plan.table for each in judged[:_ELITE]])
         champion = judged[0].plan
         carried = [champion.table]  # the winner must win again on other tasks
     finalists = [Plan(space=space, shape=shape, horizon=horizon, table=distribution.mode())]
     finalists += [champion] if champion else []
-    return max(judge.judge(finalists, _FINAL_TASKS), key=lambda each: each.objective)
+    return max(search.judge(finalists, _FINAL_TASKS), key=lambda each: each.objective)
 
 
 def _mean(values: Sequence[float | None]) -> float:

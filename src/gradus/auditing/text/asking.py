@@ -85,11 +85,6 @@ class Ground:
         """Gold earns more than some other answer, so that answers can be held against it."""
         return bool(self.bases) and self.span > 0
 
-    @property
-    def are_programs(self) -> bool:
-        """The gold answers are Python programs."""
-        return are_programs(self.tasks)
-
     def enter(self, check: str) -> None:
         """From now on answers of this check are asked."""
         self.scorer.allow(_UNTIL[check])

@@ -8,10 +8,10 @@ from functools import partial
 from math import fsum
 
 from gradus.auditing.leaks import told_at
-from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of
+from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of, signed
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
-from gradus.auditing.text.rates import Probe, between, quoted, settled_within, shown
+from gradus.auditing.text.rates import Probe, quoted, settled_within, shown
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
@@ -149,13 +149,13 @@ def gold(ground: Ground) -> Check:
     most = high_of(gain)
     if (most is not None and most <= least) or ground.span <= 0:
         status: Status = "fail"
-        evidence = f"another task's gold earns as much as gold: {between(gain)} apart"
+        evidence = f"another task's gold earns as much as gold: {signed(gain, 2)} apart"
     elif (low_of(gain) or 0.0) > 0:
-        status, evidence = "pass", f"gold earns {between(gain)} more than another task's gold"
+        status, evidence = "pass", f"gold earns {signed(gain, 2)} more than another task's gold"
     else:
         status, evidence = (
             "unresolved",
-            f"gold earns {between(gain)} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
+            f"gold earns {signed(gain, 2)} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
         )
     return Check(name="gold", status=status, evidence=evidence, measured=measured)
 
@@ -229,7 +229,7 @@ def judge(ground: Ground) -> Check:
         status = "unresolved"
         told.append("none was judged twice, so how far the judge disagrees with itself is not known; set recheck")
     else:
-        by = f"judged twice, {spread.n} answers differ by {between(spread).lstrip('+')} of the range"
+        by = f"judged twice, {spread.n} answers differ by {signed(spread, 2).lstrip('+')} of the range"
         low, high = low_of(spread), high_of(spread)
         if low is not None and low > LEAST_EFFECT:
             status, by = "fail", f"{by}; take the mean of several samples, lower the temperature, or sharpen the rubric"

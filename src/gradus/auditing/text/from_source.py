@@ -53,20 +53,15 @@ class Try:
 def from_source(ground: Ground) -> Check:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
     ground.enter(NAME)
-    functions = ground.subject.functions
-    found = None if ground.subject.remote else read_source(functions)
+    found = None if ground.subject.remote else read_source(ground.subject.functions)
     if found is None:
-        why = (
-            "a server's is not read"
-            if ground.subject.remote
-            else "it is built in, or in another process"
-            if functions
-            else "none was given"
-        )
-        return Check(name=NAME, status="skip", evidence=f"the grader's source cannot be read: {why}")
+        evidence = "the grader's source cannot be read: it is built in, in another process, or was not given"
+        return Check(name=NAME, status="skip", evidence=evidence)
     tasks = [task for task in ground.tasks if task.key in ground.bases]
     paid, tried = _paid(ground, found, tasks[0])
-    rates = {each: rate for each in _finalists(paid) if (rate := _rate(ground, each, tasks[1:] or tasks)) is not None}
+    judges = (tasks[1:] or tasks)[:_TASKS]
+    rated = [(each, ground.rate(each.name, _probes(ground, each, judges))) for each in _finalists(paid)]
+    rates = {each: rate for each, rate in rated if rate is not None}
     adjusted = holm([rate.p for rate in rates.values()])
     winners = [
         each
@@ -174,13 +169,11 @@ def _finalists(paid: dict[Try, float]) -> list[Try]:
     return list(best.values())[:_JUDGED]
 
 
-def _rate(ground: Ground, each: Try, tasks: Sequence[TextTask]) -> Rate | None:
-    return ground.rate(each.name, _probes(ground, each, tasks[:_TASKS]))
-
-
-def _probes(ground: Ground, each: Try, tasks: Sequence[TextTask], answer: str | None = None) -> list[Probe]:
-    rows = [(task, made) for task in tasks if (made := _filled(ground, each, task, answer)) is not None]
-    return ground.ask(NAME, [(each.name, replace(task, before="", after=""), made) for task, made in rows])
+def _probes(ground: Ground, each: Try, tasks: Sequence[TextTask], *, right: bool = False) -> list[Probe]:
+    """``right``: with the gold answer in the slot."""
+    made = [(task, _filled(ground, each, task, task.gold if right else None)) for task in tasks]
+    rows = [(each.name, replace(task, before="", after=""), text) for task, text in made if text is not None]
+    return ground.ask(NAME, rows)
 
 
 def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask]) -> bool:
@@ -198,12 +191,8 @@ def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask])
         if SLOT in each.text
         else [each.text.join(form.replace("GOLD", SLOT).split("TRY")) for form in _BESIDE]
     )
-    best = max(_mean_with_gold(ground, replace(each, text=form), some) for form in forms)
+    with_gold = [_probes(ground, replace(each, text=form), some, right=True) for form in forms]
+    best = max(sum(probe.value or 0.0 for probe in probes) / max(1, len(probes)) for probes in with_gold)
     earned = sum((probe.value or 0.0) - base.wrong for probe, base in wrong) / len(wrong)
     floor = sum(base.wrong for _, base in wrong) / len(wrong)
     return earned > best - floor - earned + 1e-9
-
-
-def _mean_with_gold(ground: Ground, each: Try, tasks: Sequence[TextTask]) -> float:
-    values = [probe.value or 0.0 for task in tasks for probe in _probes(ground, each, [task], task.gold or "")]
-    return sum(values) / max(1, len(values))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any
 
-from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Note
+from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Kind, Note, signed
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.clusters import Cluster, cluster_of
@@ -15,7 +15,7 @@ from gradus.auditing.text.gold import states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, between, quoted, settled_within, shown
+from gradus.auditing.text.rates import Probe, Rate, quoted, settled_within, shown
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, Proportion, holm, wilson
 
@@ -30,6 +30,7 @@ _OUTWEIGHS = (
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
+_FORM = "pay less for the form, or more for being right"
 
 
 def blind_answers(ground: Ground) -> Check:
@@ -86,17 +87,16 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         and (each.unearned.high or 1.0) > LEAST_EFFECT
     ]
     best = max(winners or rates, key=lambda each: each.unearned.mean or 0.0)
-    told = (
-        f"{best.operator} earns {between(best.unearned)} of the range more than a noisy teacher that is right as often"
-    )
+    told = f"{best.operator} earns {signed(best.unearned, 2)} of the range more than a noisy teacher that is right as often"
     tried = len(rates) if tried is None else tried
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     if winners:
         if (best.unearned.low or 0.0) <= LEAST_EFFECT:
-            told = f"{best.operator} earns {between(best.partly)} of the range more than silence where it is wrong"
+            told = f"{best.operator} earns {signed(best.partly, 2)} of the range more than silence where it is wrong"
         completion = quoted(best.example["completion"], _QUOTED)
+        notes = [_note("exploit", best.operator, best.example, best.told)]
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=[_of_rate("exploit", best)])
+        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=notes)
     if open_rates:
         settled = settled_within([each.unearned for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks))
         evidence = f"not known with {best.n} tasks: {told}{settled}"
@@ -106,23 +106,10 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
         return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
     form = max(rates, key=lambda each: each.partly.low or 0.0)
-    notes = [_of_rate("lenient", form)] if (form.partly.low or 0.0) > _GENEROUS else []
+    noted = (form.partly.low or 0.0) > _GENEROUS
+    notes = [_note("lenient", form.operator, form.part_paid, form.told, _FORM)] if noted else []
     evidence = f"none of {tried} pays; the best: {told}"
     return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
-
-
-def _of_rate(kind: Literal["exploit", "lenient"], rate: Rate) -> Note:
-    shown = rate.part_paid if kind == "lenient" else rate.example
-    return Note(
-        kind=kind,
-        what=rate.operator,
-        task=shown["task"],
-        completion=shown["completion"],
-        gold=shown["gold"],
-        reward=shown["reward"],
-        share=f"{rate.n} tasks, {rate.mean:.3g} a task",
-        change="pay less for the form, or more for being right" if kind == "lenient" else "",
-    )
 
 
 def wrong_answers(ground: Ground) -> Check:
@@ -187,15 +174,15 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
         if not settled or not accepted:
             continue
-        first = accepted[0]
+        first, count = accepted[0], f"{len(accepted)} of {len(own)}"
         rows[name]["example"] = shown(first)
         if WRONG[name].lenient:
-            notes.append(_note("lenient", name, accepted, own, WRONG[name].lenient))
+            notes.append(_note("lenient", name, shown(first), count, WRONG[name].lenient))
             continue
         how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
         cluster = clusters.get(name) if how != "failed" else None
         if how == "failed" or cluster is not None:
-            notes.append(_note("exploit", name, accepted, own, ""))
+            notes.append(_note("exploit", name, shown(first), count))
         if cluster is not None:
             rows[name]["cluster"] = asdict(cluster)
             told["failed"].append(
@@ -207,7 +194,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
             shares.append(share)
         if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
             told[how].append(
-                f"{name}: accepted in {len(accepted)} of {len(own)}, e.g. {quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
+                f"{name}: accepted in {count}, e.g. {quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
             )
     status = "fail" if told["failed"] else "unresolved" if told["unsure"] or told["some"] else "pass"
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
@@ -222,20 +209,9 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
     return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=review)
 
 
-def _note(
-    kind: Literal["exploit", "lenient", "strict"], what: str, found: Sequence[Probe], own: Sequence[Probe], change: str
-) -> Note:
-    first = found[0]
-    return Note(
-        kind=kind,
-        what=what,
-        task=first.task.key,
-        completion=first.completion,
-        gold=first.task.gold or "",
-        reward=first.value,
-        share=f"{len(found)} of {len(own)}",
-        change=change,
-    )
+def _note(kind: Kind, what: str, example: Mapping[str, Any], share: str, change: str = "") -> Note:
+    of_example = {name: example[name] for name in ("task", "completion", "gold", "reward")}
+    return Note(kind=kind, what=what, share=share, change=change, **of_example)
 
 
 def review_list(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> list[dict[str, Any]]:
@@ -291,7 +267,8 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Check:
         if refused:
             rows[name]["example"] = shown(refused[0])
         if (share.low or 0.0) > LEAST_EFFECT:
-            notes.append(_note("strict", f"refused {name}", refused, probes, EQUIVALENT[name][1]))
+            count = f"{len(refused)} of {len(probes)}"
+            notes.append(_note("strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
     told = f"refused {', '.join(each.what.removeprefix('refused ') for each in notes)}" if notes else ""
     evidence = f"gold as the rows give it is accepted; {told}" if told else "every equivalent form is accepted"
     return Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes)

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradus.auditing.records import high_of, low_of, settled_by, tasks_to_settle
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import Interval, format_interval, mean_interval
+from gradus.stats import Interval, mean_interval
 from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
@@ -65,6 +65,10 @@ class Rate:
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
     part_paid: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def told(self) -> str:
+        return f"{self.n} tasks, {self.mean:.3g} a task"
 
 
 def rate(
@@ -138,11 +142,6 @@ def settled_within(figures: Sequence[Interval], against: float, *, tasks: int) -
     """Returns how many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
     needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
     return settled_by([None if number is None else ceil(number * tasks / n) for number, n in needed])
-
-
-def between(interval: Interval) -> str:
-    """A figure with its interval, as it stands in a sentence."""
-    return "an unknown part" if interval.mean is None else format_interval(interval, signed=True, digits=2)
 
 
 def _interval(values: Sequence[float]) -> Interval:

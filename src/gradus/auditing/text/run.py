@@ -75,7 +75,7 @@ def _checks(ground: Ground, *, unsafe: bool) -> list[Check]:
     programs_run = False
     if ground.is_usable:
         ask_hostile(ground)
-        programs_run = ground.are_programs and (ground.confined or unsafe)
+        programs_run = are_programs(ground.tasks) and (ground.confined or unsafe)
         checks += [programs(ground)] if programs_run else []
         checks += [blind_answers(ground), reflexes(ground), from_source(ground)]
         checks += [wrong_answers(ground), right_answers(ground)]
