@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 from gradus.commands.app import main
 from gradus.rollouts import read_episodes
-from gradus.runs.stages.state import MadeFrom, RunState
 
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "sft.threads=1"]
 SFT = ["sft.max_steps=2", "sft.batch_size=2", "sft.short_turns=4", "sft.short_turns_share=1"]
@@ -79,15 +78,6 @@ def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
         code, said = gradus(*words, "-m", tmp_path / "nope", "-o", tmp_path / "out")
         assert (code, "there is no model folder" in said) == (3, True), said
         assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
-
-
-def test_a_missing_model_is_said_before_what_else_stands_in_the_folder(gradus: Said, tmp_path: Path) -> None:
-    """A mistyped --model was answered with --redo, which would have thrown the run away."""
-    state = RunState(tmp_path / "out", redo=False)
-    with state.doing("model", MadeFrom({"seed": 99})):
-        pass
-    code, said = gradus("run", "rhythm", "--quick", "-m", tmp_path / "nope", "-o", tmp_path / "out")
-    assert (code, "there is no model folder" in said, "--redo" in said) == (3, True, False), said
 
 
 def test_a_run_folder_means_its_best_model(gradus: Said, warm_started: Path, lessons: Path) -> None:

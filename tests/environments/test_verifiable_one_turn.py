@@ -66,7 +66,7 @@ def test_a_judge_that_raises_or_returns_nonsense_is_an_error_of_that_answer() ->
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(ConfigError, match=r"rewards=.*judge="):
         one_turn(ROWS)
-    with pytest.raises(ConfigError, match="no column 'question', only topic"):
+    with pytest.raises(ConfigError, match="has a column 'question', only topic"):
         one_turn([{"topic": "a"}], judge=exact)
     with pytest.raises(ConfigError, match="answer_format"):
         one_turn(ROWS, judge=exact, answer_format="answer")
@@ -101,7 +101,6 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"judge": 3}, "judge is a function"),
         ({"rewards": exact}, "rewards are a list"),
         ({"rewards": [(exact, 1, 2)]}, "a pair of one and its weight"),
         ({"rewards": [(exact, "much")]}, "the weight of a reward is a number, got 'much'"),

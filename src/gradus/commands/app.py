@@ -116,19 +116,12 @@ def main() -> None:
     try:
         _refuse_odd_bytes(sys.argv[1:])
         app(_ordered(sys.argv[1:]))
-    except GradusError as error:
-        _say_error()
-        typer.echo(printable(str(error)), err=True)
-        sys.exit(_BAD_INPUT)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in TRAINING:
-            raise
-        _say_error()
-        typer.echo(NEEDS_TRAINING, err=True)
-        sys.exit(_BAD_INPUT)
-    except OSError as error:  # a disk, a file or a right that was not looked at more closely where it was used
-        _say_error()
-        typer.echo(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", err=True)
+    except (GradusError, ModuleNotFoundError, OSError) as error:
+        said = _sentence(error)
+        typer.secho(
+            "error: ", fg="red", bold=True, nl=False, err=True, color=False if os.environ.get("NO_COLOR") else None
+        )
+        typer.echo(said, err=True)
         sys.exit(_BAD_INPUT)
     except (KeyboardInterrupt, SystemExit) as ended:  # typer makes the code 130 of Ctrl-C, and says nothing
         if isinstance(ended, SystemExit) and ended.code != _INTERRUPTED:
@@ -145,8 +138,15 @@ def _refuse_odd_bytes(words: list[str]) -> None:
             raise ConfigError(f"expected text in UTF-8, got {shown!r}; type it in UTF-8, or rename the file")
 
 
-def _say_error() -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True, color=False if os.environ.get("NO_COLOR") else None)
+def _sentence(error: Exception) -> str:
+    """Returns what a person is told of an error. Raises it again if a module is missing that the extra does not bring."""
+    if isinstance(error, ModuleNotFoundError):
+        if (error.name or "").partition(".")[0] not in TRAINING:
+            raise error
+        return NEEDS_TRAINING
+    if isinstance(error, OSError):  # a disk, a file or a right that was not looked at more closely where it was used
+        return f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return printable(str(error))
 
 
 def _ordered(words: list[str]) -> list[str]:

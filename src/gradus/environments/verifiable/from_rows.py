@@ -14,7 +14,7 @@ from gradus.environments.verifiable.environment import Judge, Verdict, judge_mar
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
 from gradus.environments.verifiable.policies import Writer, in_format
 from gradus.environments.verifiable.rows import list_rows, read_items, usual_columns
-from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_spec, table_spec
+from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_spec
 from gradus.rewards import (
     RewardFunction,
     Rewards,
@@ -59,8 +59,6 @@ def one_turn(
     ]
     if not pairs and judge is None:
         raise ConfigError("one_turn needs rewards=[...] or judge=..., got neither")
-    if judge is not None and not callable(judge):
-        raise ConfigError(f"judge is a function of a row and a completion, got {judge!r}")
     if "{answer}" not in answer_format:
         raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
     held_out = None if test is None else _items(test) if len(test) else []
@@ -171,7 +169,8 @@ def spec_of(tasks: TableTasks, summary: str, recipe: str | None = None, *, way_o
     """
     items = tasks.splits["train"]
     if items[0].answer:
-        return table_spec(tasks, summary, recipe)
+        answering = answering_of(items, tasks.system_prompt, worked=all(item.worked for item in items))
+        return one_turn_spec(tasks, answering, summary=summary, recipe=recipe)
     have = ", ".join(items[0].columns)
 
     def refuse(episodes: Sequence[Episode]) -> list[Any]:

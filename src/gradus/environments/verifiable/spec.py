@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 from urllib.parse import parse_qsl
 
@@ -120,13 +120,6 @@ def load_arithmetic(argument: str | None = None) -> EnvironmentSpec:
     return replace(spec, content=content_of(source), conditions=conditions)
 
 
-def table_spec(tasks: TableTasks, summary: str, recipe: str | None = None) -> EnvironmentSpec:
-    """Makes an environment of rows of questions and gold answers, answered in tags."""
-    items = tasks.splits["train"]
-    answering = answering_of(items, tasks.system_prompt, worked=all(item.worked for item in items))
-    return one_turn_spec(tasks, answering, summary=summary, recipe=recipe)
-
-
 def make_graders() -> dict[str, Grader]:
     """Makes the graders of marked answers. The range of the incremental format is [-0.5, 1]: text after the end costs at most 0.5."""
     return {
@@ -182,7 +175,7 @@ def one_turn_spec(
         true_reward_name="correct" if true_reward is None else "reward",
         max_turns=1,
         teacher=answering.teacher,
-        metrics=_marked_metrics if judge is judge_marked else _metrics,
+        metrics=partial(_metrics, marked=judge is judge_marked),
         presentation=Presentation(view=_view, watched={"exact": "exact"}),
         language=Language(vocabulary=answering.vocabulary),
         audit=AuditHints(
@@ -205,18 +198,13 @@ def _seeds(source: TaskSource, split: str) -> Sequence[int]:
     return range(_ENDLESS) if size is None else seeds_asked_once(source, split, range(size))
 
 
-def _metrics(episode: Episode) -> dict[str, float | None]:
-    """Returns figures beside the judge's; none if the rewards alone judge."""
+def _metrics(episode: Episode, *, marked: bool) -> dict[str, float | None]:
+    """Returns figures beside the judge's, with the format where tags are asked for; none if the rewards alone judge."""
     outcome = episode.outcome
     if outcome.get("correct") is None:
         return {}
-    return {"exact": outcome.get("exact"), "answered": float(outcome.get("given") is not None)}
-
-
-def _marked_metrics(episode: Episode) -> dict[str, float | None]:
-    """Returns the same figures, and the format where tags are asked for."""
-    figures = _metrics(episode)
-    return {"format": episode.outcome.get("format"), **figures} if figures else {}
+    form = {"format": outcome.get("format")} if marked else {}
+    return {**form, "exact": outcome.get("exact"), "answered": float(outcome.get("given") is not None)}
 
 
 def _view(episode: Episode) -> EpisodeView:

@@ -18,6 +18,15 @@ from gradus.evidence.reports.results import differences, figure
 from gradus.evidence.reports.run_files import seed_folders
 from gradus.evidence.stage_files import changed_since
 
+# Pairs of GRPO's student and the model before it.
+_BEFORE = (
+    ("grpo", "distill"),
+    ("grpo-greedy", "distill-greedy"),
+    ("grpo", "sft"),
+    ("grpo-greedy", "sft-greedy"),
+    ("grpo", "base"),
+)
+
 
 def diagnose_run(folder: Path, *, console: Console) -> None:
     """The doctor as a stage of a run: writes doctor.json."""
@@ -53,26 +62,17 @@ def evaluation_records(run: Path) -> list[dict[str, Any]]:
     """Returns records for the rules: how the evaluation compares GRPO with the model before it."""
     path = run / "results.json"
     results = read_document(path, Results) if path.is_file() else None
-    if results is None or results.get("quick"):  # at toy size no figure means anything
+    if results is None or results.get("quick") or not results["conditions"]:  # at toy size no figure means anything
         return []
     conditions = results["conditions"]
+    condition = next(iter(conditions))
+    stored = {(each.first, each.second): each for each in differences(conditions, condition)}
     records: list[dict[str, Any]] = []
-    for condition in list(conditions)[:1]:
-        stored = {(each.first, each.second): each for each in differences(conditions, condition)}
-        for first, second in (
-            ("grpo", "distill"),
-            ("grpo-greedy", "distill-greedy"),
-            ("grpo", "sft"),
-            ("grpo-greedy", "sft-greedy"),
-            ("grpo", "base"),
-        ):
-            turned = stored.get((second, first))
-            pair = stored.get((first, second)) or (turned.reversed() if turned else None)
-            if pair is not None:
-                figures = {name: asdict(each) for name, each in pair.figures.items() if each is not None}
-                records.append({"kind": "evaluation", "condition": condition, "pair": f"{first} - {second}", **figures})
-        records += _beside_teacher(run, conditions, condition)
-    return records
+    for names in _BEFORE:
+        if (pair := stored.get(names)) is not None:
+            figures = {name: asdict(each) for name, each in pair.figures.items() if each is not None}
+            records.append({"kind": "evaluation", "condition": condition, "pair": " - ".join(names), **figures})
+    return records + _beside_teacher(run, conditions, condition)
 
 
 def _beside_teacher(run: Path, conditions: Mapping[str, Any], condition: str) -> list[dict[str, Any]]:

@@ -18,11 +18,9 @@ from gradus.core.files import write_json, write_text
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import run_figures, show_results, write_report
-from gradus.policies.local.folders import check_model_source
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
-from gradus.runs.stages.state import MadeFrom
 from gradus.sandbox.locks import FolderLock
 from gradus.stats import format_money, format_number
 from gradus.training.run.trackers import check_trackers
@@ -70,7 +68,7 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     made = {name: run.made_from(select) for name, (_, select) in stages.items()}
     run.state.leave_out(stages)
     for name, (do, _) in stages.items():
-        if _is_done(run, name, made[name]):
+        if run.state.done(name, made[name]):
             run.console.print(f"{name}: there already", style="dim")
             continue
         run.console.rule(Text(name, style="bold"), align="left")
@@ -86,16 +84,6 @@ def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
         folder / "recipe.toml",
         tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick})),
     )
-
-
-def _is_done(run: RunContext, name: str, made: MadeFrom) -> bool:
-    """True if a stage can be skipped. A model that is missing is a plainer reason to refuse than another model."""
-    try:
-        return run.state.done(name, made)
-    except ConfigError:
-        if run.recipe.model.path is not None:
-            check_model_source(run.recipe.model.path)
-        raise
 
 
 def store_costs(run: RunContext) -> None:
