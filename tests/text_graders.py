@@ -1,0 +1,117 @@
+"""Helpers of tests of the audit of one-turn graders: tasks, graders, and one check or all checks of a grader."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from gradus.auditing.records import Check
+from gradus.auditing.text import checks
+from gradus.auditing.text.asking import prepare
+from gradus.auditing.text.gold import Gold, Others
+from gradus.auditing.text.grader_process import Score
+from gradus.auditing.text.paying import blind_answers, reflexes, right_answers, wrong_answers
+from gradus.auditing.text.run import audit_text
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import TextSubject, TextTask
+
+Judge = Callable[[TextTask, str], Any]
+CHECKS = {
+    "gold": checks.gold,
+    "blind answers": blind_answers,
+    "reflexes": reflexes,
+    "wrong answers": wrong_answers,
+    "right answers": right_answers,
+    "leaks": checks.leaks,
+}
+
+
+def rows_of(rows: Sequence[tuple[str, str]]) -> list[TextTask]:
+    """Tasks of pairs of question and answer."""
+    return [TextTask(key=str(i), prompt=prompt, gold=gold) for i, (prompt, gold) in enumerate(rows)]
+
+
+def tasks_of(golds: Sequence[str], prompt: str = "question {}") -> list[TextTask]:
+    """Tasks with these answers, and with questions that are numbered."""
+    return rows_of([(prompt.format(i), gold) for i, gold in enumerate(golds)])
+
+
+def sums(n: int = 30, prompt: str = "What is {a} + {b}?") -> list[TextTask]:
+    rng = random.Random(1)
+    pairs = [(rng.randrange(100, 999), rng.randrange(100, 999)) for _ in range(n)]
+    return rows_of([(prompt.format(a=a, b=b, gold=a + b), str(a + b)) for a, b in pairs])
+
+
+def gold_of(text: str, others: Sequence[str] = (), prompt: str = "") -> Gold:
+    """A right answer among those of other tasks."""
+    return Gold(task=TextTask(key="0", prompt=prompt, gold=text), others=Others(golds=[text, *others]))
+
+
+def sound(task: TextTask, answer: str) -> float:
+    try:
+        return float(Fraction(answer.strip().replace(",", "")) == Fraction(task.gold or ""))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def exact(task: TextTask, answer: str) -> float:
+    return float(answer.strip() == task.gold)
+
+
+def as_json(text: str) -> Any:
+    """The value, None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> TextSubject:
+    return TextSubject(name="sums", grader="g", tasks=tasks or sums(), judge=judge, **options)
+
+
+def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, Check]:
+    """All checks of a grader, by name."""
+    return {check.name: check for check in audit_text(subject(judge, tasks), **options).checks}
+
+
+class Paying:
+    """A scorer that asks a grader in this process and keeps what it was asked."""
+
+    limit, hangs, confined = 20.0, 0, False
+
+    def __init__(self, pays: Judge) -> None:
+        self.pays, self.rows = pays, []
+
+    def allow(self, share: float) -> None:
+        pass
+
+    def score(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+        self.rows += rows
+        return [self._one(task, answer) for task, answer in rows]
+
+    def fresh(self, rows: Sequence[tuple[TextTask, str]], confined: bool | None = None) -> list[Score]:
+        return self.score(rows)
+
+    def _one(self, task: TextTask, answer: str) -> Score:
+        try:
+            return Score(value=float(self.pays(task, answer)))
+        except Exception as raised:
+            return Score(error=str(raised))
+
+
+def check_of(name: str, judge: Judge, tasks: Sequence[TextTask] | None = None) -> Check:
+    """One check of a grader that is asked in this process."""
+    scorer: Any = Paying(judge)
+    return CHECKS[name](prepare(subject(judge, tasks), scorer, seed=0))
+
+
+def hostile_check(judge: Judge) -> Check:
+    """What hostile answers do to a grader that is asked in its own process."""
+    asked = subject(judge)
+    scorer = Scorer(asked, seconds=0.3)
+    ground = prepare(asked, scorer, seed=0)
+    checks.ask_hostile(ground)
+    scorer.close()
+    return checks.hostile(ground)
