@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus.commands.environments import as_name, load_environment
-from gradus.commands.given import require_rewards_used
-from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, writes
+from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import as_list, known_options, require_rewards_used
-from gradus.commands.options import Environment, Line, Rewards, Sampling, Seed, writes
+from gradus.commands.options import (
+    Environment,
+    Line,
+    Rewards,
+    Sampling,
+    Seed,
+    as_list,
+    known_options,
+    require_rewards_used,
+    writes,
+)
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.commands.training import Run

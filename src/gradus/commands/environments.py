@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gradus import environments
-from gradus.commands.given import known_options
-from gradus.commands.options import Data, Line
+from gradus.commands.options import Data, Line, known_options
 from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, note
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task

@@ -1,15 +1,16 @@
-"""Options that mean the same in every command, each declared once with its help."""
+"""Options that mean the same in every command, each declared once with its help, and checks of what a call was given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import typer
 
-from gradus.core import EnvironmentSpec
+from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.naming import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,3 +188,36 @@ class TrainOptions(StageOptions, total=False):
 
 class RunOptions(TrainOptions, RecipeOptions, total=False):
     """The options of a run of all stages."""
+
+
+def as_list(value: Any) -> list[Any]:
+    """``value`` as a list; a text is a list of one.
+
+    >>> as_list("held-out")
+    ['held-out']
+    """
+    return [value] if isinstance(value, str) else [*value]
+
+
+def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) -> None:
+    """Raises ConfigError if reward functions are given but only other graders are asked for, so that they would have no effect."""
+    named = [each for each in graders if each is not None]
+    if rewards and named and "rewards" not in named:
+        raise ConfigError(
+            f"reward functions are a grader of their own, called rewards, and the grader {', '.join(named)} was asked for instead; "
+            "leave out the grader or the reward functions"
+        )
+
+
+def known_options(given: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
+    """Refuses arguments that a call does not have. ``options``: its TypedDict; ``also``: the arguments that it has besides."""
+    from gradus.runs.recipe.trl_names import trl_hint
+
+    known = [*also, *options.__annotations__]
+    for name in given:
+        if name not in known:
+            hint = trl_hint(name) if "settings" in known else ""
+            hint += ", a key of settings" if "." in hint else ""
+            raise ConfigError(
+                f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
+            )

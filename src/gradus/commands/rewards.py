@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradus.commands.given import as_list
-from gradus.commands.options import Json, Line
+from gradus.commands.options import Json, Line, as_list
 from gradus.commands.output import Listing, Shown, json_text, next_command, print_json, problem, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError

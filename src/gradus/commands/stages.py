@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import load_environment
-from gradus.commands.given import (
-    as_list,
-    known_options,
-    require_rewards_used,
-)
 from gradus.commands.options import (
     Environment,
     Grader,
@@ -29,6 +24,9 @@ from gradus.commands.options import (
     Sampling,
     Seed,
     StageOptions,
+    as_list,
+    known_options,
+    require_rewards_used,
     writes,
 )
 from gradus.commands.output import Shown, next_command, note, same

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from gradus.commands.environments import agent, as_name, reward_entries
-from gradus.commands.given import as_list, known_options
-from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions
+from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions, as_list, known_options
 from gradus.commands.output import Shown, next_command
 from gradus.commands.signature import command
 from gradus.core import ConfigError

@@ -38,6 +38,7 @@ class DataSource:
     An option that is None was not given.
     """
 
+    name: str
     kind: str
     place: str
     question: str | None = None
@@ -45,13 +46,6 @@ class DataSource:
     worked: str | None = None
     test: str | None = None
     system: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name that gives this source again."""
-        given = {key: getattr(self, key) for key in _OPTIONS if getattr(self, key) is not None}
-        options = "&".join(f"{key}={quoted(value)}" for key, value in given.items())
-        return f"{self.kind}:{self.place}" + (f"?{options}" if given else "")
 
 
 def quoted(value: str) -> str:
@@ -74,7 +68,7 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(_OPTIONS)}")
-    return DataSource(kind=kind, place=place, **options)
+    return DataSource(name=f"{kind}:{argument}", kind=kind, place=place, **options)
 
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:

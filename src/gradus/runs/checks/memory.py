@@ -12,7 +12,7 @@ from gradus.core import ConfigError
 from gradus.runs.checks.findings import Finding, passed, warned
 from gradus.runs.checks.model import too_long
 from gradus.runs.checks.subject import Circumstances, Subject
-from gradus.runs.planning.forecast import Plan, check_fits, fit_to_memory, make_plan
+from gradus.runs.planning.forecast import check_fits, fit_to_memory, make_plan
 from gradus.runs.planning.hardware import GIB, card_of, this_machine
 from gradus.runs.planning.shapes import Lengths
 from gradus.runs.recipe.record import Recipe
@@ -44,14 +44,10 @@ def memory(subject: Subject) -> list[Finding]:
     hardware = this_machine() if given is None else card_of(given)
     plan = make_plan(subject.shape, config, lengths_of(subject), hardware)
     check_fits(plan, config)  # raises, naming the setting to change
-    line = f"{plan.peak / GIB:.2f} of {hardware.memory / GIB:.1f} GiB of {hardware.name}, most of it {_largest(plan)}"
+    line = f"{plan.peak / GIB:.2f} of {hardware.memory / GIB:.1f} GiB of {hardware.name}, most of it {max(plan.memory, key=lambda name: plan.memory[name])}"
     if plan.peak > _TIGHT * hardware.memory:
         return [warned(line, "lower grpo.token_budget or grpo.groups; the forecast is within a quarter")]
     return [passed(line)]
-
-
-def _largest(plan: Plan) -> str:
-    return max(plan.memory, key=lambda name: plan.memory[name])
 
 
 def _for_sft(changed: Sequence[str]) -> list[str]:

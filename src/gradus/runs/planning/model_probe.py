@@ -38,14 +38,13 @@ _LIMITS = {torch.float64: 1e-6, torch.float32: 2e-3}  # nats, the largest differ
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Largest differences of log-probs in nats, over ``tokens`` tokens. ``sampler``: sampled against plain forward; ``trainer``: scored by
+    """Largest differences of log-probs in nats. ``sampler``: sampled against plain forward; ``trainer``: scored by
     the trainer against plain forward; ``mean``: the mean of both. ``shared``: whether the trainer computes shared prefixes once;
     ``own_cache``: whether the sampler uses the cache of Gradus, and not transformers' general one."""
 
     sampler: float
     trainer: float
     mean: float
-    tokens: int
     shared: bool
     own_cache: bool
 
@@ -109,7 +108,6 @@ def probe_model(loaded: LoadedModel) -> Probe:
         sampler=_largest(gaps[0]),
         trainer=_largest(gaps[1]),
         mean=float(np.mean(gaps)),
-        tokens=len(plain),
         shared=supports_tree(loaded.model),
         own_cache=policy.plan is not None,
     )

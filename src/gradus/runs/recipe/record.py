@@ -80,10 +80,6 @@ class RemoteSection(_Section):
         default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
     )
 
-    def answers(self) -> dict[str, Any]:
-        """Returns the settings that change what the teacher says, as far as they are set."""
-        return self.model_dump(include={"max_tokens", "temperature", "reasoning_effort"}, exclude_none=True)
-
 
 class TeachSection(_Section):
     """The teacher whose episodes warm-start the model."""

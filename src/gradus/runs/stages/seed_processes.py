@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gradus import environments
 from gradus.algorithms import is_registered_here
-from gradus.core import ConfigError, GradusError
+from gradus.core import GradusError
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import write_report
 from gradus.runs.recipe.record import Recipe
@@ -24,8 +24,6 @@ from gradus.runs.stages.runner import do_stages, store_costs
 from gradus.runs.stages.stages import stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
-
-_REFUSED = f"{ConfigError.__name__}: "  # how the last line of a seed begins that was refused
 
 
 def seeds_at_once() -> int:
@@ -93,10 +91,7 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
     failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]
     if failed:
         told = "; ".join(failed)
-        what = f"{len(failed)} of {len(members)} seeds failed ({told})"
-        if any(last.startswith(_REFUSED) for last in filter(None, ends)):
-            raise ConfigError(what)  # it says the way out; the same command is refused again
-        raise GradusError(f"{what}; the same command goes on with them")
+        raise GradusError(f"{len(failed)} of {len(members)} seeds failed ({told}); the same command goes on with them")
 
 
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:

@@ -66,6 +66,8 @@ def run_seeds(
         members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
         for member, own in () if redo else members.items():
             remaining(own, member)  # raises if a seed was trained with other settings, before any is trained
+        # A given model is rolled out before training, as GRPO will sample from it.
+        shared_settings = section_of(*GRADED, "eval", *(("model", "grpo") if recipe.model.path else ()))
         do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
         write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *chosen})})
@@ -104,11 +106,6 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "eval": recipe.eval.model_copy(update={"seed": judged}),
         }
     )
-
-
-def shared_settings(run: RunContext) -> dict[str, Any]:
-    """Returns the settings that the shared episodes depend on. A given model is rolled out before training, as GRPO will sample from it."""
-    return section_of(*GRADED, "eval", *(("model", "grpo") if run.recipe.model.path else ()))(run)
 
 
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
