@@ -180,8 +180,7 @@ def evaluate(
 def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
-    from gradus.runs.policies import make_policy
-    from gradus.runs.stages.evaluation import scripted_names
+    from gradus.runs.policies import make_policy, scripted_names
 
     named = _named(
         *(

@@ -31,6 +31,18 @@ def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
     return teacher
 
 
+def scripted_names(spec: EnvironmentSpec) -> list[str]:
+    """Policies of the environment that need no argument and no server."""
+    names: list[str] = []
+    for name in spec.policies:
+        try:
+            spec.policy(name)
+        except ConfigError:  # it wants an argument, as constant:ACTION does
+            continue
+        names.append(name)
+    return names
+
+
 def require_policy(spec: EnvironmentSpec, name: str, *, also: Iterable[str] = ()) -> None:
     """Raise ConfigError for a name that no policy has. ``also``: further names, which may have been meant."""
     head = name.partition(":")[0]

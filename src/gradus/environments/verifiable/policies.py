@@ -61,10 +61,15 @@ def make_policies(
         ),
         "format-only": _plain("format-only", lambda _, __, ___: write("let me think", "the answer")),
         "silence": _plain("silence", lambda _, __, ___: ""),
-        "copy": _plain("copy", lambda _, question, ___: write("see the question", _bare(question))),
+        "copy": _plain(
+            "copy",
+            lambda _, question, ___: write(
+                "see the question", question.removeprefix("What is ").removesuffix("?").strip()
+            ),
+        ),
         "shotgun": _plain("shotgun", shotgun),
         "spam": _plain("spam", lambda _, __, ___: " ".join([write("so", common_answer)] * 8)),
-        "gold": _plain("gold", lambda start, _, __: write("known", _outcome(start)["answer"])),
+        "gold": _plain("gold", lambda start, _, __: write("known", start.environment.outcome()["answer"])),
     }
     policies["noisy"] = lambda argument: text_policy(
         f"noisy:{argument or 0.5}", _noisy(_share("noisy", argument), sample_answer, sums, write)
@@ -89,7 +94,7 @@ def _plain(name: str, answer: Answerer) -> Callable[[str | None], Policy]:
 
 
 def _teach(start: EpisodeStart, _: str, __: Random) -> str:
-    outcome = _outcome(start)
+    outcome = start.environment.outcome()
     return in_format(outcome["worked"] or "known", outcome["answer"])
 
 
@@ -97,7 +102,7 @@ def _noisy(slip: float, sample_answer: Callable[[Random], str], sums: bool, writ
     """A teacher who slips: in a sum in each column and carries it on, elsewhere in the final answer."""
 
     def answer(start: EpisodeStart, _: str, rng: Random) -> str:
-        outcome = _outcome(start)
+        outcome = start.environment.outcome()
         if sums:
             return in_format(*work(*_sum_of(outcome), slip=guesses(rng, slip)))
         wrong = rng.random() < slip
@@ -110,7 +115,7 @@ def _careless(chance: float) -> Answerer:
     """A teacher who knows the form and is one short in a column by ``chance``."""
 
     def answer(start: EpisodeStart, _: str, rng: Random) -> str:
-        return in_format(*work(*_sum_of(_outcome(start)), slip=one_short(rng, chance)))
+        return in_format(*work(*_sum_of(start.environment.outcome()), slip=one_short(rng, chance)))
 
     return answer
 
@@ -127,14 +132,6 @@ def _without_carry(start: EpisodeStart, question: str, __: Random) -> str:
 def _sum_of(outcome: Mapping[str, Any]) -> tuple[int, str, int]:
     columns = outcome["columns"]
     return columns["left"], columns["operation"], columns["right"]
-
-
-def _outcome(start: EpisodeStart) -> Mapping[str, Any]:
-    return start.environment.outcome()
-
-
-def _bare(question: str) -> str:
-    return question.removeprefix("What is ").removesuffix("?").strip()
 
 
 def _share(name: str, argument: str | None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradus.core import EnvironmentSpec, Failure, GradusError, Task
+from gradus.core import EnvironmentSpec, GradusError, Task
 from gradus.core.waiting import blocking
 from gradus.rollouts import roll_out
 from gradus.rollouts.received import checked_prompt, received
@@ -30,8 +30,11 @@ def environment(subject: Subject) -> list[Finding]:
         return [failed("the first observation of a training task is empty", "look at it with gradus play")]
     if (differing := unequal_starts(first, again)) is not None:
         return [failed(f"seed {task.seed} began with {differing}", _ALIKE)]
-    if (fault := _teachers_fault(subject, task)) is not None:
-        return [failed(f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}", _PLAY)]
+    if spec.teacher is not None and spec.teacher in spec.policies:
+        played = roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader)
+        if (fault := played.episodes[0].failure) is not None:
+            told = f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}"
+            return [failed(told, _PLAY)]
     turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"
     words = len(first["system prompt"].split())
     return [passed(f"{spec.name}, {turns}, system prompt of {words} words, grader {subject.grader.name}")]
@@ -49,11 +52,3 @@ def _begun(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
         return start_of(shown, checked_prompt(made.system_prompt), getattr(made, "tools", ()))
     finally:
         made.close()
-
-
-def _teachers_fault(subject: Subject, task: Task) -> Failure | None:
-    """Rolls out one episode of the environment's own teacher; returns its failure, if any."""
-    spec = subject.spec
-    if spec.teacher is None or spec.teacher not in spec.policies:
-        return None
-    return roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader).episodes[0].failure

@@ -15,6 +15,7 @@ from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
 from gradus.runs.planning.shapes import ModelShape, read_shape
+from gradus.runs.policies import scripted_names
 from gradus.runs.recipe.record import Recipe
 
 
@@ -118,9 +119,10 @@ class Subject:
         """A few training tasks, rolled out by the best policy at hand: gold, the teacher, any scripted policy, or a constant answer."""
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
-        names = (self.spec.audit.gold, self.spec.teacher, *self.spec.policies)
-        scripted = (made for name in names if name and (made := self._scripted(name)) is not None)
-        policy = next(scripted, constant_policy("0"))  # where nobody knows anything, the prompts are there all the same
+        there = scripted_names(self.spec)
+        named = [name for name in (self.spec.audit.gold, self.spec.teacher, *there) if name in there]
+        # Where nobody knows anything, the prompts are there all the same.
+        policy = self.spec.policy(named[0]) if named else constant_policy("0")
         limit = self.recipe.grpo.max_turns or self.spec.max_turns
         return roll_out(self.spec, policy, tasks, grader=self.offline_grader, max_turns=limit).episodes
 
@@ -136,12 +138,6 @@ class Subject:
         answer = max(each.answer for each in sequences)
         whole = max(sequences, key=lambda each: each.needed)
         return replace(whole, answer=answer)
-
-    def _scripted(self, name: str) -> Any:
-        try:
-            return self.spec.policy(name)
-        except ConfigError:  # it wants an argument
-            return None
 
     def _read(self, kind: Any, source: str) -> Any:
         """A config or a tokenizer."""

@@ -77,18 +77,6 @@ def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
     return rollouts
 
 
-def scripted_names(spec: EnvironmentSpec) -> list[str]:
-    """Policies of the environment that need no argument and no server."""
-    names: list[str] = []
-    for name in spec.policies:
-        try:
-            spec.policy(name)
-        except ConfigError:  # it wants an argument, as constant:ACTION does
-            continue
-        names.append(name)
-    return names
-
-
 def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
     """Split ``a-b`` where names may hold hyphens themselves."""
     for left in names:
