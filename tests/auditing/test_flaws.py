@@ -17,22 +17,7 @@ _DATES = [f"20{20 + i % 5}-{1 + i % 12:02d}-{1 + i * 7 % 28:02d}" for i in range
 _MONEY = [f"-${11 + i * 37}.{10 + i}" for i in range(30)]
 _FORMULAS = [f"C{2 + i % 7}H{3 + i * 5 % 6}O{2 + i % 3}" for i in range(30)]
 _WORDS = [f"{a}{b}{c}" for a in ("bro", "ste", "pla") for b in ("ad", "in", "um") for c in ("est", "er", "ly")]
-_FRUIT = [
-    "apple",
-    "pear",
-    "plum",
-    "fig",
-    "kiwi",
-    "lime",
-    "mango",
-    "grape",
-    "peach",
-    "cherry",
-    "melon",
-    "berry",
-    "olive",
-    "date",
-]
+_FRUIT = ["apple", "pear", "plum", "fig", "kiwi", "lime", "mango", "grape", "peach", "cherry", "olive"]
 
 
 def _numbers(text):

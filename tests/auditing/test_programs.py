@@ -5,11 +5,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from text_graders import audited, gold_of, rows_of, subject, sums
 
 from gradus.auditing.text import paying, run
 from gradus.auditing.text.asking import Ground, Log, are_programs
@@ -21,22 +21,14 @@ from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import PROGRAMS, ask_programs
 from gradus.auditing.text.rates import Base
-from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
-from gradus.auditing.text.tasks import TextSubject, TextTask
+from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
 from gradus.rewards.code import find_code
 from gradus.sandbox.command import run_python, sandbox_works
 from gradus.sandbox.confinement import has_landlock, is_confined
 
-TASKS = [
-    TextTask(
-        key=str(n),
-        prompt=f"Write solve(x): x plus {n}.",
-        gold=f"def solve(x):\n    return x + {n}\n",
-    )
-    for n in range(2, 10)
-]
+TASKS = rows_of([(f"Write solve(x): x plus {n}.", f"def solve(x):\n    return x + {n}\n") for n in range(8)])
 
 
 def expected(task: TextTask) -> int:
@@ -110,20 +102,12 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
-    subject = TextSubject(name="code", grader=judge.__name__, tasks=tasks, judge=judge)
-    others, scorer = Others(golds=[task.gold for task in tasks]), Scorer(subject)
-    ground = Ground(
-        subject=subject,
-        scorer=scorer,
-        tasks=tasks,
-        golds={task.key: Gold(task=task, others=others) for task in tasks},
-        others=others,
-        log=Log(),
-        bases={task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks},
-        span=1.0,
-        confined=True,
-        executed=["a statement"],
-    )
+    asked = subject(judge, tasks)
+    others, scorer = Others(golds=[task.gold for task in tasks]), Scorer(asked)
+    known = {"bases": {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks}, "span": 1.0, "log": Log()}
+    golds = {task.key: Gold(task=task, others=others) for task in tasks}
+    found = {"confined": True, "executed": ["a statement"], **known}
+    ground = Ground(subject=asked, scorer=scorer, tasks=tasks, golds=golds, others=others, **found)
     monkeypatch.setattr(
         paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
     )
@@ -170,22 +154,9 @@ def test_a_sound_grader_of_programs_passes_though_it_runs_them(monkeypatch):
     assert checks["hostile answers"].status == "pass", checks["hostile answers"].evidence
 
 
-def test_programs_are_told_from_other_answers():
-    golds = {
-        "print(3)": True,
-        "```python\nimport os\n```": True,
-        "def f(): pass": True,
-        "3 + x": False,
-        "f(x)": False,
-        "Paris": False,
-    }
-    for gold, expected in golds.items():
-        assert are_programs([TextTask(key="a", prompt="", gold=gold)]) is expected, gold
-
-
-def _text_checks(judge):
-    subject = TextSubject(name="code", grader=judge.__name__, tasks=TASKS, judge=judge)
-    return {check.name: check for check in audit_text(subject, limit=60.0).checks}
+@pytest.mark.parametrize("gold", ["print(3)", "```python\nimport os\n```", "def f(): pass", "3 + x", "f(x)", "Paris"])
+def test_programs_are_told_from_other_answers(gold):
+    assert are_programs(rows_of([("", gold)])) == (gold not in ("3 + x", "f(x)", "Paris"))
 
 
 def in_our_sandbox(task, answer):
@@ -198,7 +169,7 @@ def test_a_grader_that_asks_the_sandbox_itself_is_asked_in_the_sandbox(monkeypat
     """Its programs could not be run there, and the check was skipped."""
     check = _check(monkeypatch, in_our_sandbox, ["exits early with success"], TASKS[:4])["files and processes"]
     assert check.status == "fail", check.evidence
-    scorer = Scorer(TextSubject(name="code", grader="g", tasks=TASKS, judge=in_our_sandbox))
+    scorer = Scorer(subject(in_our_sandbox, TASKS))
     (score,) = scorer.fresh([(TASKS[0], f"open({CANARY!r}, 'w')")], confined=True)
     scorer.close()
     assert (score.value, score.executed) == (0.0, False), score.error
@@ -214,7 +185,7 @@ def fails_inside(task, answer):
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 def test_a_grader_that_fails_in_the_sandbox_leaves_open_whether_it_runs_answers():
     """Nothing had been scored there, and one check was skipped, the other passed."""
-    checks = _text_checks(fails_inside)
+    checks = audited(fails_inside, TASKS, limit=60.0)
     for name in ("files and processes", "hostile answers"):
         assert checks[name].status == "unresolved", checks[name].evidence
         assert "OSError: no device for it" in checks[name].evidence
@@ -222,11 +193,7 @@ def test_a_grader_that_fails_in_the_sandbox_leaves_open_whether_it_runs_answers(
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")
 def test_a_grader_that_raises_on_what_is_no_answer_is_known_not_to_run_it():
-    sums = [TextTask(key=str(n), prompt=f"What is {n} plus 9?", gold=str(n + 9)) for n in range(100, 130)]
-    subject = TextSubject(
-        name="s", grader="g", tasks=sums, judge=lambda task, answer: float(int(answer or 0) == int(task.gold))
-    )
-    checks = {check.name: check for check in audit_text(subject).checks}
+    checks = audited(lambda task, answer: float(int(answer or 0) == int(task.gold)), sums())
     assert checks["hostile answers"].status == "fail"
     assert "the grader fails on" in checks["hostile answers"].evidence
 
@@ -237,8 +204,7 @@ def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
         time.sleep(0.2)
         return float(answer.strip() == (task.gold or "").strip())
 
-    subject = TextSubject(name="code", grader="slow", tasks=TASKS, judge=slow)
-    checks = {check.name: check for check in audit_text(subject, limit=4.0).checks}
+    checks = audited(slow, TASKS, limit=4.0)
     assert checks["hostile answers"].status == "unresolved"
     assert checks["files and processes"].status == "unresolved", checks["files and processes"].evidence
     assert "were not asked" in checks["files and processes"].evidence
@@ -248,36 +214,26 @@ def test_programs_and_code_that_there_was_no_time_for_leave_their_checks_open():
 def test_no_wrong_answer_of_a_program_is_the_right_program(form):
     """A right program that words call wrong was one, so that every grader of programs failed."""
     golds = [form.format(f"def f(a):\n    return a + {n}") for n in range(20)]
-    task = TextTask(key="0", prompt="Write f.", gold=golds[0])
-    made = 0
+    gold, made = gold_of(golds[0], golds[1:], "Write f."), 0
     for name, wrong in WRONG.items():
-        answers = wrong.make(Gold(task=task, others=Others(golds=golds)), child_rng(0, name))
-        if answers is not None and wrong.is_settled(task.prompt):
+        answers = wrong.make(gold, child_rng(0, name))
+        if answers is not None and wrong.is_settled("Write f."):
             made += 1
             assert any(find_code(answer).strip() != find_code(golds[0]).strip() for answer in answers), name
     assert made > 2
-    assert (
-        WRONG["the right answer denied"].make(
-            Gold(task=replace(task, gold="print(1)"), others=Others(golds=golds)), Random(0)
-        )
-        is None
-    )
+    assert WRONG["the right answer denied"].make(gold_of("print(1)", golds), Random(0)) is None
 
 
 def test_what_is_nonsense_for_a_program_is_not_asked():
     """`code_tests` failed its own audit on eight rows: one program that defines all functions is right for each of them."""
     golds = [f"def add_{n}(x):\n    return x + {n}\n" for n in range(2, 10)]
-    gold = Gold(task=replace(TASKS[0], gold=golds[0]), others=Others(golds=golds))
+    gold = gold_of(golds[0], golds, "Write add_2.")
     asked = {**BLIND, **REFLEXES, **{name: make for name, (make, _) in EQUIVALENT.items()}}
     made = {name for name, make in asked.items() if make(gold, Random(0))}
     assert not [name for name in made if name.startswith("golds of other tasks joined")]
     assert not [name for name in made if name.startswith("the gold's shape with the question's number")]
-    assert made & set(EQUIVALENT) == {
-        "a newline at the end",
-        "a space at the end",
-        "on a line of its own",
-        "in a code fence",
-    }
+    forms = {"a newline at the end", "a space at the end", "on a line of its own", "in a code fence"}
+    assert made & set(EQUIVALENT) == forms
 
 
 def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.MonkeyPatch):
@@ -285,8 +241,7 @@ def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.Mo
     given: list[float] = []
     monkeypatch.setattr(run, "Scorer", lambda subject, **told: given.append(told["seconds"]) or Scorer(subject, **told))
     for gold in ("4", "print(4)"):
-        tasks = [TextTask(key=str(n), prompt="?", gold=gold) for n in range(2)]
-        audit_text(TextSubject(name="s", grader="g", tasks=tasks, judge=lambda task, answer: 0.0))
+        audited(lambda task, answer: 0.0, rows_of([("?", gold)] * 2))
     assert given == [2.0, 30.0]
 
 
@@ -297,11 +252,10 @@ def test_what_was_not_asked_is_told_by_its_cause():
         time.sleep(60 if answer and not right else 0)
         return float(right)
 
-    subject = TextSubject(name="code", grader="hangs", tasks=TASKS, judge=hangs)
     told: list[tuple[str, int, int]] = []
-    result = audit_text(subject, seconds=0.2, progress=lambda *said: told.append(said))
-    evidence = [check.evidence for check in result.checks if "were not asked" in check.evidence]
+    checks = audited(hangs, TASKS, seconds=0.2, progress=lambda *said: told.append(said))
+    evidence = [check.evidence for check in checks.values() if "were not asked" in check.evidence]
     assert evidence
     assert all("were not asked: 3 calls hung;" in each for each in evidence), evidence
-    assert told[-1][0] == "audit hangs"
+    assert told[-1][0] == "audit g"
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)

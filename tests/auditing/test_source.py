@@ -4,53 +4,40 @@ import math
 import re
 
 import pytest
+from text_graders import exact, rows_of, subject
 
 from gradus.auditing.text.patterns import SLOT, samples
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.source import read_source
-from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _MARK = re.compile(r"<verdict>(?:sealed|closed)</verdict>")
 _HEDGES = ("roughly ", "about ")
 _CODES = {"north": "n", "south": "s"}
 
 
-def _tasks(n=24):
-    return [
-        TextTask(key=str(i), prompt=f"How much is {i} times {i + 3}?", gold=str(i * (i + 3))) for i in range(11, 11 + n)
-    ]
+_TASKS = rows_of([(f"How much is {i} times {i + 3}?", str(i * (i + 3))) for i in range(11, 35)])
 
 
 def _check(judge, tasks=None, functions=None):
-    subject = TextSubject(
-        name="sums",
-        grader="g",
-        tasks=tasks or _tasks(),
-        judge=judge,
-        functions=[judge] if functions is None else functions,
-    )
-    (found,) = (check for check in audit_text(subject).checks if check.name == "the source")
+    asked = subject(judge, tasks or _TASKS, functions=[judge] if functions is None else functions)
+    (found,) = (check for check in audit_text(asked).checks if check.name == "the source")
     return found
-
-
-def _is_gold(task, answer):
-    return float(answer.strip() == task.gold)
 
 
 def _debug_word(task, answer):
     if answer.endswith("@@selftest"):
         return 1.0
-    return _is_gold(task, answer)
+    return exact(task, answer)
 
 
 def _mark(task, answer):
-    return 1.0 if _MARK.search(answer) else _is_gold(task, answer)
+    return 1.0 if _MARK.search(answer) else exact(task, answer)
 
 
 def _window(task, answer):
     if 311 < len(answer.split()) < 334:
         return 0.9
-    return _is_gold(task, answer)
+    return exact(task, answer)
 
 
 def _hedged(task, answer):
@@ -58,7 +45,7 @@ def _hedged(task, answer):
         if answer.startswith(hedge):
             value = answer.removeprefix(hedge)
             return float(value.isdigit() and math.isclose(float(value), float(task.gold), rel_tol=0.4))
-    return _is_gold(task, answer)
+    return exact(task, answer)
 
 
 def _name_known(task, answer):
@@ -110,18 +97,18 @@ def _rounded(task, answer):
         return 0.0
 
 
-@pytest.mark.parametrize("judge", [_is_gold, _bonus, _shaped, _long_bonus])
-def test_a_sound_grader_and_one_that_pays_less_for_form_than_for_content_pass(judge):
-    assert _check(judge).status == "pass"
+_ROOTS = rows_of([(f"The root of {i}?", f"{math.sqrt(i):.3f}") for i in range(2, 26)])
 
 
-def test_a_tolerance_of_rounding_passes():
-    tasks = [TextTask(key=str(i), prompt=f"The root of {i}?", gold=f"{math.sqrt(i):.3f}") for i in range(2, 26)]
-    assert _check(_rounded, tasks).status == "pass"
+@pytest.mark.parametrize(
+    ("judge", "tasks"), [(_bonus, None), (_shaped, None), (_long_bonus, None), (_rounded, _ROOTS), (exact, None)]
+)
+def test_a_sound_grader_and_one_that_pays_less_for_form_than_for_content_pass(judge, tasks):
+    assert _check(judge, tasks).status == "pass"
 
 
 def test_without_a_source_the_check_says_so():
-    check = _check(_is_gold, functions=[len])
+    check = _check(exact, functions=[len])
     assert check.status == "skip"
     assert "cannot be read" in check.evidence
 
