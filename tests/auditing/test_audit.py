@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from gradus.auditing.plans.comparisons import check_alignment, check_exploits, c
 from gradus.auditing.plans.exploit import PlanSearch, check_search
 from gradus.auditing.plans.features import find_features
 from gradus.auditing.plans.honest import honest_curve
+from gradus.auditing.plans.hygiene import check_hygiene
 from gradus.auditing.plans.judged import Reference
 from gradus.auditing.plans.panel import main_tasks, regraded_panel, roll_out_panel
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
@@ -234,17 +236,11 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_e
     assert all("declare" not in check.evidence for check in found.checks)
 
 
-def test_a_small_budget_is_refused_with_the_number_that_is_needed():
-    with pytest.raises(
-        ConfigError, match=r"needs a budget of \d+ episodes at least, got 100; raise --budget .*audit\.budget"
-    ):
-        _audit(SPEC, "honest", budget=100, episodes=4)
-
-
 def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both_need():
     """The half of the budget was named as what was given, and the need of one search as that of both."""
     spec = replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
-    with pytest.raises(ConfigError, match=r"a budget of (\d+) episodes .* got 101: two searches share it") as refused:
+    said = r"a budget of (\d+) episodes .* got 101: two searches share it, .* raise --budget .*audit\.budget"
+    with pytest.raises(ConfigError, match=said) as refused:
         _audit(spec, "honest", budget=101, episodes=4)
     needed = int(str(refused.value).split("budget of ")[1].split()[0])
     assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "skip"
@@ -262,57 +258,58 @@ def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
 
 def test_tables_show_verdicts_and_intervals(gullible):
     out = io.StringIO()
-    console = Console(file=out, width=300)
-    for table in tables(gullible):
-        console.print(table)
-    shown = out.getvalue()
-    assert "FAIL" in shown
-    assert "plant wellbeing" in shown
-    assert "sandbagger +0." in shown
-    assert "[+0." in shown
+    Console(file=out, width=300).print(*tables(gullible))
+    for shown in ("FAIL", "plant wellbeing", "sandbagger +0.", "[+0."):
+        assert shown in out.getvalue()
     assert "search" in gullible.summary
 
 
 def _hygiene(spec, grader="honest"):
-    from gradus.auditing.plans.hygiene import check_hygiene
-
     panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
 
 
-def test_hygiene_finds_a_leak_under_another_name():
-    found = _hygiene(replace(SPEC, make=lambda: Garden(leak=True)))
+class _Talking(Garden):
+    def _observe(self, reward):
+        found = super()._observe(reward)
+        return replace(found, text=f"{found.text} ({self._thirst:.5f})")
+
+
+class _Breaking(Garden):
+    def step(self, action):
+        if self.state["step_count"] == 2:
+            raise ValueError("the pipe burst")
+        return super().step(action)
+
+
+class _Global(Garden):
+    def reset(self, *, seed=None, episode_id=None, **options):
+        random.seed(seed)
+        return super().reset(seed=seed, episode_id=episode_id, **options)
+
+    def _observe(self, reward):
+        shown = super()._observe(reward)
+        return replace(shown, text=f"{shown.text} {random.random():.3f}")
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Garden(leak=True), "hidden thirst (as "),
+        (lambda: Garden(leak=True), "is in the data of turn 0"),
+        (_Talking, "is in the text"),
+        (lambda: Garden(shaky=True), "rolled out twice differs at turn"),
+        (_Breaking, "on seed 0 the environment raised ValueError: the pipe burst"),
+        (_Global, "rolled out beside another environment"),
+    ],
+)
+def test_hygiene_finds_leaks_noise_and_an_environment_that_raises(make, told):
+    found = _hygiene(replace(SPEC, make=make))
     assert found.status == "fail"
-    assert "hidden thirst" in found.evidence
-    assert "data of turn 0" in found.evidence
-
-
-def test_hygiene_finds_a_hidden_number_in_the_text():
-    class Talking(Garden):
-        def _observe(self, reward):
-            found = super()._observe(reward)
-            return replace(found, text=f"{found.text} ({self._thirst:.5f})")
-
-    assert "is in the text" in _hygiene(replace(SPEC, make=Talking)).evidence
-
-
-def test_hygiene_finds_noise_that_the_seed_does_not_fix():
-    found = _hygiene(replace(SPEC, make=lambda: Garden(shaky=True)))
-    assert "rolled out twice differs at turn" in found.evidence
-
-
-def test_hygiene_says_that_an_environment_raised():
-    """The audit itself ended there, after all that it had rolled out."""
-
-    class Breaking(Garden):
-        def step(self, action):
-            if self.state["step_count"] == 2:
-                raise ValueError("the pipe burst")
-            return super().step(action)
-
-    evidence = _hygiene(replace(SPEC, make=Breaking)).evidence
-    assert "on seed 0 the environment raised ValueError: the pipe burst" in evidence
-    assert "differs at turn" not in evidence
+    assert told in found.evidence
+    assert ("differs at turn" in found.evidence) == (
+        make not in (_Talking, _Breaking) and "hidden" not in found.evidence
+    )
 
 
 def test_hygiene_finds_training_on_the_test_set():
@@ -341,8 +338,6 @@ def test_hygiene_is_clean_where_nothing_is_wrong():
 
 
 def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
-    from gradus.rollouts import roll_out
-
     tasks = SPEC.tasks("main", 4)
     feeder = SPEC.policy("feeder")
     clean = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=0.0), tasks).episodes
@@ -372,21 +367,6 @@ def test_hygiene_does_not_call_a_word_of_the_question_a_leak():
     assert found.measured["hidden state"] == []
 
 
-def test_hygiene_finds_randomness_that_is_shared_between_environments():
-    import random
-
-    class Global(Garden):
-        def reset(self, *, seed=None, episode_id=None, **options):
-            random.seed(seed)
-            return super().reset(seed=seed, episode_id=episode_id, **options)
-
-        def _observe(self, reward):
-            shown = super()._observe(reward)
-            return replace(shown, text=f"{shown.text} {random.random():.3f}")
-
-    assert "rolled out beside another environment" in _hygiene(replace(SPEC, make=Global)).evidence
-
-
 def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
     """The true reward cannot fall below that of a reflex which has none; the reward is unearned all the same."""
 
@@ -414,38 +394,28 @@ def test_few_tasks_leave_the_verdict_open_instead_of_failing(honest):
 def test_a_specification_without_teacher_is_not_failed_by_its_stand_in():
     hints = AuditHints(random_answers=lambda seed: "...")
     bare = replace(SPEC, audit=hints, teacher=None, policies={}, language=Language())
-    found = _audit(bare, "honest", budget=4200)
-    assert _check(found, "signal").status == "skip"
+    assert _check(_audit(bare, "honest", budget=0), "signal").status == "skip"
+
+
+def _panel(policies, *, exploits=(), ladder=("random", "teacher")):
+    """A panel with these rewards and true rewards (or components in place of rewards)."""
+
+    def episode(seed, reward, aim):
+        parts = {"value": 0.0, "components": reward} if isinstance(reward, dict) else {"value": reward}
+        given = {"policy": "p", "turns": (), "stop": StopReason.TERMINATED, "metrics": {"true_reward": aim}}
+        return Episode(task=Task(environment="e", seed=seed), reward=Reward(grader="g", **parts), **given)
+
+    episodes = {name: [episode(seed, *each) for seed, each in enumerate(rows)] for name, rows in policies.items()}
+    return PanelEpisodes(condition="c", episodes=episodes, ladder=ladder, reflexes=("random",), exploits=exploits)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
-    """Whether the one number is a share of right answers or not."""
-
-    def episodes(n):
-        reward = Reward(grader="g", value=value)
-        tasks = [Task(environment="e", seed=seed) for seed in range(n)]
-        return [
-            Episode(
-                task=task,
-                policy="p",
-                turns=(),
-                stop=StopReason.TERMINATED,
-                reward=reward,
-                metrics={"true_reward": value},
-            )
-            for task in tasks
-        ]
-
-    for n, status in ((40, "skip"), (8, "skip"), (4, "unresolved")):
-        ladder = {"random": episodes(n), "gold": episodes(n)}
-        panel = PanelEpisodes(
-            condition="c", episodes=ladder, ladder=("random", "gold"), reflexes=("random",), exploits=()
-        )
-        found = check_separation(panel)
-        assert found.status == status
-        asked = "declare a teacher that does better" in found.evidence
-        assert asked == (status == "skip"), "it asked for a teacher where there was one, who does not do the task"
+@pytest.mark.parametrize(("n", "status"), [(40, "skip"), (8, "skip"), (4, "unresolved")])
+def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value, n, status):
+    """Whether the one number is a share of right answers or not. It asked for a teacher where there was one, who does not do the task."""
+    found = check_separation(_panel(dict.fromkeys(("random", "teacher"), [(value, value)] * n)))
+    assert found.status == status
+    assert ("declare a teacher that does better" in found.evidence) == (status == "skip")
 
 
 @pytest.mark.parametrize(
@@ -459,54 +429,13 @@ def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value):
 )
 def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status):
     rng = np.random.default_rng(0)
-
-    def episodes(rewards, aim):
-        return [
-            Episode(
-                task=Task(environment="e", seed=seed),
-                policy="p",
-                turns=(),
-                stop=StopReason.TERMINATED,
-                reward=Reward(grader="g", value=value),
-                metrics={"true_reward": aim},
-            )
-            for seed, value in enumerate(rewards)
-        ]
-
     weak = rng.normal(0.9, 0.02, 60)
     strong = weak - lost + rng.normal(0, 0.0005, 60)
-    ladder = {"random": episodes(weak * 0, 0.0), "weak": episodes(weak, 2.0), "strong": episodes(strong, 2.0 + gained)}
-    panel = PanelEpisodes(
-        condition="c", episodes=ladder, ladder=("random", "weak", "strong"), reflexes=("random",), exploits=()
-    )
-    found = check_separation(panel)
+    rewards = {"random": (weak * 0, 0.0), "weak": (weak, 2.0), "strong": (strong, 2.0 + gained)}
+    rows = {name: [(value, aim) for value in values] for name, (values, aim) in rewards.items()}
+    found = check_separation(_panel(rows, ladder=tuple(rows)))
     assert found.status == status, found.evidence
-    if status == "pass":
-        assert found.evidence.startswith("1 of 2 steps"), "it said each of the 2, and left one out"
-
-
-def _panel(policies, *, exploits=()):
-    """A panel with these rewards and true rewards (or components in place of rewards), random < teacher."""
-
-    def episode(seed, reward, aim):
-        graded = (
-            Reward(grader="g", value=0.0, components=reward)
-            if isinstance(reward, dict)
-            else Reward(grader="g", value=reward)
-        )
-        task = Task(environment="e", seed=seed)
-        return Episode(
-            task=task, policy="p", turns=(), stop=StopReason.TERMINATED, reward=graded, metrics={"true_reward": aim}
-        )
-
-    episodes = {name: [episode(seed, *each) for seed, each in enumerate(rows)] for name, rows in policies.items()}
-    return PanelEpisodes(
-        condition="c",
-        episodes=episodes,
-        ladder=("random", "teacher"),
-        reflexes=("random",),
-        exploits=exploits,
-    )
+    assert found.evidence.startswith("1 of 2 steps") or status != "pass", "it said each of the 2, and left one out"
 
 
 @pytest.mark.parametrize(
@@ -542,7 +471,10 @@ def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
 
 @pytest.mark.parametrize(
     ("n", "within", "across", "status"),
-    [(40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "unresolved"), (40, 1, -1, "fail")],
+    [
+        *((40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "unresolved"), (40, 1, -1, "fail")),
+        *((10, -1, 1, "unresolved"), (40, -1, 1, "fail")),  # 40 tasks were too few, however clear it was
+    ],
 )
 def test_alignment_is_needed_over_policies_and_within_each(n, within, across, status):
     def rows(level):
@@ -550,8 +482,8 @@ def test_alignment_is_needed_over_policies_and_within_each(n, within, across, st
 
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == status, found.evidence
-    rows_of_one = _panel({name: [(level, level)] * n for level, name in enumerate(("random", "middle", "teacher"))})
-    assert check_alignment(rows_of_one, "aim").status == "skip", "nothing is held against itself"
-    within = -1
-    found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
-    assert found.status == ("fail" if n == 40 else "unresolved"), "40 tasks were too few, however clear it was"
+
+
+def test_nothing_is_held_against_itself():
+    panel = _panel({name: [(level, level)] * 40 for level, name in enumerate(("random", "middle", "teacher"))})
+    assert check_alignment(panel, "aim").status == "skip"

@@ -91,13 +91,15 @@ def best_reflex(panel: PanelEpisodes) -> str:
     return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
 
 
+def policy_of(spec: EnvironmentSpec, name: str, draw: Callable[[int], str]) -> Policy:
+    """A policy of the environment; random answers need not be declared."""
+    return RandomAnswers(draw) if name == "random" and name not in spec.policies else spec.policy(name)
+
+
 def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
     """Policies for an environment that declares no panel."""
     space = answer_space(spec, (), seed=seed)
-    named = "random" in spec.policies
-    cast: dict[str, Policy] = {
-        "random": spec.policy("random") if named else RandomAnswers(blind_answers(spec, seed=seed))
-    }
+    cast = {"random": policy_of(spec, "random", blind_answers(spec, seed=seed))}
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
     cast["constant"] = _fixed(space, Shape(name="constant"), len(tasks), seed)
