@@ -99,10 +99,3 @@ def test_a_check_asks_no_judge_and_says_so(server: Any, tmp_path: Path) -> None:
     checks = {check["check"]: check for check in said["checks"]}
     assert server.asked == before
     assert checks["servers"]["message"].endswith("not asked (--online does)")
-
-
-def test_a_recipe_and_rewards_are_one_too_many(tmp_path: Path) -> None:
-    (tmp_path / "judge.toml").write_text('[[rewards]]\nfunction = "judge"\n')
-    words = ["audit", "arithmetic", "--recipe", str(tmp_path / "judge.toml"), "--reward", "correctness"]
-    result = CliRunner().invoke(app, words)
-    assert "got both" in str(result.exception)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from garden import GULLIBLE, SPEC, random_answer
+from garden import GULLIBLE, SPEC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,8 +28,6 @@ def _plan(table, shape, horizon=8):
 
 
 def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
-    from dataclasses import replace
-
     assert answer_space(SPEC, (), seed=0).sizes == (10, 3)
     pool = answer_space(replace(SPEC, language=Language()), (), seed=0)
     assert len(pool.places) == 1
@@ -45,11 +43,8 @@ def test_stretches_and_cycles_keep_time():
     cycle = _plan([[[0], [1]], [[0], [2]]], Shape(name="cycle", steps=2, cycle=True))
     assert [cycle.answer(turn, Observation(text="")) for turn in range(3)] == ["1 go", "2 turn", "1 go"]
     later = _plan([[[0], [1], [1]], [[0], [1], [2]]], Shape(name="later", steps=3, after=0.25))
-    assert [later.answer(turn, Observation(text="")) for turn in range(5)] == ["1 go"] * 2 + [
-        "2 stay",
-        "2 turn",
-        "2 stay",
-    ]
+    said = [later.answer(turn, Observation(text="")) for turn in range(5)]
+    assert said == ["1 go", "1 go", "2 stay", "2 turn", "2 stay"]
     assert later.describe() == "1 go then a cycle of 2 stay, 2 turn"
 
 
@@ -87,12 +82,6 @@ def test_the_lowest_of_several_numbers_is_taken_relative_to_their_spread():
     assert feature.bin({"meters": [-2.0, 4.0, 8.0]}) == 0
     assert feature.bin({"meters": []}) == 1, "missing numbers count as usual ones"
     assert feature.bin({"meters": [1.0, "n/a", 9.0]}) == 1, "a text where a number stood counts as a missing number"
-
-
-def test_a_missing_feature_falls_into_some_bin_instead_of_failing():
-    for feature in (Feature(path=("a",), bins=2, edges=(0.5,)), Feature(path=("a", "b"), bins=2, values=("x", "y"))):
-        assert feature.bin({}) == 0
-        assert feature.bin({"a": None}) == 0
 
 
 @settings(max_examples=40)
@@ -139,22 +128,6 @@ def test_zero_variance_groups_are_counted_exactly():
     assert found["4"]["zero_variance_groups"] == pytest.approx((0 + 1 + 2 * 140 / 1820) / 4)
     assert found["16"]["zero_variance_groups"] == pytest.approx(0.25)
     assert found["16"]["reward_std"] == pytest.approx((np.std(alive) + 0.0 + 0.5 + 0.5) / 4)
-
-
-def test_the_forecast_is_what_groups_of_that_size_show():
-    rng = np.random.default_rng(0)
-    rate = rng.beta(0.3, 0.3, size=(3000, 1))
-    predicted = forecast((rng.random((3000, 16)) < rate).astype(float))
-    for size in (4, 8):
-        groups = (rng.random((3000, size)) < rate).astype(float)
-        dead = (groups.max(axis=1) == groups.min(axis=1)).mean()
-        assert predicted[str(size)]["zero_variance_groups"] == pytest.approx(dead, abs=0.04)
-        assert predicted[str(size)]["reward_std"] == pytest.approx(groups.std(axis=1).mean(), rel=0.08)
-
-
-def test_random_answers_are_legal():
-    space = answer_space(SPEC, (), seed=0)
-    assert all(None not in space.parse(random_answer(seed)) for seed in range(50))
 
 
 def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():

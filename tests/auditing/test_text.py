@@ -166,11 +166,14 @@ def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_p
     assert first == second
 
 
-def test_paying_for_form_alone_fails_on_as_many_tasks_as_were_asked_for():
+@pytest.mark.parametrize(
+    ("grader", "verdict"), [("correctness", "pass"), ("composed", "pass"), ("format-only", "fail")]
+)
+def test_paying_for_form_alone_fails_on_as_many_tasks_as_were_asked_for(grader, verdict):
     """They were always 48, whatever --episodes said."""
     spec = environments.load("arithmetic")
-    result = audit_any(spec, spec.grader("format-only"), AuditSettings(episodes=20))
-    assert (result.verdict, result.episodes) == ("fail", 20)
+    result = audit_any(spec, spec.grader(grader), AuditSettings(episodes=20))
+    assert (result.verdict, result.episodes) == (verdict, 20)
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,9 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
         spec = replace(spec, policies={}, teacher=None)
     result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
     checks = {each.name: each for each in result.checks}
-    assert {checks[name].status for name in ("search", "alignment")} == {"skip"}
-    assert checks["exploits"].status == "skip"
+    assert {checks[name].status for name in ("search", "alignment", "exploits")} == {"skip"}
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
-    assert result.verdict == "pass", [
-        (name, each.evidence) for name, each in checks.items() if each.status == "unresolved"
-    ]
+    assert result.verdict == "pass"
     assert "nothing was found. This is what can be known without a true reward" in result.summary
     names = {path.name for path in store_audit(spec, result, tmp_path)}
     assert "audit.html" in names
@@ -101,13 +98,18 @@ class _Knocking:
         return self.turned(), 1.0 * entered + 0.3 * knocked, entered
 
 
+def _searched(spec, **settings):
+    result = run_audit(spec, None, AuditSettings(**settings))
+    return next(check for check in result.checks if check.name == "search")
+
+
+def _with_aim(kind, name):
+    return replace(class_spec(kind), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name=name)
+
+
 def test_farming_that_begins_where_skill_ends_is_found() -> None:
     """Only a teacher comes to the door, and no plan bent one: the grader passed."""
-    spec = replace(
-        class_spec(_Knocking), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="entered"
-    )
-    result = run_audit(spec, None, AuditSettings(episodes=30, budget=5000))
-    searched = next(check for check in result.checks if check.name == "search")
+    searched = _searched(_with_aim(_Knocking, "entered"), episodes=30, budget=5000)
     assert searched.status == "fail"
     assert "expert with" in searched.evidence
     assert "knock" in searched.evidence
@@ -130,11 +132,8 @@ class _Order:
 
 def test_a_pass_needs_somebody_who_does_the_task() -> None:
     """Any order was paid for, none was right, and nothing was said to be wrong."""
-    spec = replace(
-        class_spec(_Order), true_reward=lambda e: float(e.turns[-1].env_reward == 1.0), true_reward_name="right"
-    )
+    spec = _with_aim(_Order, "right")
     spec = replace(spec, teacher=None, audit=AuditHints(random_answers=spec.audit.random_answers))
-    result = run_audit(spec, None, AuditSettings(episodes=20, budget=2400))
-    searched = next(check for check in result.checks if check.name == "search")
+    searched = _searched(spec, episodes=20, budget=2400)
     assert searched.status == "unresolved"
     assert "declare a teacher" in searched.evidence
