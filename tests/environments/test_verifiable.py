@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -229,24 +228,6 @@ def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -
     assert as_name(data) == "rows"
     scores = gradus.evaluate("gold", env=data, episodes=2, conditions=["held-out"])
     assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
-
-
-def test_a_column_that_a_row_leaves_out_is_none_for_every_reward(tmp_path: Path) -> None:
-    """Whether a reward function worked depended on who else was in the batch."""
-    rows = [
-        {"question": f"What is {n} plus {n}?", "answer": str(2 * n), **({"hint": "h"} if n % 10 == 0 else {})}
-        for n in range(80)
-    ]
-
-    def hinted(prompts: list[Any], completions: list[Any], hint: list[str | None]) -> list[float]:
-        return [0.5 if each else 1.0 for each in hint]
-
-    spec = gradus.load_environment(rows, rewards=[hinted])
-    rewards = [
-        each.reward for each in roll_out(spec, spec.policy("gold"), [spec.train_task(n) for n in range(12)]).episodes
-    ]
-    assert {each.error for each in rewards if each} == {None}
-    assert {each.value for each in rewards if each} <= {0.5, 1.0}
 
 
 def test_rows_in_memory_are_asked_for_the_tags_that_their_rewards_read(tmp_path: Path) -> None:

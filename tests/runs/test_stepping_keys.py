@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gradus.core import ConfigError
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 from gradus.runs.recipe.load import load_recipe
 
 ENVIRONMENT = """
-import os, threading, time
+import os, time
 from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task, TemporaryFault
 
-INSIDE, MOST, TRIED, lock = 0, 0, {}, threading.Lock()
+TRIED = {}
 
 
 class Slow:
@@ -22,10 +21,6 @@ class Slow:
 
     def reset(self, *, seed=None, episode_id=None, **options):
         self.seed = seed
-        global INSIDE, MOST
-        with lock:
-            INSIDE += 1
-            MOST = max(MOST, INSIDE)
         return Observation(text="begin")
 
     def step(self, action):
@@ -39,9 +34,7 @@ class Slow:
         return {"pid": os.getpid()}
 
     def close(self):
-        global INSIDE
-        with lock:
-            INSIDE -= 1
+        pass
 
 
 SPEC = EnvironmentSpec(
@@ -65,13 +58,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def episodes(module: str, said: str, *changes: str):
     spec = load_recipe(f"{module}:SPEC", changes=[f"stepping.{each}" for each in changes]).spec()
     return roll_out(spec, FunctionPolicy("same", lambda _, __: said), spec.tasks("main"), group_size=2).episodes
-
-
-def test_no_more_episodes_run_at_once_than_asked_for(module: str) -> None:
-    assert len(episodes(module, "go", "max_concurrent=8")) == 12
-    assert __import__(module).MOST == 8
-    with pytest.raises(ConfigError, match=r"max_concurrent = 4 is less than a group \(grpo.group_size = 8\)"):
-        episodes(module, "go", "max_concurrent=4")
 
 
 @pytest.mark.parametrize("threads", ["true", "false"])

@@ -175,7 +175,6 @@ def play(
     ] = "rhythm",
     *,
     seed: Annotated[int | None, typer.Option("--seed", help="Which task; a different one each day otherwise.")] = None,
-    condition: Annotated[str | None, typer.Option(help="A condition of the environment.")] = None,
 ) -> Episode:
     """Play one episode yourself in the terminal; what was hidden is shown at its end."""
     from rich.text import Text
@@ -186,9 +185,9 @@ def play(
     from gradus.stats import format_number, format_signed
 
     spec = load_environment(environment)
-    options = spec.tasks(condition or next(iter(spec.conditions)), 1)[0].options
+    options = spec.tasks(next(iter(spec.conditions)), 1)[0].options
     chosen = date.today().toordinal() if seed is None else seed
-    task = Task(environment=spec.name, seed=chosen, condition=condition or "play", options=options)
+    task = Task(environment=spec.name, seed=chosen, condition="play", options=options)
     console = Terminal(highlight=False)
     episode = roll_out(spec, _person(console), [task], grader=spec.grader()).episodes[0]
     console.rule("what you could not see")

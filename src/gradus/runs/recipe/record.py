@@ -196,11 +196,6 @@ class Recipe(_Section):
             raise ValueError("reward_messages has no effect without rewards; leave it out")
         if self.rewards and self.grader not in (None, OWN_GRADER):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
-        if self.stepping.max_concurrent is not None and self.stepping.max_concurrent < self.grpo.group_size:
-            raise ValueError(
-                f"stepping.max_concurrent = {self.stepping.max_concurrent} is less than a group (grpo.group_size = "
-                f"{self.grpo.group_size}), and groups are rolled out whole; raise one, or lower the other"
-            )
         if self.rewards and self.weights:
             raise ValueError("weights are a grader's; give each of the rewards its own weight")
         begun = sum(stage.steps or 0 for stage in self.stage[:-1])

@@ -1,4 +1,4 @@
-"""Settings of a recipe for stepping its environment: episodes at once, processes, and limits."""
+"""Settings of a recipe for stepping its environment: processes and limits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ class SteppingSection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_concurrent: int | None = Field(
-        default=None, ge=1, description="Episodes at once, in training and in evaluation; a group at least."
-    )
     step_seconds: float | None = Field(
         default=None, gt=0, description="Seconds for one reset or step; beyond, the episode fails."
     )
@@ -48,17 +45,11 @@ class SteppingSection(BaseModel):
 
     def applied(self, spec: EnvironmentSpec, environment: str) -> EnvironmentSpec:
         """``spec``, which ``environment`` names, stepped in this way."""
-        given = {
-            name: getattr(self, name) for name in ("step_seconds", "episode_seconds", "retries", "threads", "rounds")
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        limits = [each for each in (spec.max_sessions, self.max_concurrent) if each is not None]
+        given = self.model_dump(exclude={"processes"}, exclude_none=True)
         make = spec.make
         if self.processes is not None:
             make, given["threads"] = _in_processes(environment, self.processes), True
-        return replace(
-            spec, stepping=replace(spec.stepping, **given), make=make, max_sessions=min(limits) if limits else None
-        )
+        return replace(spec, stepping=replace(spec.stepping, **given), make=make)
 
 
 @cache
