@@ -21,7 +21,7 @@ from _attack import KEEP, Attempt, Target, attacked, is_found
 
 from gradus import environments
 from gradus.auditing.plans.answers import AnswerSpace
-from gradus.auditing.plans.policies import RandomAnswers
+from gradus.auditing.plans.plan import RandomAnswers
 from gradus.core import (
     ConfigError,
     Environment,

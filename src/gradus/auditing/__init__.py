@@ -2,7 +2,7 @@
 
 from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import roll_out_panel
-from gradus.auditing.plans.policies import NoisyPolicy
+from gradus.auditing.plans.plan import NoisyPolicy
 from gradus.auditing.plans.signal import forecast
 from gradus.auditing.records import Check, PanelEpisodes
 from gradus.auditing.result import AuditResult

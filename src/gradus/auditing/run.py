@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
@@ -15,7 +15,7 @@ from gradus.auditing.records import Check, PanelEpisodes, Point, rewards_of, tru
 from gradus.auditing.result import AuditResult
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.tasks import CALLS_SECONDS, TASKS, subject_of
-from gradus.core import EnvironmentSpec, Episode, Grader, Policy
+from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
 
 _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
@@ -100,7 +100,15 @@ def run_audit(
         episodes=rolled_out.tasks,
         seed=seed,
         checks=[*checks, hygiene],
-        points=[_point(*each) for each in named],
+        points=[
+            Point(
+                policy=name,
+                role=role,
+                reward=mean_interval(rewards_of(episodes)),
+                true_reward=mean_interval(true_rewards_of(episodes)),
+            )
+            for name, role, episodes in named
+        ],
         hack=hack,
         panel=rolled_out,
         most=len(main_tasks(spec)),
@@ -128,12 +136,3 @@ def _checked(
         check_signal(spec, grader, settings.signal_policy, draw, tasks=settings.signal_tasks, seed=seed),
     ]
     return checks, hack, found
-
-
-def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
-    return Point(
-        policy=name,
-        role=role,
-        reward=mean_interval(rewards_of(episodes)),
-        true_reward=mean_interval(true_rewards_of(episodes)),
-    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradus.auditing.plans.policies import NoisyPolicy, RandomAnswers
+from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
 from gradus.auditing.records import LEAST_EFFECT, rewards_of, true_rewards_of
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out

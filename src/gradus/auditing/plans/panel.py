@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from gradus.auditing.plans.answers import AnswerSpace, answer_space
-from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
-from gradus.auditing.plans.policies import RandomAnswers
+from gradus.auditing.plans.plan import Plan, PlanPolicy, RandomAnswers, Shape
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
     EnvironmentSpec,

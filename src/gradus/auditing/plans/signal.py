@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 
-from gradus.auditing.plans.policies import NoisyPolicy, RandomAnswers
+from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
 from gradus.auditing.records import Check, Status
 from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
 from gradus.rollouts import roll_out

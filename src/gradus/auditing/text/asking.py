@@ -217,18 +217,16 @@ def _with_canaries(ground: Ground) -> Ground:
     ]
     rows += [("gold", task, task.gold or "") for task in tasks]
     scores = scorer.fresh([(task, task.whole(answer)) for _, task, answer in rows], confined=ground.confined)
-    executed: dict[str, None] = {}
-    for (name, task, answer), score in zip(rows, scores, strict=True):
+    for row, score in zip(rows, scores, strict=True):
         if score.hung or score.skipped:
-            ground.write("hostile answers", name, task, answer, score)
-        if score.executed:
-            executed.setdefault(name)
+            ground.write("hostile answers", *row, score)
+    executed = list(dict.fromkeys(name for (name, _, _), score in zip(rows, scores, strict=True) if score.executed))
     errors = [score.error for score in scores if score.value is None and not score.skipped]
     all_failed = bool(errors) and len(errors) == len(scores)  # on gold too: it is the sandbox, not the answers
     scorer.hangs = 0
     scorer.confined = ground.confined and bool(executed)
     told = errors[-1] or "" if ground.confined and all_failed and not executed else ""
-    return replace(ground, executed=list(executed), sandbox_error=told)
+    return replace(ground, executed=executed, sandbox_error=told)
 
 
 def with_bases(ground: Ground) -> Ground:
