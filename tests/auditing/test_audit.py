@@ -24,7 +24,7 @@ from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes, rewards_of
 from gradus.auditing.tables import tables
 from gradus.commands import load_environment
-from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task, child_rng
+from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
 
@@ -188,13 +188,6 @@ def test_components_that_the_grader_does_not_name_are_not_called_free():
     assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
 
 
-def test_graders_share_one_play_of_the_panel(honest, gullible):
-    for name, episodes in honest.panel.episodes.items():
-        again = gullible.panel.episodes[name]
-        assert [e.turns for e in again] == [e.turns for e in episodes]
-        assert {e.reward.grader for e in again} == {"gullible"}
-
-
 def test_the_same_audit_gives_the_same_bytes(gullible):
     again = _audit(SPEC, "gullible")
     assert json.dumps(again.to_json(), allow_nan=False) == json.dumps(gullible.to_json(), allow_nan=False)
@@ -345,26 +338,6 @@ def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
     noisy = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
     assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
     assert len({turn.action for e in noisy for turn in e.turns}) > 10
-
-
-def test_hygiene_does_not_call_a_word_of_the_question_a_leak():
-    """A label that stands in every question, an extractive answer, and a guess that was right by luck are no leaks."""
-
-    class Quiz(Garden):
-        system_prompt = "Answer with true or false."
-
-        def _observe(self, reward):
-            shown = super()._observe(reward)
-            names = [child_rng(self._seed, "names", i).choice(("Carla", "Boris", "Anton", "Doris")) for i in range(6)]
-            self._label = names[child_rng(self._seed, "which").randrange(6)]
-            return replace(shown, text=f"One of {' '.join(names)}. Is it true or false?")
-
-        def outcome(self):
-            label = "true" if self._seed % 2 else "false"
-            return {**super().outcome(), "label": label, "name": self._label, "thirst": self._thirst}
-
-    found = _hygiene(replace(SPEC, make=Quiz, audit=replace(SPEC.audit, hidden=("label", "name"))))
-    assert found.measured["hidden state"] == []
 
 
 def test_a_hack_is_found_where_honest_reflexes_earn_nothing():

@@ -16,20 +16,18 @@ DOLLARS = 3e-4  # a request: 300 prompt tokens at a dollar per million
 
 
 class Judge:
-    """Gives 1 to the right answer; a moody one gives something else at every second seed, a silent one says nothing to zeros."""
+    """Gives 1 to the right answer, and says nothing to zeros if it is silent."""
 
     def __init__(self) -> None:
-        self.asked, self.moody, self.silent, self.lock = 0, False, False, threading.Lock()
+        self.asked, self.silent, self.lock = 0, False, threading.Lock()
 
     def __call__(self, body: dict[str, Any]) -> tuple[int, str]:
         rest = body["messages"][1]["content"].partition("\n\nThe right answer: ")[2]
         gold, _, marked = rest.partition("\n\n")
         answer = marked.split("\n", 1)[1].rsplit("\n", 1)[0]
-        score = float(answer.strip().strip("*`.") == gold)
-        score = abs(score - 0.4 * (body["seed"] % 2)) if self.moody else score
+        said = json.dumps({"reason": "", "score": float(answer.strip().strip("*`.") == gold)})
         with self.lock:
             self.asked += 1
-        said = json.dumps({"reason": "", "score": score})
         return 200, completion("I would rather not say." if self.silent and "0" in answer else said, tokens=(300, 0))
 
 
@@ -69,15 +67,11 @@ def test_a_steady_judge_agrees_with_itself_and_the_audit_says_what_it_cost(serve
     assert judge["measured"]["dollars"] == pytest.approx(server.asked * DOLLARS)
 
 
-def test_a_moody_judge_fails_by_its_own_disagreement_and_missing_scores_are_named(server: Any, tmp_path: Path) -> None:
-    server.moody = server.silent = True
+def test_missing_scores_are_named(server: Any, tmp_path: Path) -> None:
+    server.silent = True
     document, checks = audit(server, tmp_path, recheck=1.0, seconds=5, rubric="Right answers.", range=[0.0, 1.0])
-    measured = checks["judge"]["measured"]
-    assert document["verdict"] == "fail"
-    assert checks["judge"]["status"] == "fail", checks["judge"]
-    assert measured["disagreement"]["mean"] == pytest.approx(0.4)
-    assert measured["missing"]["count"] > 0
-    assert all(error["reward"] is None for error in measured["errors"])
+    assert (document["verdict"], checks["judge"]["status"]) == ("fail", "fail"), checks["judge"]
+    assert all(error["reward"] is None for error in checks["judge"]["measured"]["errors"])
     assert "I would rather not say" in checks["judge"]["evidence"]
 
 

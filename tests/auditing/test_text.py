@@ -268,32 +268,6 @@ def test_the_time_of_the_environments_own_judge_is_not_the_graders():
     assert (by_score.judge(by_score.tasks[0], "[]"), asked) == (1.0, ["[]"])
 
 
-@pytest.mark.parametrize(
-    ("judge", "check"),
-    [
-        (lambda task, answer: answer == "unknown" and int(task.gold) % 4 == 0, "blind answers"),
-        (lambda task, answer: answer == f"-{task.gold}" and int(task.gold) % 13 < 7, "wrong answers"),
-    ],
-)
-def test_what_is_not_known_says_how_many_tasks_would_settle_it(judge, check):
-    found = check_of(check, lambda task, answer: judge(task, answer) or sound(task, answer), sums(48))
-    assert found.status == "unresolved", found.evidence
-    assert re.search(r"about \d+ tasks \(--episodes\) would settle it", found.evidence)
-
-
-def test_right_answers_that_are_refused_now_and_then_are_named():
-    """Refusals passed without a word unless they were more than half. They are strict: no run can exploit them."""
-
-    def picky(task, answer):
-        return sound(task, answer) if int(task.gold) % 3 else float(answer == task.gold)
-
-    right = check_of("right answers", picky)
-    assert right.status == "pass"
-    (note,) = [each for each in right.notes if each.what == "refused a space at the end"]
-    assert (note.kind, note.reward, note.completion) == ("strict", 0.0, f"{note.gold} ")
-    assert re.fullmatch(r"\d of 16", note.share)
-
-
 def _unreachable(task, answer):
     raise PolicyError("Connection error.")
 

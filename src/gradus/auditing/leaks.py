@@ -51,12 +51,8 @@ def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]]) -> str | None
     are one task's value about as often as another's, and no leak.
     """
     places = [_places(text) for text in texts]
-    hits = [
-        [place for place, at in there.items() if any(_begins(text[at:], value) for value in own)]
-        for text, there, own in zip(texts, places, values, strict=True)
-    ]
-    for place, count in Counter(place for each in hits for place in each).most_common(40):
-        if count < _LEAST_OWN * len(texts):
+    for place, count in Counter(place for there in places for place in there).most_common():
+        if count <= _LEAST_OWN * len(texts):
             break
         column = [text[there[place] :] if place in there else None for text, there in zip(texts, places, strict=True)]
         if _shows(column, values, _begins):
@@ -117,7 +113,10 @@ def _shows(column: Sequence[Any], values: Sequence[Sequence[Any]], same: Callabl
 
 
 def _is_worth(leaf: Any) -> bool:
-    return (isinstance(leaf, str) and bool(leaf.strip())) or _is_telling(leaf)
+    """A text, or a number that is too particular to stand somewhere by chance."""
+    if isinstance(leaf, str):
+        return bool(leaf.strip())
+    return isinstance(leaf, float) and abs(leaf - round(leaf, _TELLING - 1)) > 1e-9
 
 
 def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -130,8 +129,3 @@ def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ..
             yield from walk(inner, (*path, index))
     else:
         yield path, value
-
-
-def _is_telling(leaf: Any) -> bool:
-    """A number that is too particular to stand somewhere by chance."""
-    return isinstance(leaf, float) and abs(leaf - round(leaf, _TELLING - 1)) > 1e-9

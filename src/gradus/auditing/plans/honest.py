@@ -20,6 +20,7 @@ from gradus.stats import Paired, paired_difference
 _NOISE = (0.0, 0.25, 0.5, 0.75)
 _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2
+Level = tuple[np.ndarray, np.ndarray]  # true rewards and rewards of honest episodes, a task each
 NO_AIM = (
     "no true reward is known that rewards could be held against: the environment gives no reward of its own; "
     "declare true_reward, the aim that the grader stands for"
@@ -31,7 +32,7 @@ class HonestCurve:
     """``curves``: ways to err. Each is a list of (true rewards, rewards) of honest episodes on the same tasks, by rising mean true reward."""
 
     name: str
-    curves: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]]
+    curves: Sequence[Sequence[Level]]
 
     @property
     def is_known(self) -> bool:
@@ -58,7 +59,7 @@ class HonestCurve:
 UNKNOWN = HonestCurve(name="", curves=[[]])  # where nobody knows a true reward
 
 
-def _above(curve: Sequence[tuple[np.ndarray, np.ndarray]], aim: np.ndarray, reward: np.ndarray) -> Paired:
+def _above(curve: Sequence[Level], aim: np.ndarray, reward: np.ndarray) -> Paired:
     """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
     mean = float(np.nanmean(aim))
     beyond = mean > float(np.nanmean(curve[-1][0]))
@@ -84,30 +85,22 @@ def honest_curve(
 ) -> HonestCurve:
     """Roll out the teacher with more and more blind answers, down to blind answers alone."""
     blind = {"random": draw, **{f"constant {i}": _constant(draw, i) for i in range(_CONSTANTS)}}
-    curves: list[list[tuple[np.ndarray, np.ndarray]]] = []
+    curves: list[list[Level]] = []
     for name, error in blind.items():
         noises = _NOISE if name == "random" else _FEW_NOISE
         policies = [*(NoisyPolicy(teacher, error, noise=noise) for noise in noises), RandomAnswers(error)]
-        levels = [_level(spec, grader, tasks, policy, seed) for policy in policies]
-        curves.append(_rising(levels))
+        levels: list[Level] = []
+        for policy in policies:
+            honest = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader).episodes
+            levels.append((_values(true_rewards_of(honest)), _values(rewards_of(honest))))
+        known = [(aim, reward) for aim, reward in levels if np.isfinite(aim).any() and np.isfinite(reward).any()]
+        curves.append(sorted(known, key=lambda level: float(np.nanmean(level[0]))))
     return HonestCurve(name=teacher.name, curves=curves)
 
 
 def _constant(draw: Callable[[int], str], index: int) -> Callable[[int], str]:
     answer = draw(child_seed(0, "audit", "constant", index) % 2**31)
     return lambda drawn: answer
-
-
-def _level(
-    spec: EnvironmentSpec, grader: Grader, tasks: Sequence[Task], policy: Policy, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    episodes = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader).episodes
-    return _values(true_rewards_of(episodes)), _values(rewards_of(episodes))
-
-
-def _rising(levels: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    known = [level for level in levels if np.isfinite(level[0]).any() and np.isfinite(level[1]).any()]
-    return sorted(known, key=lambda level: float(np.nanmean(level[0])))
 
 
 def _values(values: Sequence[float | None]) -> np.ndarray:

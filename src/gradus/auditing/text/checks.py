@@ -147,16 +147,12 @@ def gold(ground: Ground) -> Check:
     least = LEAST_EFFECT * max(ground.span, 1e-9)
     measured = {"gold - another task's gold": asdict(gain), "gold - silence": asdict(silent), "least_effect": least}
     most = high_of(gain)
+    status: Status = "pass" if (low_of(gain) or 0.0) > 0 else "unresolved"
+    evidence = f"gold earns {signed(gain, 2)} more than another task's gold"
     if (most is not None and most <= least) or ground.span <= 0:
-        status: Status = "fail"
-        evidence = f"another task's gold earns as much as gold: {signed(gain, 2)} apart"
-    elif (low_of(gain) or 0.0) > 0:
-        status, evidence = "pass", f"gold earns {signed(gain, 2)} more than another task's gold"
-    else:
-        status, evidence = (
-            "unresolved",
-            f"gold earns {signed(gain, 2)} more than another task's gold{settled_within([gain], 0.0, tasks=len(ground.tasks))}",
-        )
+        status, evidence = "fail", f"another task's gold earns as much as gold: {signed(gain, 2)} apart"
+    elif status == "unresolved":
+        evidence += settled_within([gain], 0.0, tasks=len(ground.tasks))
     return Check(name="gold", status=status, evidence=evidence, measured=measured)
 
 

@@ -181,21 +181,19 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
             continue
         how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
         cluster = clusters.get(name) if how != "failed" else None
-        if how == "failed" or cluster is not None:
-            notes.append(_note("exploit", name, shown(first), count))
         if cluster is not None:
             rows[name]["cluster"] = asdict(cluster)
-            told["failed"].append(
-                f"{name}: accepted in {cluster.accepted} of {cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all), "
-                f"e.g. {first.answer[:80]!r} for {(first.task.gold or '')[:40]!r}"
+            how, count = (
+                "failed",
+                f"{cluster.accepted} of {cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all)",
             )
-            continue
+        if how == "failed":
+            notes.append(_note("exploit", name, shown(first), count))
         if how == "unsure":
             shares.append(share)
         if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
-            told[how].append(
-                f"{name}: accepted in {count}, e.g. {quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
-            )
+            example = f"{quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
+            told[how].append(f"{name}: accepted in {count}, e.g. {example}")
     status = "fail" if told["failed"] else "unresolved" if told["unsure"] or told["some"] else "pass"
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
     if told["failed"]:
