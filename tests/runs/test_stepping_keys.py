@@ -11,9 +11,7 @@ from gradus.runs.recipe.load import load_recipe
 
 ENVIRONMENT = """
 import os, time
-from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task, TemporaryFault
-
-TRIED = {}
+from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
 
 
 class Slow:
@@ -24,9 +22,6 @@ class Slow:
         return Observation(text="begin")
 
     def step(self, action):
-        if action == "fault" and TRIED.setdefault(self.seed, 0) < 3:
-            TRIED[self.seed] += 1
-            raise TemporaryFault("busy")
         time.sleep(5.0 if action == "sleep" and self.seed == 1 else 0.0)
         return Observation(text=str(os.getpid()), terminated=True, reward=1.0)
 
@@ -65,13 +60,6 @@ def test_a_slow_step_fails_its_episode(module: str, threads: str) -> None:
     rows = episodes(module, "sleep", f"threads={threads}", "step_seconds=0.5")
     assert [each.failure is not None for each in rows] == [each.task.seed == 1 for each in rows]
     assert {each.failure.type for each in rows if each.failure} == {"OutOfTime"}
-
-
-def test_a_temporary_fault_is_tried_as_often_as_asked_for(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradus.rollouts.stepping._FIRST_PAUSE", 0.001)
-    assert all(each.failure for each in episodes(module, "fault", "retries=0"))
-    __import__(module).TRIED.clear()
-    assert not any(each.failure for each in episodes(module, "fault", "retries=3"))
 
 
 def test_environments_are_held_by_other_processes(module: str) -> None:

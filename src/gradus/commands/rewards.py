@@ -127,7 +127,6 @@ def try_rewards(
         typer.Option("--completion", "-c", help="A completion to score, instead of a file."),
         Line(kind=list[str]),
     ] = (),
-    prompt: Annotated[str, typer.Option(help="The prompt of typed completions.")] = "",
     answer: Annotated[str | None, typer.Option("--answer", "-a", help="The gold answer of typed completions.")] = None,
 ) -> TriedRewards:
     """Score stored or typed completions; printed JSON has a line for each. Exit code 1 if a reward function failed on any.
@@ -147,15 +146,13 @@ def try_rewards(
     if not isinstance(completions, str | Path):
         completions = as_list(completions)
     if isinstance(completions, str | Path):
-        if prompt or answer is not None:
-            raise ConfigError(
-                "a prompt and an answer are for typed completions; leave them out, the rows of a file have their own"
-            )
+        if answer is not None:
+            raise ConfigError("an answer is for typed completions; leave it out, the rows of a file have their own")
         rows = read_completions(completions, decode=decode)
     else:
         columns = {} if answer is None else {"answer": answer}
         rows = [
-            Completion(prompt=prompt, completion=each, columns=columns) if isinstance(each, str) else each
+            Completion(prompt="", completion=each, columns=columns) if isinstance(each, str) else each
             for each in completions
         ]
     messages = any(row.chat for row in rows)  # the functions get what the rows have, as in TRL

@@ -70,7 +70,7 @@ def make_policy(
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
     A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy),
-    ``max_new_tokens`` and ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``retries``, ``reasoning_effort``,
+    ``max_new_tokens`` and ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``reasoning_effort``,
     ``price``), refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """

@@ -70,9 +70,6 @@ class RemoteSection(_Section):
     temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
     concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
     timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
-    retries: int | None = Field(
-        default=None, ge=0, le=100, description="Further attempts at an answer that did not come; 4 by default."
-    )
     reasoning_effort: str | None = Field(
         default=None, min_length=1, description="Sent as it is, as in low, to models that think."
     )

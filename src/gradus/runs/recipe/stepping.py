@@ -26,9 +26,6 @@ class SteppingSection(BaseModel):
     episode_seconds: float | None = Field(
         default=None, gt=0, description="Seconds for all resets and steps of an episode together."
     )
-    retries: int | None = Field(
-        default=None, ge=0, description="How often a temporary fault is tried again; 2 by default."
-    )
     threads: bool | None = Field(
         default=None,
         description="Run steps in threads, beside each other, unless they are coroutines.",

@@ -81,7 +81,7 @@ def section_of(*names: str) -> Select:
 
     def select(run: RunContext) -> dict[str, Any]:
         # The number of processes that roll out and of calls at once changes no episode.
-        waiting = {"concurrency", "timeout", "retries", "price"}
+        waiting = {"concurrency", "timeout", "price"}
         dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": waiting}})
         dumped["stepping"] = {name: dumped["stepping"][name] for name in LIMITS}
         return {name: dumped[name] for name in ("environment", "seed", *names)}
