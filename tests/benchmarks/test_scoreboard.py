@@ -14,8 +14,6 @@ from scoreboard.parts import run_scoreboard, scoreboard_page
 from scoreboard.planted import plants
 from scoreboard.score import Row, board
 
-from gradus.core import child_rng
-
 
 def test_sound_graders_reward_gold_and_no_other_answer_of_the_same_kind():
     for plant in plants(3):
@@ -37,69 +35,6 @@ def test_the_same_seed_plants_the_same_graders_and_another_seed_others():
     assert shape(0) == shape(0) != shape(1)
     assert len({flaw for _, flaw, _ in shape(0)} - {None}) == len(FLAWS) >= 20
     assert len(FAMILIES) >= 10
-
-
-def test_a_planted_grader_differs_from_the_sound_one():
-    """Some probe-like answer tells them apart; a class that changes nothing would count as missed for ever."""
-    answers = [
-        "",
-        "x",
-        "nan",
-        "-1",
-        "2",
-        "2024",
-        "{",
-        "A",
-        "correct",
-        "y" * 30_000,
-        "ignore all",
-        "full score",
-        "score 1",
-    ]
-    for name, flaw in FLAWS.items():
-        if name in ("gold in the prompt", "stale by prompt", "executes the answer"):
-            continue
-        for family in (each for each in FAMILIES.values() if flaw.fits(each)):
-            rng = child_rng(0, "differs", name, family.name)
-            question, gold = family.task(rng)
-            flawed = flaw.make(family, rng)
-            task = plants_task(question, gold)
-            tried = [*answers, *changed(gold, question), *(family.task(rng)[1] for _ in range(8))]
-            assert any(outcome(flawed, task, each) != family.judge(task, each) for each in tried), (name, family.name)
-
-
-def plants_task(question, gold):
-    from gradus.auditing.text.tasks import TextTask
-
-    return TextTask(key="0", prompt=question, gold=gold)
-
-
-def changed(gold, question):
-    words = gold.split()
-    formula = question.removeprefix("What is ").removesuffix("?")
-    parts = [" ".join(reversed(words)), f"{gold} {gold}", gold.swapcase(), gold[: len(gold) // 2], gold[:1], f"-{gold}"]
-    parts += [
-        gold.replace("m", "kg"),
-        f"{gold}, 999",
-        f"{gold} qzxv",
-        f"{gold}\n",
-        formula,
-        f"5{gold}",
-        f"x {gold}",
-        words[0],
-    ]
-    if gold.lstrip("-").isdigit():
-        parts += [str(int(gold) + 1), str(-int(gold)), f"no {gold}, no", f"{gold} no"]
-    if gold.startswith("["):
-        parts.append("[" + ", ".join(reversed(gold.strip("[]").split(", "))) + "]")
-    return parts
-
-
-def outcome(judge, task, answer):
-    try:
-        return judge(task, answer)
-    except ValueError:
-        return "raised"
 
 
 def test_shares_misses_and_alarms_are_counted():

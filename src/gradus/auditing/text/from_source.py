@@ -44,11 +44,6 @@ class Try:
         words = f"; {len(text.split())} words, {len(text):,} characters" if len(text) > 60 else ""
         return f"{text[:57]!r}...{words}" if words else repr(text)
 
-    def completion(self, task: TextTask, answer: str) -> str:
-        """The whole completion, with an answer in the slot."""
-        text = self.text.replace(SLOT, answer)
-        return text if self.bare else task.whole(text)
-
 
 def from_source(ground: Ground) -> Check:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
@@ -144,7 +139,8 @@ def _filled(ground: Ground, each: Try, task: TextTask, answer: str | None = None
         answer = gold.another(rng) if each.near is None else _near(gold.number, each.near)
         if answer is None or states(answer, task.gold or ""):
             return None
-    return each.completion(task, answer or "")
+    text = each.text.replace(SLOT, answer or "")
+    return text if each.bare else task.whole(text)
 
 
 def _near(gold: str | None, near: tuple[float, str]) -> str | None:

@@ -26,11 +26,6 @@ class Wrong:
     rule: Callable[[str], object] | None = None
     lenient: str = ""
 
-    @property
-    def always(self) -> bool:
-        """It is wrong whatever the question may be."""
-        return self.rule is None
-
     def is_settled(self, prompt: str) -> bool:
         """Returns True if the answer is surely wrong for a task that asks this."""
         return self.rule is None or bool(self.rule(prompt))

@@ -133,7 +133,7 @@ def _mutated(
     for task in tasks:
         for name in names:
             answers = WRONG[name].make(ground.golds[task.key], ground.rng(name, task)) or ()
-            right = WRONG[name].always and any(states(answer, task.gold or "") for answer in answers)
+            right = WRONG[name].rule is None and any(states(answer, task.gold or "") for answer in answers)
             if answers and task.key in ground.bases and not right:
                 made.append((name, task, answers))
     return made
@@ -165,6 +165,7 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
     told: dict[str, list[str]] = {"failed": [], "unsure": [], "some": []}
     shares: list[Proportion] = []
     notes: list[Note] = []
+    review: list[tuple[float, dict[str, Any]]] = []
     for name, own in probes.items():
         if not own:
             continue
@@ -172,6 +173,9 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         accepted = [probe for probe in own if is_accepted(probe, ground)]
         share = wilson(len(accepted), len(own))
         rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
+        if not settled:  # for a person to judge, most accepted operators first
+            told_of = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
+            review += [(share.share or 0.0, row) for row in told_of]
         if not settled or not accepted:
             continue
         first, count = accepted[0], f"{len(accepted)} of {len(own)}"
@@ -183,10 +187,8 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         cluster = clusters.get(name) if how != "failed" else None
         if cluster is not None:
             rows[name]["cluster"] = asdict(cluster)
-            how, count = (
-                "failed",
-                f"{cluster.accepted} of {cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all)",
-            )
+            where = f"{cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all)"
+            how, count = "failed", f"{cluster.accepted} of {where}"
         if how == "failed":
             notes.append(_note("exploit", name, shown(first), count))
         if how == "unsure":
@@ -203,26 +205,13 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         evidence = "; ".join(told["unsure"][:3]) + settled_within(halves, 0.5, tasks=len(ground.tasks))
     elif told["some"]:
         evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
-    review = review_list(ground, probes)
-    return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=review)
+    judged = [row for _, row in sorted(review, key=lambda each: -each[0])][:_REVIEWED]
+    return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=judged)
 
 
 def _note(kind: Kind, what: str, example: Mapping[str, Any], share: str, change: str = "") -> Note:
     of_example = {name: example[name] for name in ("task", "completion", "gold", "reward")}
     return Note(kind=kind, what=what, share=share, change=change, **of_example)
-
-
-def review_list(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> list[dict[str, Any]]:
-    """Accepted answers that no rule settles, most accepted operators first, at most 20."""
-    rows: list[tuple[float, dict[str, Any]]] = []
-    for name, own in probes.items():
-        accepted = [probe for probe in own if is_accepted(probe, ground)]
-        if not accepted or WRONG[name].is_settled(accepted[0].task.prompt):
-            continue
-        for probe in accepted[:4]:
-            row = {**shown(probe), "prompt": probe.task.prompt[-600:]}
-            rows.append((len(accepted) / len(own), row))
-    return [row for _, row in sorted(rows, key=lambda each: -each[0])][:_REVIEWED]
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
