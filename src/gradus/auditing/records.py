@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
-from gradus.core import Episode
+from gradus.core import Episode, Panel
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
@@ -82,14 +82,11 @@ def components_of(episodes: Sequence[Episode], name: str) -> list[float | None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PanelEpisodes:
-    """The episodes of every policy on the same tasks, and which part each policy has in the audit."""
+class PanelEpisodes(Panel):
+    """A panel with the episodes of every policy on the same tasks."""
 
     condition: str
     episodes: Mapping[str, Sequence[Episode]]
-    ladder: Sequence[str]
-    reflexes: Sequence[str]
-    exploits: Sequence[str]
 
     def role(self, name: str) -> str:
         """The most telling of the roles of ``name``."""

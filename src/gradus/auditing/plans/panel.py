@@ -15,6 +15,7 @@ from gradus.core import (
     EnvironmentSpec,
     Episode,
     Grader,
+    Panel,
     Policy,
     Task,
     child_seed,
@@ -59,21 +60,17 @@ def roll_out_panel(
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
     tasks, roles = main_tasks(spec, episodes), spec.audit.panel
-    named = dict.fromkeys((*roles.ladder, *roles.reflexes, *roles.exploits)) if roles else ()
-    cast = {name: spec.policy(name) for name in named} if roles else _cast_for_nothing(spec, tasks, seed)
+    if roles is None:
+        roles = Panel(ladder=("random", spec.teacher) if spec.teacher else ("random",))
+        cast = _cast_for_nothing(spec, tasks, seed)
+    else:
+        cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = None if progress is None else partial(progress, name)
         episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
         rolled_out[name] = [replace(episode, policy=name) for episode in episodes_of]
-    teacher = [spec.teacher] if spec.teacher in cast else []
-    return PanelEpisodes(
-        condition=tasks[0].condition,
-        episodes=rolled_out,
-        ladder=tuple(roles.ladder) if roles else ("random", *teacher),
-        reflexes=tuple(roles.reflexes) if roles else ("random",),
-        exploits=tuple(roles.exploits) if roles else (),
-    )
+    return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
 
 
 def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
