@@ -8,10 +8,11 @@ from typing import Any
 
 from gradus.auditing.records import Check
 from gradus.auditing.text import checks
-from gradus.auditing.text.asking import prepare
+from gradus.auditing.text.asking import Ground, Log, prepare
 from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.grader_process import Score
 from gradus.auditing.text.paying import blind_answers, reflexes, right_answers, wrong_answers
+from gradus.auditing.text.rates import Base
 from gradus.auditing.text.run import audit_text
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
@@ -99,6 +100,15 @@ class Paying:
             return Score(value=float(self.pays(task, answer)))
         except Exception as raised:
             return Score(error=str(raised))
+
+
+def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, **found: Any) -> Ground:
+    """The ground of checks with these figures; gold earns 1 and all else nothing if none are given."""
+    tasks, base = asked.tasks, base or Base(gold=1.0, wrong=0.0, silence=0.0)
+    others = Others(golds=[task.gold or "" for task in tasks])
+    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, "log": Log(), **found}
+    golds = {task.key: Gold(task=task, others=others) for task in tasks}
+    return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, golds=golds, others=others, **found)
 
 
 def check_of(name: str, judge: Judge, tasks: Sequence[TextTask] | None = None) -> Check:

@@ -4,29 +4,22 @@ from dataclasses import replace
 
 import pytest
 from scipy.stats import ttest_1samp
-from text_graders import Paying, check_of, sound, subject, sums
+from text_graders import Paying, check_of, ground_of, sound, subject, sums
 
 from gradus import environments
 from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
-from gradus.auditing.text.asking import Ground, Log, with_bases
-from gradus.auditing.text.gold import Gold, Others
+from gradus.auditing.text.asking import Log, with_bases
 from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
 from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_within
-from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import subject_of
 from gradus.stats import Interval
 
 
-def _ground(n=20, base=None, scorer=None, **found):
+def _ground(n=20, **found):
     options = {name: found.pop(name) for name in ("range", "remote") if name in found}
-    asked = subject(sound, sums(n), **options)
-    tasks, base = asked.tasks, base or Base(gold=1.0, wrong=0.0, silence=0.0)
-    others = Others(golds=[task.gold for task in tasks])
-    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, "log": Log(), **found}
-    golds = {task.key: Gold(task=task, others=others) for task in tasks}
-    return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, golds=golds, others=others, **found)
+    return ground_of(subject(sound, sums(n), **options), **found)
 
 
 def _answered(operator, values, answer="none of it"):

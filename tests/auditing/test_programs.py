@@ -9,18 +9,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from text_graders import audited, gold_of, rows_of, subject, sums
+from text_graders import audited, gold_of, ground_of, rows_of, subject, sums
 
 from gradus.auditing.text import paying, run
-from gradus.auditing.text.asking import Ground, Log, are_programs
+from gradus.auditing.text.asking import are_programs
 from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.checks import hostile
-from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import PROGRAMS, ask_programs
-from gradus.auditing.text.rates import Base
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
@@ -102,12 +100,8 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
-    asked = subject(judge, tasks)
-    others, scorer = Others(golds=[task.gold for task in tasks]), Scorer(asked)
-    known = {"bases": {task.key: Base(gold=1.0, wrong=0.0, silence=0.0) for task in tasks}, "span": 1.0, "log": Log()}
-    golds = {task.key: Gold(task=task, others=others) for task in tasks}
-    found = {"confined": True, "executed": ["a statement"], **known}
-    ground = Ground(subject=asked, scorer=scorer, tasks=tasks, golds=golds, others=others, **found)
+    ground = ground_of(subject(judge, tasks), confined=True, executed=["a statement"])
+    scorer = ground.scorer
     monkeypatch.setattr(
         paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
     )
