@@ -186,25 +186,23 @@ def _in_best_form(tasks: Sequence[TextTask], scorer: Scorer, subject: TextSubjec
 
     If the declared form earns the top of the range, no other is tried. Gold that is a whole completion is cut to its answer if it earns as much so.
     """
-    best, kept, declared = DECLARED, list(tasks), _earned(tasks, scorer)
-    most = float("-inf") if declared is None else declared
+    best, kept, most = DECLARED, list(tasks), _earned(tasks, scorer)
     at_top = subject.range is not None and most >= subject.range[1] - 1e-9
     others = {} if at_top else forms(() if subject.remote else subject.functions)
     for name, (before, after) in others.items():
         written = [replace(task, before=before, after=after) for task in tasks]
         earned = _earned(written, scorer)
-        if earned is not None and earned > most + 1e-9:
+        if earned > most + 1e-9:
             best, kept, most = name, written, earned
     blocks = in_blocks(kept)
-    earned = None if blocks is None else _earned(blocks, scorer)
-    return best, blocks if blocks and earned is not None and earned >= most - 1e-9 else kept
+    return best, blocks if blocks and _earned(blocks, scorer) >= most - 1e-9 else kept
 
 
-def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float | None:
-    """The mean reward of gold on a few tasks; None if the grader fails on one."""
+def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
+    """The mean reward of gold on a few tasks; minus infinity if the grader fails on one."""
     scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_FORM_TASKS]])
     known = [score.value for score in scores if score.value is not None]
-    return sum(known) / len(known) if known and len(known) == len(scores) else None
+    return sum(known) / len(known) if known and len(known) == len(scores) else float("-inf")
 
 
 def _with_canaries(ground: Ground) -> Ground:
