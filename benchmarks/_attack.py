@@ -11,7 +11,7 @@ import numpy as np
 from gradus.auditing.plans.exploit import search_plans
 from gradus.auditing.plans.judged import Judged, judge
 from gradus.auditing.plans.minimize import KEPT, shortest
-from gradus.auditing.plans.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
 from gradus.auditing.plans.plan import Plan, Shape
 from gradus.auditing.plans.search import Field
 from gradus.auditing.records import LEAST_EFFECT, high_of, low_of
@@ -69,7 +69,7 @@ class Attacker(Protocol):
 
 def attacked(spec: EnvironmentSpec, grader: Grader, attacker: Attacker, *, episodes: int, budget: int) -> list[Judged]:
     """The attempts on the tasks of an audit; each hack as the shortest plan that does the same, if a plan does."""
-    panel = regraded_panel(spec, roll_out_panel(spec, episodes=episodes, seed=0), grader)
+    panel = roll_out_panel(spec, grader, episodes=episodes, seed=0)
     tasks, draw = main_tasks(spec, panel.tasks), blind_answers(spec, seed=0)
     found = search_plans(spec, grader, panel, tasks, draw, budget=budget, seed=0)
     field, against = found.field, found.reference

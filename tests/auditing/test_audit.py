@@ -18,7 +18,7 @@ from gradus.auditing.plans.features import find_features
 from gradus.auditing.plans.honest import honest_curve
 from gradus.auditing.plans.hygiene import check_hygiene
 from gradus.auditing.plans.judged import Reference
-from gradus.auditing.plans.panel import main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.panel import main_tasks, roll_out_panel
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
 from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes, rewards_of
@@ -32,8 +32,7 @@ SMALL = {"episodes": 40, "budget": 3000, "signal_tasks": 4}
 
 
 def _audit(spec, grader=None, **options):
-    panel = options.pop("panel", None)
-    return run_audit(spec, grader, AuditSettings(**(SMALL | options)), panel=panel)
+    return run_audit(spec, grader, AuditSettings(**(SMALL | options)))
 
 
 def _check(result, name):
@@ -46,8 +45,8 @@ def honest():
 
 
 @pytest.fixture(scope="module")
-def gullible(honest):
-    return _audit(SPEC, "gullible", panel=honest.panel)
+def gullible():
+    return _audit(SPEC, "gullible")
 
 
 def test_an_honest_grader_passes_every_check(honest):
@@ -72,9 +71,9 @@ def test_a_grader_that_pays_for_a_bad_start_fails_for_that_reason(gullible):
 
 
 @pytest.mark.slow
-def test_the_search_finds_the_bad_start_by_itself(honest):
+def test_the_search_finds_the_bad_start_by_itself():
     blind = replace(SPEC, audit=replace(SPEC.audit, panel=replace(SPEC.audit.panel, exploits=())))
-    found = _audit(blind, "gullible", panel=replace(honest.panel, exploits=()))
+    found = _audit(blind, "gullible")
     hack = found.hack
     assert _check(found, "search").status == "fail"
     assert hack.reward.low > 0.03
@@ -93,8 +92,8 @@ def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
     assert gullible.hack.episode.task.condition == "main"
 
 
-def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet(honest):
-    found = _audit(SPEC, "format", panel=honest.panel)
+def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet():
+    found = _audit(SPEC, "format")
     failed = {check.name for check in found.checks if check.status == "fail"}
     assert {"separation", "free credit", "alignment", "signal"} <= failed
     assert "100% without variance" in _check(found, "signal").evidence
@@ -180,7 +179,7 @@ def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declar
 
 def test_components_that_the_grader_does_not_name_are_not_called_free():
     """A grader that named no weights failed, as if blind answers earned all that there is."""
-    panel = regraded_panel(SPEC, roll_out_panel(SPEC, episodes=8, seed=0), HONEST)
+    panel = roll_out_panel(SPEC, HONEST, episodes=8, seed=0)
     nameless = Grader(name="nameless", compute=HONEST.compute)
     constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
     found = check_free_credit(panel, nameless, constants)
@@ -258,7 +257,7 @@ def test_tables_show_verdicts_and_intervals(gullible):
 
 
 def _hygiene(spec, grader="honest"):
-    panel = regraded_panel(spec, roll_out_panel(spec, episodes=30, seed=0), spec.grader(grader))
+    panel = roll_out_panel(spec, spec.grader(grader), episodes=30, seed=0)
     return check_hygiene(spec, spec.grader(grader), panel, random_answer, seed=0)
 
 

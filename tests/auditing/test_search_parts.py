@@ -8,13 +8,13 @@ from garden import GULLIBLE, SPEC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.auditing import forecast, roll_out_panel
+from gradus.auditing import forecast
 from gradus.auditing.plans.answers import AnswerSpace, answer_space
 from gradus.auditing.plans.features import Feature, find_features
 from gradus.auditing.plans.honest import HonestCurve, _above, honest_curve
 from gradus.auditing.plans.judged import Reference, judge
 from gradus.auditing.plans.minimize import shortest
-from gradus.auditing.plans.panel import blind_answers
+from gradus.auditing.plans.panel import blind_answers, roll_out_panel
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
 from gradus.auditing.plans.search import Distribution, Field
 from gradus.core import AuditHints, Language, Observation
@@ -134,7 +134,7 @@ def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
     """It said the first word of every place, or the second of every place, and so on."""
     words = Language(grammar=(("1", "2"), ("go", "stay")))
     bare = replace(SPEC, audit=AuditHints(), teacher=None, policies={}, language=words)
-    episodes = roll_out_panel(bare, episodes=20, seed=0).episodes["random"]
+    episodes = roll_out_panel(bare, GULLIBLE, episodes=20, seed=0).episodes["random"]
     said = {turn.action for episode in episodes for turn in episode.turns}
     assert said == {"1 go", "1 stay", "2 go", "2 stay"}
 

@@ -13,7 +13,7 @@ import gradus
 from gradus import environments
 from gradus.auditing.plans.comparisons import check_separation
 from gradus.auditing.plans.hygiene import check_hygiene
-from gradus.auditing.plans.panel import regraded_panel, roll_out_panel
+from gradus.auditing.plans.panel import roll_out_panel
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
 from gradus.rollouts import roll_out
@@ -198,7 +198,7 @@ def test_a_hidden_state_that_a_few_blind_answers_do_not_ask_for_is_no_seed_witho
         ignores_seeds = ignores
 
     spec = class_spec(Own)
-    panel = regraded_panel(spec, roll_out_panel(spec, episodes=12, seed=0), spec.grader(None))
+    panel = roll_out_panel(spec, spec.grader(None), episodes=12, seed=0)
     check = check_hygiene(spec, spec.grader(None), panel, lambda seed: "", seed=0)
     assert (check.status, "one and the same episode" in check.evidence) == (
         ("fail", True) if ignores else ("pass", False)

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.records import Check, Note, PanelEpisodes, Point
+from gradus.auditing.records import Check, Note, Point
 from gradus.core.documents import SCHEMA
 
 _BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
@@ -42,7 +42,7 @@ class AuditResult:
     """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
 
     ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure, none if the
-    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None. ``panel`` may be handed to the next audit, which then need not roll it out again.
+    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None.
     """
 
     environment: str
@@ -54,7 +54,6 @@ class AuditResult:
     checks: Sequence[Check]
     points: Sequence[Point] = ()
     hack: Judged | None = None
-    panel: PanelEpisodes | None = None
     most: int | None = None
 
     @property

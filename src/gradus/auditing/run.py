@@ -9,7 +9,7 @@ from gradus.auditing.plans.comparisons import check_alignment, check_exploits, c
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.auditing.plans.hygiene import check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.plans.panel import blind_answers, main_tasks, regraded_panel, roll_out_panel
+from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
 from gradus.auditing.plans.signal import check_signal
 from gradus.auditing.records import Check, PanelEpisodes, Point, rewards_of, true_rewards_of
 from gradus.auditing.result import AuditResult
@@ -68,20 +68,12 @@ def run_text_audit(
 
 
 def run_audit(
-    spec: EnvironmentSpec,
-    grader: str | Grader | None = None,
-    settings: AuditSettings = AuditSettings(),
-    *,
-    panel: PanelEpisodes | None = None,
+    spec: EnvironmentSpec, grader: str | Grader | None = None, settings: AuditSettings = AuditSettings()
 ) -> AuditResult:
-    """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search.
-
-    ``panel``: episodes of an earlier audit of the same environment, to be graded again instead of rolled out again.
-    """
+    """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
     seed, progress = settings.seed, settings.progress
-    rolled_out = panel or roll_out_panel(spec, episodes=settings.episodes or _EPISODES, seed=seed, progress=progress)
-    rolled_out = regraded_panel(spec, rolled_out, judged)
+    rolled_out = roll_out_panel(spec, judged, episodes=settings.episodes or _EPISODES, seed=seed, progress=progress)
     hygiene = check_hygiene(spec, judged, rolled_out, blind_answers(spec, seed=seed), seed=seed)
     named = [(name, rolled_out.role(name), episodes) for name, episodes in rolled_out.episodes.items()]
     hack = None
@@ -110,7 +102,6 @@ def run_audit(
             for name, role, episodes in named
         ],
         hack=hack,
-        panel=rolled_out,
         most=len(main_tasks(spec)),
     )
 

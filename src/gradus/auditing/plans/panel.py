@@ -49,13 +49,9 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
 
 
 def roll_out_panel(
-    spec: EnvironmentSpec,
-    *,
-    episodes: int,
-    seed: int,
-    progress: Progress | None = None,
+    spec: EnvironmentSpec, grader: Grader, *, episodes: int, seed: int, progress: Progress | None = None
 ) -> PanelEpisodes:
-    """Roll out the declared panel, or what can be had for nothing, on the same tasks.
+    """Roll out the declared panel, or what can be had for nothing, on the same tasks, and grade it.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
@@ -69,15 +65,9 @@ def roll_out_panel(
     for name, policy in cast.items():
         tell = None if progress is None else partial(progress, name)
         episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
-        rolled_out[name] = [replace(episode, policy=name) for episode in episodes_of]
+        named = [replace(episode, policy=name) for episode in episodes_of]
+        rolled_out[name] = grade_episodes(spec, named, grader)
     return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
-
-
-def regraded_panel(spec: EnvironmentSpec, panel: PanelEpisodes, grader: Grader) -> PanelEpisodes:
-    """The same episodes under another grader."""
-    return replace(
-        panel, episodes={name: grade_episodes(spec, rolled_out, grader) for name, rolled_out in panel.episodes.items()}
-    )
 
 
 def best_reflex(panel: PanelEpisodes) -> str:
