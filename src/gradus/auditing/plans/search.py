@@ -82,8 +82,8 @@ class Search:
     field: Field
     objective: Objective
     seed: int
-    best: list[Candidate] = dataclass_field(default_factory=list)
-    trials: list[Candidate] = dataclass_field(default_factory=list)
+    best: list[Candidate] = dataclass_field(default_factory=list[Candidate])
+    trials: list[Candidate] = dataclass_field(default_factory=list[Candidate])
     episodes: int = 0
     _tasks: int = 0
 

@@ -128,8 +128,9 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
     def batch(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         assert subject.judge_all is not None
         judge_all, asked = subject.judge_all, [(tasks[key], answer) for key, answer in rows]
-        scores = lambda: [_finite(each.value, each.error) for each in judge_all(asked)]  # noqa: E731
-        return within(seconds * len(rows), scores, len(rows))
+        return within(
+            seconds * len(rows), lambda: [_finite(each.value, each.error) for each in judge_all(asked)], len(rows)
+        )
 
     def warm_up() -> None:  # the first call also loads the grader
         within(_WARM_UP, lambda: [_finite(subject.judge(subject.tasks[0], ""))])
