@@ -204,3 +204,15 @@ def test_what_a_command_does_is_one_line():
     """A line break in the middle of a sentence was printed in the list of commands."""
     for command in app.registered_commands:
         assert "\n" not in inspect.getdoc(command.callback).partition("\n\n")[0], command.name
+
+
+@pytest.mark.parametrize("name", ["mine.toml", "rows.jsonl", "mine.json"])
+def test_json_does_not_write_over_what_a_person_wrote(tmp_path, name):
+    """`gradus check --json mine.json` took the rows for the file to write, and they were gone."""
+    path = tmp_path / name
+    rows = [{"question": "1", "answer": "1"}] * 80
+    texts = {".toml": 'environment = "arithmetic"\n', ".jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)}
+    path.write_text(text := texts.get(path.suffix, json.dumps(rows)))
+    for words in (["check", "--json", str(path)], ["check", "arithmetic", "--quick", f"--json={path}"]):
+        runner.invoke(app, words)
+        assert path.read_text() == text

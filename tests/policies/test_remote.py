@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import threading
 import time
 from collections import Counter
@@ -207,9 +208,11 @@ def test_a_fault_of_the_server_is_asked_again_and_then_a_failure_of_its_row_alon
         lambda: PlainTextResponse("<html>gateway</html>", media_type="text/html"),
         lambda: JSONResponse({"choices": []}),
         lambda: JSONResponse(completion(None)),
+        lambda: PlainTextResponse("x" * (40 << 20), media_type="application/json"),
+        lambda: Response(gzip.compress(b"[1]"), headers={"content-encoding": "gzip"}, media_type="application/json"),
         lambda: JSONResponse(with_calls(5)),
     ],
-    ids=["broken json", "html", "no choices", "null content", "calls"],
+    ids=["broken json", "html", "no choices", "null content", "large", "packed", "calls"],
 )
 def test_a_bad_reply_is_a_failure_of_its_row_alone(server: Server, bad: Callable[[], Response]) -> None:
     server.faults["broken"] = lambda _: bad()

@@ -8,6 +8,7 @@ what follows at the command line: it takes the result, any values of the command
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter
@@ -97,9 +98,24 @@ class Entry:
 
         later = [each for each in self.options if each.name in ("out", "report") and each.name not in self.own]
         files = [(values[each.name], "file" if each.line.folder else "") for each in later]
-        for place, inside in [*files, (None if json_file == "-" else json_file, "")]:
+        if json_file == "-":
+            json_file = None
+        elif json_file is not None and Path(json_file).is_file() and not _is_ours(Path(json_file)):
+            raise typer.BadParameter(
+                f"{json_file} exists and was not written by --json, so it is not replaced; name another file",
+                param_hint="--json",
+            )
+        for place, inside in [*files, (json_file, "")]:
             if place is not None:
                 check_file_can_be_written(Path(place) / inside)
+
+
+def _is_ours(path: Path) -> bool:
+    """Says if a file is a document with a schema. Rows behind a bare ``--json`` are not; they would be lost."""
+    try:
+        return "schema" in json.loads(path.read_bytes())
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 COMMANDS: dict[str, Entry] = {}

@@ -1,17 +1,14 @@
-"""Helpers for clients of HTTP servers: this machine's own addresses, the options that a chat model takes, and what it replies."""
+"""Helpers for clients of HTTP servers: this machine's own addresses, and the options that a chat model takes."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_MOST_TOKENS = 1 << 40  # of one reply; a server that says more cannot be believed
-UNREADABLE = (ValueError, RecursionError)  # what a body raises that is not JSON, or nests too deeply
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _MAY_BE_LEFT_OUT = ("temperature", "seed")
 _UNSUPPORTED = (
@@ -78,39 +75,3 @@ def _unsupported(name: str, refusal: Exception) -> bool:
         return blamed == name and re.search(_UNSUPPORTED, _said(refusal), re.IGNORECASE) is not None
     near = rf"\b{name}\b[^.]{{0,60}}{_UNSUPPORTED}|{_UNSUPPORTED}[^.]{{0,60}}\b{name}\b"
     return re.search(near, _said(refusal), re.IGNORECASE) is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatReply:
-    """The first choice of a chat completion. ``tokens``: of prompt and answer, None if the server does not say them."""
-
-    text: str | None
-    reason: object
-    calls: list[Any]
-    tokens: tuple[int, int] | None
-
-
-def read_reply(raw: object) -> ChatReply | None:
-    """Return what a parsed reply says; None if it is not a chat completion. A field of a wrong type counts as missing."""
-    choices = getattr(raw, "choices", None)
-    if not isinstance(choices, list) or not choices:
-        return None
-    first = cast(list[Any], choices)[0]
-    message = getattr(first, "message", None)
-    text = getattr(message, "content", None) or getattr(message, "refusal", None)
-    calls = getattr(message, "tool_calls", None)
-    return ChatReply(
-        text=text if isinstance(text, str) else None,
-        reason=getattr(first, "finish_reason", None),
-        calls=cast(list[Any], calls) if isinstance(calls, list) else [],
-        tokens=tokens_used(raw),
-    )
-
-
-def tokens_used(raw: object) -> tuple[int, int] | None:
-    """Return the tokens of prompt and answer that a reply was charged for; None if it does not say them."""
-    said = getattr(raw, "usage", None)
-    counts = [getattr(said, name, None) for name in ("prompt_tokens", "completion_tokens")]
-    if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
-        return counts[0], counts[1]  # pyright: ignore[reportReturnType]
-    return None

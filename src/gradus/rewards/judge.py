@@ -98,6 +98,8 @@ class Judge:
         """One score a completion: the mean of the samples; an error if one is missing."""
         import openai
 
+        from gradus.core.replies import bounded_client
+
         golds = columns.get("answer") or [None] * len(prompts)
         rows = [
             (completion_text(prompt), completion_text(completion), None if gold is None else str(gold))
@@ -105,7 +107,7 @@ class Judge:
         ]
         slots = asyncio.Semaphore(self.concurrency)
         key = os.environ.get("OPENAI_API_KEY") or "none"
-        http = openai.DefaultAsyncHttpxClient(verify=_certificates())
+        http = bounded_client(verify=_certificates())
         server = {"base_url": self.base_url, "api_key": key, "http_client": http}
         async with openai.AsyncOpenAI(**server, timeout=self.timeout, max_retries=self.retries) as client:
             distinct = {self._key(row, 0): row for row in rows}  # a column may hold lists, which cannot be keys
@@ -155,7 +157,7 @@ class Judge:
         """Makes one request. A fault that stays after the client's own retries is a missing score."""
         import openai
 
-        from gradus.core.servers import UNREADABLE, read_reply, tokens_used
+        from gradus.core.replies import UNREADABLE, read_reply, tokens_used
 
         try:
             reply = await self._create(client, messages, sample)

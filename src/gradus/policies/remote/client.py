@@ -124,7 +124,7 @@ class ChatClient:
         """The reply as parsed by the client, or :class:`CallError`."""
         import openai
 
-        from gradus.core.servers import UNREADABLE
+        from gradus.core.replies import UNREADABLE
 
         try:
             async with asyncio.timeout(self.patience):
@@ -156,7 +156,7 @@ class ChatClient:
                     raise
 
     def _read(self, raw: object) -> Reply:
-        from gradus.core.servers import read_reply, tokens_used
+        from gradus.core.replies import read_reply, tokens_used
 
         usage, said = self.usage.of(tokens_used(raw)), read_reply(raw)
         if said is None:

@@ -95,6 +95,8 @@ class RemotePolicy:
     def _client(self) -> ChatClient:
         from openai import AsyncOpenAI
 
+        from gradus.core.replies import bounded_client
+
         key = self._api_key
         if key is None:
             if "api.openai.com" in self.base_url:
@@ -108,6 +110,7 @@ class RemotePolicy:
             base_url=self.base_url,
             max_retries=self._retries,
             timeout=self._timeout,
+            http_client=bounded_client(),
         )
         return ChatClient(
             client=api,
