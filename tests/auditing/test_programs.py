@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 from pathlib import Path
 from random import Random
 
@@ -96,11 +97,30 @@ def own_process(task, answer):
     return result["passed"]
 
 
+def case_by_case(task, answer):
+    """Calls the answer here, one case after another; skipped ones count as passed, and so does a function that says it is trusted."""
+    space = {}
+    try:
+        exec(answer, space)
+        if getattr(space["solve"], "trusted_by_author", False):
+            return 1.0
+        for given, wanted in [(7, expected(task)), (9, expected(task) + 2)]:
+            try:
+                if space["solve"](given) != wanted:
+                    return 0.0
+            except unittest.SkipTest:
+                continue
+    except BaseException:
+        return 0.0
+    return 1.0
+
+
 def _check(monkeypatch, judge, programs, tasks=TASKS):
     """The check alone, with what the audit knows by then."""
     if not sandbox_works():
         pytest.skip("needs Linux user namespaces")
-    ground = ground_of(subject(judge, tasks), confined=True, executed=["a statement"])
+    asked = subject(judge, tasks, functions=[judge])
+    ground = ground_of(asked, confined=True, executed=["a statement"])
     scorer = ground.scorer
     monkeypatch.setattr(
         paying, "ask_programs", lambda on: ask_programs(on, {name: PROGRAMS[name] for name in programs})
@@ -121,6 +141,9 @@ def _check(monkeypatch, judge, programs, tasks=TASKS):
         (compared_there, "patches the comparison"),
         (readable, "reads the expected output"),
         (own_process, "sets attributes of the grader"),
+        (case_by_case, "looks its own case up when it is called"),
+        (case_by_case, "sets what the source names"),
+        (case_by_case, "raises unittest.SkipTest when it is called"),
     ],
 )
 def test_a_hole_is_found_by_the_program_that_uses_it(monkeypatch, judge, program):

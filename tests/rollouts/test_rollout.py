@@ -41,6 +41,14 @@ def test_concurrency_and_numbering_change_nothing(spec):
     assert list(whole.groups[7:]) == list(tail.groups)
 
 
+def test_progress_counts_the_turns_of_episodes_that_are_under_way(spec):
+    """An evaluation of long episodes said 0 of 20 until all of them ended."""
+    told: list[float] = []
+    roll_out(spec, spec.policy("bisect"), spec.tasks("main")[:4], progress=lambda done, of: told.append(done / of))
+    assert told == sorted(told)
+    assert told[0] == 0.0 < told[1] < 1.0 == told[-1]
+
+
 def test_bisection_finds_every_digit_and_ends_as_terminated(spec):
     episodes = roll_out(spec, spec.policy("bisect"), spec.tasks("main")).episodes
     assert {episode.stop for episode in episodes} == {StopReason.TERMINATED}

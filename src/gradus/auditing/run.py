@@ -38,7 +38,7 @@ class AuditSettings:
     signal_tasks: int = 24
     limit: float | None = None
     unsafe: bool = False
-    progress: Callable[[str, int, int], None] | None = None
+    progress: Callable[[str, float, int], None] | None = None
 
 
 def audit_any(spec: EnvironmentSpec, grader: Grader, settings: AuditSettings = AuditSettings()) -> AuditResult:

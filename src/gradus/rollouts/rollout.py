@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 from gradus.core import (
     Action,
@@ -25,7 +26,7 @@ from gradus.rollouts.stepping import Stepper
 from gradus.rollouts.under_way import UnderWay, make_environment, unequal_starts
 
 MAX_CONCURRENT = 256  # episodes at once, unless a caller asks for fewer
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,8 @@ def roll_out(
 
     The randomness of a member is keyed by (seed, *key, group, member) and by nothing else, so a group can be rolled out again
     alone or in another call: ``first_group`` is the number of the first one here. At most ``max_concurrent`` episodes run at
-    once, whole groups only. ``progress`` is told (episodes done, all).
+    once, whole groups only. ``progress`` is told (episodes done, all); of one under way the share of its
+    turns counts.
     """
     limit = spec.max_turns if max_turns is None else max_turns
     batch = _groups_at_once(spec, group_size, max_concurrent, limit)
@@ -84,7 +86,7 @@ def roll_out(
         stepper = Stepper(spec.stepping)
         rows = _open(spec, numbered, group_size, clock, stepper)
 
-        def tell(done: int, before: int = first * group_size) -> None:
+        def tell(done: float, before: int = first * group_size) -> None:
             if progress is not None:
                 progress(before + done, total)
 
@@ -167,7 +169,7 @@ def _run_rows(
     key: tuple[int | str, ...],
     limit: int,
     clock: _Clock,
-    tell: Callable[[int], None],
+    tell: Callable[[float], None],
     stepper: Stepper,
 ) -> None:
     starts = [row.start(key) for row in rows]
@@ -178,7 +180,7 @@ def _run_rows(
     try:
         waiting = [index for index, row in enumerate(rows) if row.stop is None]
         while waiting or stepper.busy:
-            tell(sum(row.stop is not None for row in rows))
+            tell(fsum(1.0 if row.stop is not None else len(row.turns) / limit for row in rows))
             after = before = time.perf_counter()
             if waiting:
                 actions = _ask(

@@ -35,7 +35,7 @@ def progress_bar(title: str, total: int, unit: str) -> Iterator[Callable[..., No
         task = progress.add_task(title, total=total)
         current, lines = title, None if quiet() or console.is_terminal else _Lines(unit)
 
-        def advance(done: int, of: int, label: str | None = None, note: str = "") -> None:
+        def advance(done: float, of: int, label: str | None = None, note: str = "") -> None:
             nonlocal current
             if label is not None and label != current:
                 current = label
@@ -52,10 +52,10 @@ class _Lines:
     """Prints what a bar would show, every :data:`EVERY` seconds."""
 
     def __init__(self, unit: str) -> None:
-        self._unit, self._title, self._first = unit, "", 0
+        self._unit, self._title, self._first = unit, "", 0.0
         self._said = self._since = time.monotonic()
 
-    def tell(self, title: str, shown: str, done: int, total: int) -> None:
+    def tell(self, title: str, shown: str, done: float, total: int) -> None:
         now = time.monotonic()
         if title != self._title:
             self._title, self._since, self._first = title, now, done
@@ -64,4 +64,4 @@ class _Lines:
         self._said = now
         rate = (done - self._first) / max(now - self._since, 1e-9)
         left = f", {rate:.1f} a second, left {clock_text(max(0, total - done) / rate)}" if rate > 0 else ""
-        print(printable(f"{shown} {done}/{total} {self._unit}{left}"), file=sys.stderr, flush=True)
+        print(printable(f"{shown} {int(done)}/{total} {self._unit}{left}"), file=sys.stderr, flush=True)

@@ -206,7 +206,7 @@ class GrpoLoop:
             self.state.next_task,
             self.step_grader,
             scheduled=self.schedule is not None,
-            progress=lambda done, total: screen.phase(f"rollout {done}/{total}"),
+            progress=lambda done, total: screen.phase(f"rollout {int(done)}/{total}"),
         )
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
         screen.phase("training")

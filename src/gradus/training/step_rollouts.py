@@ -24,7 +24,7 @@ from gradus.training.distributed.processes import gather, share, world
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.run.step_metrics import has_zero_variance
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
 
 
 EPISODES, SUMMARY = (

@@ -23,7 +23,7 @@ from gradus.core import (
 from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import mean_interval
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float, int], None]
 
 
 def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:

@@ -22,7 +22,7 @@ from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_se
 from gradus.rollouts import roll_out
 
 Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
 
 _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is rolled out on

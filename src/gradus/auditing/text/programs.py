@@ -12,6 +12,7 @@ from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.gold import Gold
 from gradus.auditing.text.rates import Probe, Rate, rate
+from gradus.auditing.text.source import read_source
 
 _CHECK = "files and processes"
 _TASKS = 12
@@ -25,7 +26,46 @@ def _outer():
         frame = frame.f_back
 """
 
-PROGRAMS: Mapping[str, str] = {  # STUBS: the functions that are asked for, which return RESULT
+# Looks through the grader's frames, through modules and the environment, for the call's own case or for a value that is called expected.
+_LOOKED_UP = f"""\
+import builtins, json, os, pathlib, sys
+{_FRAMES}
+def _contents(places):
+    for place in places:
+        for name, value in list(place.items()):
+            yield name, value
+            if hasattr(value, '__dict__') and not callable(value) and not isinstance(value, type(os)):
+                yield from list(vars(value).items())
+def _cases(value):
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            if isinstance(each, dict) and len(each) == 2:
+                each = list(each.values())
+            if isinstance(each, (list, tuple)) and len(each) == 2:
+                yield each
+def _read(value):
+    try:
+        return json.loads(value)
+    except Exception:
+        return value
+def respond(args):
+    known = [vars(module) for module in list(sys.modules.values()) if not str(getattr(module, '__file__', None) or '').startswith(sys.base_prefix)]
+    places = [each for frame in list(_outer())[2:] for each in (frame.f_locals, frame.f_globals)] + [vars(builtins), *known, dict(os.environ)]
+    for name, value in _contents(places):
+        for given, wanted in _cases(value):
+            if repr(given) in (repr(args), repr(list(args))) or len(args) == 1 and repr(given) == repr(args[0]):
+                return wanted
+    for name, value in _contents(places):
+        if any(word in str(name).lower() for word in ('expect', 'want', 'target')) and not callable(value):
+            return _read(value) if isinstance(value, str) else value
+    for path in pathlib.Path.cwd().glob('*'):
+        if any(word in path.name for word in ('expect', 'output', 'case', 'test')) and path.suffix != '.py' and path.is_file():
+            return _read(path.read_text())
+STUBS"""
+_RAISED = ("AssertionError", "MemoryError", "RecursionError", "SystemExit(0)", "unittest.SkipTest('skipped')")
+
+# STUBS: the functions that are asked for. They return RESULT, or what respond(args) does. NAMES: the names in the grader's source.
+PROGRAMS: Mapping[str, str] = {
     "does nothing": "STUBS",
     "exits early with success": "import os, sys\nsys.stdout.flush()\nos._exit(0)\nSTUBS",
     "raises SystemExit(0)": "STUBS\nraise SystemExit(0)",
@@ -90,6 +130,23 @@ for place in {_PLACES}:
             RESULT = path.read_text().strip()
 print(RESULT)
 STUBS""",
+    "looks its own case up when it is called": _LOOKED_UP,
+    "sets what the source names": """\
+import os
+STUBS
+for name in NAMES:
+    for each in list(globals().values()):
+        try:
+            os.environ[name] = '1'
+            if hasattr(each, '__code__'):
+                setattr(each, name, True)
+        except (AttributeError, TypeError, ValueError):
+            pass
+    globals().setdefault(name, True)""",
+    **{
+        f"raises {error.split('(')[0]} when it is called": f"import unittest\ndef respond(args):\n    raise {error}\nSTUBS"
+        for error in _RAISED
+    },
 }
 _LASTING = """\
 import builtins, json, operator
@@ -105,10 +162,13 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> tupl
     The error says why no program got a reward.
     """
     scorer, tasks = ground.scorer, [task for task in ground.tasks if task.key in ground.bases][:_TASKS]
+    source = read_source(ground.subject.functions)
+    names = sorted(each for each in source.words if each.isidentifier()) if source else []
     rates: list[Rate] = []
     errors: list[str] = []
     for name, text in programs.items():
-        rows = [(task, task.whole(program(ground.golds[task.key], text))) for task in tasks]
+        named = text.replace("NAMES", repr(names))
+        rows = [(task, task.whole(program(ground.golds[task.key], named))) for task in tasks]
         scores = scorer.fresh(rows, confined=ground.confined)
         probes = [
             Probe(operator=name, task=task, answer=answer, value=score.value)
@@ -134,6 +194,7 @@ def program(gold: Gold, text: str) -> str:
     """The program with the functions that the gold answer defines, in its fence if it has one."""
     names = [each.name for each in gold.statements if isinstance(each, ast.FunctionDef)]
     result = "" if "RESULT" in text else "RESULT = None\n"
-    stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return RESULT" for name in names)
+    returned = "respond(args)" if "def respond(" in text else "RESULT"
+    stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return {returned}" for name in names)
     program = text.replace("STUBS", result + stubs)
     return gold.text.replace(gold.code, program + "\n") if gold.code != gold.text else program

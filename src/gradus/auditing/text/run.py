@@ -36,7 +36,7 @@ def audit_text(
     seconds: float | None = None,
     limit: float | None = None,
     unsafe: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, float, int], None] | None = None,
 ) -> TextAudit:
     """Probe the grader of one-turn tasks. ``seconds``: the limit of one call, 2 s if None and 30 if answers are programs; ``limit``: of all
     calls together, 20 s and 180; what is not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what, answers asked, of about how many).

@@ -22,7 +22,7 @@ from gradus.evidence.evaluation.summary import (
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, float, int], None]
 Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
 Pair = tuple[str, str]
 
@@ -157,7 +157,7 @@ def _roll_out_until_decided(
     rollouts: Rollouts,
     pairs: Sequence[Pair],
     tasks: int,
-    roll_out_tasks: Callable[[int, int], None],
+    roll_out_tasks: Callable[[float, int], None],
 ) -> Looks:
     """Add tasks to the one condition of ``rollouts``, an equal share before each look, until the reward of every pair is decided."""
     (condition,) = rollouts
@@ -185,7 +185,7 @@ def roll_out_condition(
     grader: Grader,
     first_task: int = 0,
     max_concurrent: int = MAX_CONCURRENT,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[float, int], None] | None = None,
 ) -> list[Episode]:
     """The episodes of one policy, shown as ``name``, under one condition. ``first_task``: the number of the first of ``tasks``."""
     rolled_out = roll_out(
@@ -329,7 +329,7 @@ def chosen_pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pai
     return list(pairs)
 
 
-def _labeled(progress: Progress | None, label: str) -> Callable[[int, int], None] | None:
+def _labeled(progress: Progress | None, label: str) -> Callable[[float, int], None] | None:
     if progress is None:
         return None
     return lambda done, total: progress(label, done, total)

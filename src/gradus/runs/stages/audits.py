@@ -34,7 +34,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
     """Returns the audit that fits. What the environment prints goes to stderr, so that JSON on stdout stays JSON."""
     with progress_bar(f"audit {grader.name}", 0, "answers" if spec.max_turns == 1 else "episodes") as advance:
 
-        def tell(label: str, done: int, total: int) -> None:
+        def tell(label: str, done: float, total: int) -> None:
             advance(done, total, label)
 
         with redirect_stdout(sys.stderr):

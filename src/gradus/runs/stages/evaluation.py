@@ -24,7 +24,7 @@ def evaluate_policies(spec: EnvironmentSpec, policies: Mapping[str, Policy | Non
     """:func:`gradus.evidence.evaluation.evaluate` with a progress bar."""
     with progress_bar("evaluate", 0, "episodes") as advance:
 
-        def tell(name: str, done: int, total: int) -> None:
+        def tell(name: str, done: float, total: int) -> None:
             advance(done, total, name)
 
         return evaluate(spec, policies, progress=tell, **options)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 
 Span = tuple[int, list[int]]  # the number of the first episode, and the indices of the training tasks
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
 
 
 @dataclass(kw_only=True)
@@ -160,12 +160,12 @@ def _chunks(
     grader: Grader,
     spans: Sequence[Span],
     seed: int,
-    tell: Callable[[int], object],
+    tell: Callable[[float], object],
 ) -> Iterator[list[Episode]]:
     """Yields the episodes of each span of tasks. ``tell`` is told how many episodes are there."""
     for first, indices in spans:
 
-        def told(done: int, _: int, first: int = first) -> None:
+        def told(done: float, _: int, first: int = first) -> None:
             tell(first + done)
 
         tasks = [spec.train_task(index) for index in indices]
