@@ -97,7 +97,7 @@ def roll_out(
     spec = load_environment(environment)
     if tasks is None:
         tasks = spec.tasks(condition, episodes) if condition else [spec.train_task(index) for index in range(episodes)]
-    chosen: Any = policy if hasattr(policy, "start") else make_policy(spec, os.fspath(policy))
+    chosen = make_policy(spec, os.fspath(policy)) if isinstance(policy, str | os.PathLike) else policy
     return roll(spec, chosen, tasks, group_size=group_size, seed=seed, grader=spec.grader(grader))
 
 

@@ -157,7 +157,7 @@ def _roll_out_until_decided(
     rollouts: Rollouts,
     pairs: Sequence[Pair],
     tasks: int,
-    roll_out_tasks: Callable[[float, int], None],
+    roll_out_tasks: Callable[[int, int], None],
 ) -> Looks:
     """Add tasks to the one condition of ``rollouts``, an equal share before each look, until the reward of every pair is decided."""
     (condition,) = rollouts
