@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from fakes import lamps
 
+import gradus
 from gradus.auditing.plans.answers import answer_space
 from gradus.auditing.run import AuditSettings, run_audit
 from gradus.core import AuditHints
@@ -137,3 +138,15 @@ def test_a_pass_needs_somebody_who_does_the_task() -> None:
     searched = _searched(spec, episodes=20, budget=2400)
     assert searched.status == "unresolved"
     assert "declare a teacher" in searched.evidence
+
+
+def test_tasks_that_hang_on_the_order_of_a_set_are_found(tmp_path):
+    """Another process would give another task for the same seed: groups would not be groups, and a resumed run would be another one."""
+    (file := tmp_path / "words.py").write_text(
+        "import random\n\n\nclass Words:\n    actions = ['fig', 'pear', 'plum', 'date']\n    max_turns = 1\n\n"
+        "    def reset(self, seed):\n        self.word = random.Random(seed).choice(list({'fig', 'pear', 'plum', 'date'}))\n"
+        "        return self.word\n\n    def step(self, action):\n        return '', float(action == self.word), True\n"
+    )
+    audit = gradus.audit(file, episodes=12, budget=0)
+    hygiene = next(check for check in audit.result.checks if check.name == "hygiene")
+    assert (hygiene.status, "PYTHONHASHSEED" in hygiene.evidence) == ("fail", True), hygiene.evidence

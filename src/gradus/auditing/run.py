@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.plans.determinism import Elsewhere
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.auditing.plans.hygiene import check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
@@ -28,7 +29,7 @@ class AuditSettings:
     ``episodes``: tasks that are probed (48 if None), or that every policy is rolled out on (60). ``budget``: episodes that the search may roll out
     (8,000), of which tasks of one turn need none. ``signal_policy``: whose groups are forecast, on ``signal_tasks`` tasks; without it a stand-in.
     ``limit``: seconds of all calls of a grader of one-turn tasks together. ``unsafe``: try hostile answers without a sandbox too.
-    ``progress`` is told (what, done, of how many).
+    ``elsewhere`` rolls tasks out in another process and returns what it saw, to compare. ``progress`` is told (what, done, of how many).
     """
 
     episodes: int | None = None
@@ -38,6 +39,7 @@ class AuditSettings:
     signal_tasks: int = 24
     limit: float | None = None
     unsafe: bool = False
+    elsewhere: Elsewhere | None = None
     progress: Callable[[str, float, int], None] | None = None
 
 
@@ -55,7 +57,7 @@ def run_text_audit(
     if subject is None:
         return None
     text = audit_text(subject, seed=seed, limit=limit, unsafe=settings.unsafe, progress=settings.progress)
-    tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed)
+    tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere)
     return AuditResult(
         environment=spec.name,
         grader=grader.name,
@@ -74,7 +76,9 @@ def run_audit(
     judged = grader if isinstance(grader, Grader) else spec.grader(grader)
     seed, progress = settings.seed, settings.progress
     rolled_out = roll_out_panel(spec, judged, episodes=settings.episodes or _EPISODES, seed=seed, progress=progress)
-    hygiene = check_hygiene(spec, judged, rolled_out, blind_answers(spec, seed=seed), seed=seed)
+    hygiene = check_hygiene(
+        spec, judged, rolled_out, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere
+    )
     named = [(name, rolled_out.role(name), episodes) for name, episodes in rolled_out.episodes.items()]
     hack = None
     if rolled_out.is_graded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.printing import verbose
+from gradus.environments import file_name
 from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ def audit(
     'fail'
     """
     from gradus.runs.policies import make_policy
-    from gradus.runs.stages.audits import audit_with_progress
+    from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
     if recipe is not None:
         environment, grader = _of_recipe(environment, recipe, grader, rewards)
@@ -170,6 +172,7 @@ def audit(
         environment, rewards = rows, [environment, *rewards]
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
+    named = isinstance(environment, str | Path) and not rewards
     result = audit_with_progress(
         spec,
         spec.grader(grader),
@@ -177,6 +180,7 @@ def audit(
         budget=budget,
         seed=seed,
         signal_policy=make_policy(spec, policy) if policy else None,
+        elsewhere=partial(replay_elsewhere, file_name(str(environment))) if named else None,
         unsafe=unsafe,
         limit=seconds,
     )

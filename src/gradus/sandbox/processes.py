@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from importlib import import_module
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -49,23 +51,33 @@ def _end_with_parent_process() -> None:
         os._exit(1)
 
 
-def start_child(target: str, told: Any, *, threads: int) -> subprocess.Popen[str]:
+def start_child(
+    target: str,
+    told: Any,
+    *,
+    threads: int | None = None,
+    hash_seed: int | None = None,
+    log: Path | None = None,
+) -> subprocess.Popen[str]:
     """Start a process that calls ``target`` (``module:function``) with ``told``, a JSON value.
 
-    What it prints goes to ``stdout``. A GradusError becomes its last line, and code 3. ``threads``: of its matrix products.
+    What it prints goes to ``stdout``, or to the file ``log``. A GradusError becomes its last line, and code 3. ``threads``: of its
+    matrix products. ``hash_seed``: of its PYTHONHASHSEED.
     """
     message = {"target": target, "told": told, "path": sys.path}
     line = json.dumps(message) + "\n"
-    limited = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-u", "-c", _CALL],  # -P: no file of the working folder stands before Python's own
-        stdin=subprocess.PIPE,  # open as long as this process lives
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        env={**os.environ, **limited, "PYTHONIOENCODING": "utf-8"},
-        start_new_session=True,
-    )
+    limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    hashes = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-u", "-c", _CALL],  # -P: no file of the working folder stands before Python's own
+            stdin=subprocess.PIPE,  # open as long as this process lives
+            stdout=subprocess.PIPE if log is None else stack.enter_context(log.open("wb")),
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            env={**os.environ, **limited, **hashes, "PYTHONIOENCODING": "utf-8"},
+            start_new_session=True,
+        )
     assert process.stdin is not None
     process.stdin.write(line)
     process.stdin.flush()

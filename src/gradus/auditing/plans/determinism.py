@@ -14,6 +14,7 @@ from gradus.core.values import storable, without_address
 from gradus.core.waiting import blocking
 
 Draw = Callable[[int], str]
+Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
 _RAISED = "the environment raised "
 
 
@@ -37,6 +38,11 @@ def course(
         yield Observation(text=told, terminated=True), {}
 
 
+def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
+    """One digest for each observation of every task, to compare with another process."""
+    return [_digests(seen) for seen, _ in _alone(spec, tasks, draw, seed)]
+
+
 def _alone(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> Iterator[tuple[list[Any], str]]:
     """The course of every task in an environment of its own, and its outcome."""
     for task in tasks:
@@ -51,9 +57,10 @@ def not_deterministic(
     tasks: Sequence[Task],
     draw: Draw,
     seed: int,
+    elsewhere: Elsewhere | None,
     known: Sequence[Episode] = (),
 ) -> list[str]:
-    """Each task in a fresh environment, in a used one, after other tasks, and beside another environment.
+    """Each task in a fresh environment, in a used one, after other tasks, beside another environment, and in another process.
 
     ``known``: episodes in which seeds may be seen to differ that do not differ under a few blind answers.
     """
@@ -71,6 +78,9 @@ def not_deterministic(
         and not _seeds_differ(known)
     ):
         problems.append(f"{len(seen)} different seeds are one and the same episode")
+    if elsewhere is not None and not problems:
+        there = zip(tasks, elsewhere(tasks, seed), strict=True)
+        problems += _differing("rolled out in a process with another PYTHONHASHSEED", seen, there)
     return problems[:3]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.auditing.leaks import telling_places, walk
-from gradus.auditing.plans.determinism import course, not_deterministic
+from gradus.auditing.plans.determinism import Elsewhere, course, not_deterministic
 from gradus.auditing.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, Task
 from gradus.core.waiting import blocking
@@ -30,13 +30,14 @@ def check_hygiene(
     draw: Callable[[int], str],
     *,
     seed: int,
+    elsewhere: Elsewhere | None = None,
 ) -> Check:
     """All small tests at once; every problem is a sentence, and none is allowed."""
     every = spec.tasks(panel.condition)
     tasks = every[:_TASKS]
     problems_of = {
         "determinism": not_deterministic(
-            spec, tasks, draw, seed, [e for episodes in panel.episodes.values() for e in episodes]
+            spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
         ),
         "hidden state": leaks(spec, every[:_LEAK_TASKS], draw, seed),
         "range": _out_of_range(grader, panel),
@@ -54,12 +55,14 @@ def _check(name: str, problems_of: Mapping[str, Sequence[str]], declared: str) -
     return Check(name=name, status=status, evidence="; ".join(problems) or declared, measured=problems_of)
 
 
-def check_tasks(spec: EnvironmentSpec, draw: Callable[[int], str], *, seed: int) -> Check:
+def check_tasks(
+    spec: EnvironmentSpec, draw: Callable[[int], str], *, seed: int, elsewhere: Elsewhere | None = None
+) -> Check:
     """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
     every = spec.tasks(next(iter(spec.conditions)))
     hidden = tuple(key for key in spec.audit.hidden if key == "answer")
     problems_of = {
-        "determinism": not_deterministic(spec, every[:_TASKS], draw, seed),
+        "determinism": not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
         "hidden state": leaks(
             replace(spec, audit=replace(spec.audit, hidden=hidden)), every[:_LEAK_TASKS], draw, seed, texts=False
         ),

@@ -1,8 +1,12 @@
-"""An audit with its progress shown, as a stage of a run, and written into a folder."""
+"""An audit with its progress shown, as a stage of a run, written into a folder, and its tasks rolled out in another process."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -10,11 +14,17 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
+from gradus.auditing.plans.determinism import digests
+from gradus.auditing.plans.panel import blind_answers
 from gradus.auditing.tables import MARKS, STYLES
-from gradus.core import EnvironmentSpec, Grader
-from gradus.core.files import write_json, write_text
+from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
+from gradus.core.files import read_text, write_json, write_text
 from gradus.runs.progress import progress_bar
+from gradus.sandbox.processes import start_child
+
+_SECONDS, _HASH_SEED = 120.0, 4711  # of a process that rolls out again, and its PYTHONHASHSEED
 
 
 def audit_stage(
@@ -71,3 +81,31 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
         written.append(folder / name)
         write_text(written[-1], text)
     return written
+
+
+def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list[list[str]]:
+    """Digests of the observations of every task, as another process sees them. Raises EnvironmentFault if it fails."""
+    rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder, "seen.json"), Path(folder, "said")
+        told = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
+        process = start_child(f"{__name__}:roll_out_here", told, hash_seed=_HASH_SEED, log=log)
+        try:
+            process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.write_text(f"it took more than {_SECONDS:g} s", encoding="utf-8")
+        finally:
+            process.kill()
+            process.communicate()
+        if not out.is_file():
+            said = read_text(log).strip().splitlines() or [f"it ended with code {process.returncode}"]
+            raise EnvironmentFault(f"{environment} could not be rolled out in another process: {said[-1][:300]}")
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def roll_out_here(told: Mapping[str, Any]) -> None:
+    """Rolls out in this process, which :func:`replay_elsewhere` started."""
+    spec = environments.load(told["environment"])
+    tasks = [Task(environment=spec.name, **row) for row in told["tasks"]]
+    seen = digests(spec, tasks, blind_answers(spec, seed=told["seed"]), told["seed"])
+    Path(told["out"]).write_text(json.dumps(seen), encoding="utf-8")
