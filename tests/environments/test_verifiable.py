@@ -255,6 +255,7 @@ def test_rows_of_a_sorted_file_are_judged_on_all_of_their_labels(tmp_path: Path)
         assert len({item.answer for item in asked}) == 4
         orders.append([item.question for item in asked])
     assert orders[0] == orders[1]
+    assert "4 different answers" in spec.conditions["held-out"].summary
 
 
 @pytest.mark.parametrize("name", ["gymnasium:planted:X-v0", "verifiers:planted.py", "openenv:ws://localhost:1"])

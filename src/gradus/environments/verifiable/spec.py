@@ -43,6 +43,14 @@ MARKED = "composed"  # the default grader of answers in tags
 _ENDLESS = 1000  # seeds a condition where a source has no end
 
 
+def _condition_summary(source: TaskSource, split: str) -> str:
+    """Says what a condition holds; of labelled rows also how many rows and labels there are."""
+    rows = source.splits.get(split, ()) if isinstance(source, TableTasks) else ()
+    labels = len({item.answer for item in rows})
+    counts = f"; {len(rows)} rows, {labels} different answers" if rows and 2 * labels <= len(rows) else ""
+    return _CONDITIONS[split] + counts
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answering:
     """The ways in which the tasks of a source are answered: policies, their order in the audit's ladder, the teacher, the words."""
@@ -164,7 +172,9 @@ def one_turn_spec(
         graders=by_name,
         default_grader=MARKED if graders is None else next(iter(by_name)),
         conditions={
-            name: Condition(name=name, seeds=_seeds(source, name), summary=_CONDITIONS[name], options={"split": name})
+            name: Condition(
+                name=name, seeds=_seeds(source, name), summary=_condition_summary(source, name), options={"split": name}
+            )
             for name in conditions
         },
         train_task=lambda index: Task(environment=source.name, seed=TRAIN_SEEDS + index, options={"split": "train"}),
