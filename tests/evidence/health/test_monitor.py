@@ -133,11 +133,6 @@ def test_a_student_made_worse_is_not_healthy(tmp_path):
     document = json.loads(json.dumps(diagnosis_of(tmp_path)))
     assert document["status"] == "warn"
     assert "grpo - sft on main" in document["diagnoses"][0]["evidence"]
-    better = {"mean": 0.05, "low": 0.02, "high": 0.08}
-    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", {"sft - grpo": {"reward": better}})))
-    assert diagnosis_of(tmp_path)["diagnoses"] == document["diagnoses"]
-    (tmp_path / "results.json").write_text(json.dumps(results_document("rhythm", {"sft - grpo": {"reward": worse}})))
-    assert diagnosis_of(tmp_path)["status"] == "healthy"
 
 
 def test_falling_on_the_same_held_out_tasks_is_told():

@@ -50,14 +50,17 @@ def _read(value):
         return value
 def respond(args):
     known = [vars(module) for module in list(sys.modules.values()) if not str(getattr(module, '__file__', None) or '').startswith(sys.base_prefix)]
-    places = [each for frame in list(_outer())[2:] for each in (frame.f_locals, frame.f_globals)] + [vars(builtins), *known, dict(os.environ)]
-    for name, value in _contents(places):
-        for given, wanted in _cases(value):
-            if repr(given) in (repr(args), repr(list(args))) or len(args) == 1 and repr(given) == repr(args[0]):
-                return wanted
-    for name, value in _contents(places):
-        if any(word in str(name).lower() for word in ('expect', 'want', 'target')) and not callable(value):
-            return _read(value) if isinstance(value, str) else value
+    frames = list(_outer())[2:]
+    places = [frame.f_locals for frame in frames] + [frame.f_globals for frame in frames] + [vars(builtins), *known, dict(os.environ)]
+    for place in places:  # what is near comes first
+        seen = list(_contents([place]))
+        for name, value in seen:
+            for given, wanted in _cases(value):
+                if repr(given) in (repr(args), repr(list(args))) or len(args) == 1 and repr(given) == repr(args[0]):
+                    return wanted
+        for name, value in seen:
+            if any(word in str(name).lower() for word in ('expect', 'want', 'target')) and not callable(value):
+                return _read(value) if isinstance(value, str) else value
     for path in pathlib.Path.cwd().glob('*'):
         if any(word in path.name for word in ('expect', 'output', 'case', 'test')) and path.suffix != '.py' and path.is_file():
             return _read(path.read_text())
