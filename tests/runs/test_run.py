@@ -14,6 +14,7 @@ from gradus.core.files import write_json
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, run_recipe
+from gradus.runs.stages.training import _same_sources
 
 SMALL = [
     "audit.enabled=false",
@@ -170,4 +171,11 @@ def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> N
 
     do_stages(run, {name: (stage, lambda run: {}) for name in ("sft", "eval")})
     assert seen == [before, before]
+    assert torch.get_num_threads() == before
+
+
+def test_a_stage_alone_leaves_the_threads_of_its_caller(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    with _same_sources(tmp_path / "run", {}):
+        torch.set_num_threads(before + 1)
     assert torch.get_num_threads() == before

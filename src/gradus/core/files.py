@@ -66,7 +66,9 @@ def replacing(path: Path) -> Generator[Path]:
 def check_file_can_be_written(path: Path) -> None:
     """Raise StorageError for a file that could not be written later, when the work for it is done."""
     there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if path.is_dir() or (there.is_file() and there != path.absolute()) or not os.access(there, os.W_OK):
+    if path.is_dir():
+        raise StorageError(f"could not write {path}: it is a folder; name a file")
+    if (there.is_file() and there != path.absolute()) or not os.access(there, os.W_OK):
         raise StorageError(
             f"could not write {path}: {there} is not a folder, or cannot be written; choose another place"
         )

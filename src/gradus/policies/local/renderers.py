@@ -41,7 +41,7 @@ PLAIN_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{ 'Action:' }}{%- endif -%}"
 )
-"""What a tokenizer without a chat template gets: plain labels, and its end-of-sequence token behind each answer."""
+"""The template of a tokenizer that has none: plain labels, and its end-of-sequence token behind each answer."""
 
 # Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"

@@ -28,7 +28,8 @@ from gradus.sandbox.processes import start_child
 
 def seeds_at_once() -> int:
     """Returns the number of seeds that are trained beside each other: one for each core that this process may use; 1 with a GPU, which seeds would share."""
-    return 1 if torch.cuda.is_available() else len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has none
+    return 1 if torch.cuda.is_available() else cores
 
 
 def known_elsewhere(recipe: Recipe) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
+
 from gradus.core import ConfigError
 from gradus.core.files import digest, read_json, write_json
 from gradus.policies.local.folders import find_model
@@ -70,8 +72,11 @@ def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
 
 @contextmanager
 def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
-    """Raise ConfigError if a run that goes on was begun with other data or code than ``sources`` (what it is -> digest)."""
-    path = folder / SOURCES
+    """Raise ConfigError if a run that goes on was begun with other data or code than ``sources`` (what it is -> digest).
+
+    The caller's threads are left as they were: what is evaluated next has the digits that it has in a process of its own.
+    """
+    path, threads = folder / SOURCES, torch.get_num_threads()
     if begun(folder):
         before: Mapping[str, str] = read_json(path) if path.exists() else {}
         other = [name for name, now in sources.items() if before.get(name, now) != now]
@@ -84,6 +89,7 @@ def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         if world().main and not begun(folder):  # it failed before it began
             path.unlink(missing_ok=True)
             with suppress(OSError):  # something else is in it
