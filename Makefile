@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 2
 export TOKENIZERS_PARALLELISM ?= false
 export SOAK_MINUTES ?= 10
 # The others need a table, a run or a model; each says which.
-BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py benchmarks/published_beside_trl.py benchmarks/difficulty.py benchmarks/found.py,$(wildcard benchmarks/[a-z]*.py))
+BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py benchmarks/published_beside_trl.py benchmarks/found.py,$(wildcard benchmarks/[a-z]*.py))
 
 .PHONY: setup demo demo-lm test check unit bench prove gallery docs clean
 

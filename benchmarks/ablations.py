@@ -32,7 +32,6 @@ class Table:
     students: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-OFF_POLICY = ("grpo.async_level=1", "grpo.correction=truncate")
 TABLES = {
     "higher_lower": Table(
         recipe="examples/higher_lower.toml",
@@ -47,7 +46,6 @@ TABLES = {
             "algorithm: grpo, as published": ("grpo.algorithm=grpo",),
             "algorithm: rloo, its baseline without oneself": ("grpo.algorithm=rloo",),
             "half of the SFT": ("sft.epochs=3",),
-            "one step off the policy": OFF_POLICY,
         },
     ),
     "null": Table(
@@ -76,7 +74,6 @@ TABLES = {
             "baseline: mean of the batch (reinforce++)": ("grpo.algorithm=reinforce++",),
             "baseline: the other members (rloo)": ("grpo.algorithm=rloo",),
             "half of the SFT": ("sft.epochs=3",),
-            "one step off the policy": OFF_POLICY,
             "nothing: other training tasks": ("grpo.first_task=50000",),
         },
     ),
@@ -96,7 +93,6 @@ TABLES = {
             "4 groups of 16": ("grpo.groups=4", "grpo.group_size=16"),
             "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
             "scale: group": ("grpo.scale=group",),
-            "one step off the policy": OFF_POLICY,
             "credit: episode, baseline: mean of the batch (reinforce++)": (
                 "grpo.algorithm=reinforce++",
                 "grpo.credit=episode",
@@ -122,7 +118,6 @@ TABLES = {
             "16 groups of 4": ("grpo.groups=16", "grpo.group_size=4"),
             "scale: group": ("grpo.scale=group",),
             "half of the SFT": ("model.path=runs/ablations/memory/student-half/sft/best",),
-            "one step off the policy": OFF_POLICY,
             "credit: episode, baseline: mean of the batch (reinforce++)": (
                 "grpo.algorithm=reinforce++",
                 "grpo.credit=episode",

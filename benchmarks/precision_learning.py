@@ -1,10 +1,10 @@
-"""One student, several ways: GRPO on sums in float32, in bfloat16, under autocast, with adapters, and one step off.
+"""One student, several ways: GRPO on sums in float32, in bfloat16, under autocast, with adapters, and with a server that samples.
 
     python benchmarks/precision_learning.py --out runs/precision
 
 All ways begin with the same SFT student and see the same tasks. The sums are held out and the same for all; the last column is the paired
-difference to float32 with its 95 % interval. `trainer` is float32 with the trainer's own old log-probs; `ahead` rolls out the next groups while a step trains, and `ahead-http` lets
-`gradus serve` do so in a process of its own. The last line is JSON.
+difference to float32 with its 95 % interval. `trainer` is float32 with the trainer's own old log-probs; `http` lets
+`gradus serve` sample in a process of its own. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ WAYS = {
     "bfloat16": ["grpo.dtype=bfloat16"],
     "autocast": ["grpo.autocast=true"],
     "adapters": ["grpo.lora={rank=32,alpha=64}", "grpo.lr=2e-3"],
-    "ahead": ["grpo.async_level=1", "grpo.correction=truncate"],
-    "ahead-http": ["grpo.async_level=1", "grpo.correction=truncate", "grpo.sampler=http"],
+    "http": ["grpo.correction=truncate", "grpo.sampler=http"],
 }
 
 
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def show(out: Path, condition: dict) -> None:
-    columns = ("seconds a step", "waited", "overlapped", "largest weight")
+    columns = ("seconds a step", "largest weight")
     table = Table("way", "right", "float32 and it differ by", "largest logp_diff", *columns, box=None)
     lines = {}
     for name, figures in condition["policies"].items():
@@ -88,18 +87,16 @@ def show(out: Path, condition: dict) -> None:
             [record for record in read_metrics(out / name) if record.get("kind") == "step"] if name != "student" else []
         )
         worst = max((record["logp_diff_max"] for record in steps), default=None)
-        times = {
-            each: mean([record["seconds"].get(each) for record in steps]) for each in ("total", "waited", "overlapped")
-        }
+        seconds = mean([record["seconds"].get("total") for record in steps])
         weight = max((record.get("mismatch_ratio_max") or 1.0 for record in steps), default=None)
-        cells = ["" if each is None else f"{each:.2f}" for each in (*times.values(), weight)]
+        cells = ["" if each is None else f"{each:.2f}" for each in (seconds, weight)]
         gap = f"{worst:.1e}" if worst is not None else ""
         table.add_row(name, spread(right), spread(pair) if pair else "", gap, *cells)
         lines[name] = {
             "right": right,
             "difference": pair,
             "logp_diff_max": worst,
-            "seconds": times,
+            "seconds": seconds,
             "weight_max": weight,
         }
     Console().print(table)

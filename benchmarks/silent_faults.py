@@ -265,7 +265,7 @@ FAULTS = (
     Fault("optimizer holds other parameters", "holds other parameters",
           wrapped(grpo, "make_optimizer", lambda real: lambda model, config: real(copy.deepcopy(model), config))),
     Fault("optimizer's state lost on resume", "optimizer.pt", nothing, run=lost_on_resume),
-    Fault("the first batch trained again and again", "earlier step", wrapped(grpo.StepRollouts, "take", always_the_first)),
+    Fault("the first batch trained again and again", "earlier step", wrapped(grpo.StepRollouts, "roll_out", always_the_first)),
     Fault("gradient of one process lost", "gradient of a process",
           wrapped(update, "share", lambda real: lambda count: range(count // 2))),
     Fault("all members sampled with one seed", "seed",

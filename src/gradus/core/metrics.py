@@ -57,7 +57,6 @@ class StepRecord(TypedDict):
     tokens: int
     seconds: Mapping[str, float]
     tokens_per_second: float | None
-    weights_age: NotRequired[int]
     updates: NotRequired[int]
     credit_agreement: NotRequired[float | None]
     observation_loss: NotRequired[float | None]

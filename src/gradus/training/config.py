@@ -38,10 +38,6 @@ class GrpoConfig(TrainerConfig):
     tasks: int | None = Field(
         default=None, ge=1, description="Number of training tasks, shuffled anew each epoch; endless by default."
     )
-    task_order: Literal["shuffled", "difficulty"] = Field(
-        default="shuffled",
-        description="How tasks are chosen: each once an epoch, or by difficulty: those whose groups are likely to differ in reward.",
-    )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this run may use.")
 
     algorithm: str = Field(
@@ -114,19 +110,12 @@ class GrpoConfig(TrainerConfig):
     )
     correction: Literal["truncate", "mask", "sequence_truncate", "sequence_mask"] | None = Field(
         default=None,
-        description="Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process, or async_level = 1.",
+        description="Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process.",
     )
     sampler: Literal["local", "http", "vllm"] = Field(
         default="local", description="What samples: this process, `gradus serve`, or vLLM."
     )
     sampler_url: str | None = Field(default=None, description="Address of the server, as in http://HOST:PORT/v1.")
-    async_level: int = Field(
-        default=0,
-        ge=0,
-        le=1,
-        description="1 rolls out the next step's groups while this step trains, by weights that are one step older; a correction "
-        "must say what is done about it. With sampler = 'local' a second copy of the model samples in a thread.",
-    )
 
     validation_every: int = Field(default=10, ge=0, description="Steps between validations; 0 for never.")
     validation_tasks: int = Field(
@@ -193,10 +182,6 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(
                 "validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0"
             )
-        if self.task_order == "difficulty" and self.tasks is None:
-            raise ValueError(
-                "task_order = 'difficulty' learns from tasks that come again, and these are endless; set tasks, as in tasks = 256"
-            )
         if self.tasks is not None and self.tasks <= self.held_out:
             raise ValueError(
                 f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
@@ -208,12 +193,6 @@ class GrpoConfig(TrainerConfig):
             raise ValueError(
                 "correction weighs the trainer's old log-probs against the sampler's; it has no effect with "
                 "old_logprobs = 'sampler': leave one of them out"
-            )
-        if self.async_level and self.correction is None and self.old_logprobs != "sampler":
-            raise ValueError(
-                "async_level = 1 trains on what older weights sampled; set correction = 'truncate' (the trainer's old "
-                "log-probs, each token weighted by trainer over sampler), or old_logprobs = 'sampler' (the clipped ratio to "
-                "the sampler)"
             )
         if self.sampler == "local":
             refuse_without_effect(
@@ -235,10 +214,10 @@ class GrpoConfig(TrainerConfig):
         Its log-probs are the trainer's, so each weight would be 1, and a difference is a bug that the correction would hide. Not part of
         the validation: a policy that is given to ``train_grpo`` may sample in its place.
         """
-        if self.sampler == "local" and self.correction is not None and not self.async_level:
+        if self.sampler == "local" and self.correction is not None:
             raise ConfigError(
-                f"correction = {self.correction!r} is for a sampler that is not this process, or has older weights; it has no effect with "
-                "sampler = 'local' and async_level = 0: leave it out, or set one of them"
+                f"correction = {self.correction!r} is for a sampler that is not this process; it has no effect with sampler = 'local': "
+                "leave it out, or set sampler"
             )
 
     @property

@@ -139,7 +139,7 @@ class GrpoLoop:
         self.reference = load_reference(loaded, config)
         # A server samples instead; it needs full weights from here only if adapters are merged into them.
         samples = sampler is None or bool(config.validation_every) or config.lora is not None
-        self.inference_model = shard(loaded, samples=samples, beside=bool(config.async_level) and sampler is None)
+        self.inference_model = shard(loaded, samples=samples)
         if config.distill_coef and options.teacher is None:
             raise ConfigError("distill_coef needs a teacher: give one in the options, or set distill_coef = 0")
         self.teacher = options.teacher(loaded) if options.teacher is not None and config.distill_coef else None
@@ -153,14 +153,11 @@ class GrpoLoop:
 
     def run(self, screen: Screen, on_step: Observer | None) -> None:
         """Take the remaining steps, show each one, and write the final model."""
-        try:
-            with screen, Interrupt() as interrupt:
-                for record in self.train(screen, interrupt):
-                    screen.step(record)
-                    if on_step is not None:
-                        on_step(record)
-        finally:
-            self.rollouts.close()
+        with screen, Interrupt() as interrupt:
+            for record in self.train(screen, interrupt):
+                screen.step(record)
+                if on_step is not None:
+                    on_step(record)
         self.finish()
 
     def result(self, seconds: float) -> GrpoResult:
@@ -178,7 +175,7 @@ class GrpoLoop:
     def train(self, screen: Screen, interrupt: Interrupt) -> Iterator[StepRecord]:
         """Take the remaining steps and yield each one's record. Raises KeyboardInterrupt after a checkpoint."""
         config, state = self.config, self.state
-        self.splits.store(self.folder, state.next_task, self.rollouts.drawn)
+        self.splits.store(self.folder, state.next_task)
         if state.step == 0:
             self.validate(screen)
         while state.step < config.max_steps and self.alerts.stopped is None:
@@ -201,11 +198,10 @@ class GrpoLoop:
         started = time.perf_counter()
         step = self.state.step + 1
         config, lr = self.config.at_step(step), self.begin(step)
-        rollout = self.rollouts.take(
+        rollout = self.rollouts.roll_out(
             step,
             self.state.next_task,
             self.step_grader,
-            scheduled=self.schedule is not None,
             progress=lambda done, total: screen.phase(f"rollout {int(done)}/{total}"),
         )
         self.state.next_task, seconds = rollout.next_task, dict(rollout.seconds)
@@ -221,7 +217,6 @@ class GrpoLoop:
             lr,
             options=UpdateOptions(reference=self.reference, key=(step,), budget=self.budget),
         )
-        self.rollouts.wait()  # all tokens of a group come from the same weights
         self.sync_weights(step)
         if config.store_every and step % config.store_every == 0:
             self.store_episodes(step, rollout.groups[:STORED_GROUPS])
@@ -234,7 +229,6 @@ class GrpoLoop:
             update,
             seconds,
             lr=lr,
-            weights_age=step - 1 - rollout.weights_step,
             dropped=len(rollout.dropped),
         )
         if self.teacher is None:
@@ -270,7 +264,6 @@ class GrpoLoop:
     def sync_weights(self, step: int) -> None:
         """Give the sampler the weights as they are after ``step``."""
         sync_inference_model(self.inference_model, self.loaded)
-        self.rollouts.weights_step = step
         if self.push_weights is not None:
             self.push_weights(self.inference_model, step)
 
@@ -311,13 +304,13 @@ class GrpoLoop:
         self.state.schedule = None if self.schedule is None else self.schedule.state()
         values = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
-        keep, more = self.config.keep_checkpoints, self.rollouts.save
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep, more=more)
-        self.splits.store(self.folder, self.state.next_task, self.rollouts.drawn)
+        keep = self.config.keep_checkpoints
+        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep)
+        self.splits.store(self.folder, self.state.next_task)
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; to the beginning if there is none."""
-        checkpoint = go_back(self.folder, self.loaded.model, self.optimizer, more=self.rollouts.load)
+        checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
         self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         barrier()
         self.alerts.restore(self.state.alerts)

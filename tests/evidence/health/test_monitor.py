@@ -42,7 +42,7 @@ def test_the_monitor_sees_what_the_diagnosis_sees():
     ("rule", "change"),
     [
         ("reward falls", lambda r, i: {"reward_mean": r["reward_mean"] * max(0.1, 1 - 0.03 * i)}),
-        ("sampler mismatch", lambda r, i: {"mismatch_fraction": 0.4, "weights_age": 2}),
+        ("sampler mismatch", lambda r, i: {"mismatch_fraction": 0.4}),
         ("truncation", lambda r, i: {"truncated_episodes": 0.5, "invalid_actions": 0.5, "episodes": 8}),
         ("format ignored", lambda r, i: {"invalid_actions": 0.25 * (i % 2), "episodes": 8}),
     ],

@@ -23,11 +23,11 @@ FAULTS = {
     "no gradient": (lambda r, i: {"grad_norm": 0.0 if i % 2 else None, "trained_tokens": 0, "loss": None}, "stop"),
     "still ratio": (lambda r, i: {"updates": 4, "ratio_max": 1.0 + 1e-6}, "stop"),
     "credit against rewards": (lambda r, i: {"credit_agreement": -0.9}, "stop"),
-    "old weights": (lambda r, i: {"weights_age": 0, "logp_diff_mean": 0.002 if i < 3 else 0.02}, "warn"),
+    "old weights": (lambda r, i: {"logp_diff_mean": 0.002 if i < 3 else 0.02}, "warn"),
     "gradient spike": (lambda r, i: {"grad_norm": 30.0 if i % 12 == 5 else r["grad_norm"]}, "stop"),
     "KL explosion": (lambda r, i: {"kl": r["kl"] * 1.35**i}, "stop"),
     "sampler mismatch": (
-        lambda r, i: {"weights_age": 3, "mismatch_fraction": min(0.8, 0.02 * i), "mismatch_kl": min(1.1, 0.03 * i)},
+        lambda r, i: {"mismatch_fraction": min(0.8, 0.02 * i), "mismatch_kl": min(1.1, 0.03 * i)},
         "warn",
     ),
     "clip storm": (lambda r, i: {"clip_fraction": 0.3 + r["clip_fraction"]}, "warn"),

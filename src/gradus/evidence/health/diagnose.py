@@ -56,7 +56,7 @@ def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]
         rule=rule.name,
         severity=finding.severity,
         evidence=finding.evidence if step is None else f"step {step}: {finding.evidence}",
-        remedy=finding.remedy or rule.remedy,
+        remedy=rule.remedy,
         first_step=history.before(fired[0][0]).step,
         last_step=history.before(fired[-1][0]).step,
         steps=len(fired),
@@ -92,7 +92,7 @@ def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
         "rule": rule.name,
         "severity": finding.severity,
         "evidence": finding.evidence,
-        "remedy": finding.remedy or rule.remedy,
+        "remedy": rule.remedy,
         "step": step,
     }
 

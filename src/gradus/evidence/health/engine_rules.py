@@ -17,10 +17,6 @@ _SAME_RATIO = 1e-5
 _AGREEMENT = 0.3  # correlation
 _OLD, _OLD_LEAST = 5.0, 1e-3  # times the difference of the first step; nats per token
 _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
-_NEWER_WEIGHTS = (
-    "Bring newer weights to the sampler (grpo.async_level = 0), take fewer passes over each batch, "
-    "or lower the learning rate."
-)
 _ZERO = 1e-3
 
 
@@ -91,7 +87,7 @@ def credit_reversed(history: History) -> Finding | None:
 def old_weights(history: History) -> Finding | None:
     """Before the first step sampler and trainer have the same weights. If their log-probs differ much more since, the sampler's are older."""
     first, now = history.head("logp_diff_mean", 1), history.mean("logp_diff_mean", _SILENT)
-    if now is None or history.mean("weights_age", _SILENT) != 0 or now < _OLD_LEAST or now < _OLD * first[0]:
+    if now is None or now < _OLD_LEAST or now < _OLD * first[0]:
         return None
     evidence = f"log-probs of sampler and trainer differ by {now:.1e} nats per token over the last {_SILENT} steps, and by {first[0]:.1e} in the first"
     return Finding(severity="warn", evidence=evidence)
@@ -142,16 +138,12 @@ def clip_storm(history: History) -> Finding | None:
     if share is None or share <= _CLIP or (ratio is not None and ratio < _MOVED):
         return None
     evidence = f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
-    age = history.mean("weights_age", 3)
-    if not age:
-        return Finding(severity="warn", evidence=evidence)
-    evidence += f"; they were sampled with weights {age:.1f} steps old"
-    return Finding(severity="warn", evidence=evidence, remedy=_NEWER_WEIGHTS)
+    return Finding(severity="warn", evidence=evidence)
 
 
 def sampler_mismatch(history: History) -> Finding | None:
     """A correction cuts or masks more than a tenth of the tokens, or the sampler's distribution is far from the trainer's."""
-    share, kl, age = (history.mean(name, 3) for name in ("mismatch_fraction", "mismatch_kl", "weights_age"))
+    share, kl = (history.mean(name, 3) for name in ("mismatch_fraction", "mismatch_kl"))
     over = []
     if share is not None and share > _MISMATCH:
         over.append(f"{share:.0%} of action tokens cut or masked by the correction, above {_MISMATCH:.0%}")
@@ -159,12 +151,7 @@ def sampler_mismatch(history: History) -> Finding | None:
         over.append(f"sampler and trainer {kl:.2f} nats per token apart, above {_MISMATCH_KL}")
     if not over:
         return None
-    old = f", with weights {age:.1f} steps old" if age else ""
-    return Finding(
-        severity="warn",
-        evidence=f"{' and '.join(over)} over the last 3 steps{old}",
-        remedy=_NEWER_WEIGHTS if age else "",
-    )
+    return Finding(severity="warn", evidence=f"{' and '.join(over)} over the last 3 steps")
 
 
 def loss_near_zero(history: History) -> Finding | None:

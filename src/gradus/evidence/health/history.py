@@ -17,11 +17,10 @@ SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """``remedy`` replaces the rule's own if this finding asks for something else."""
+    """What a rule sees in a run. The remedy is the rule's."""
 
     severity: str
     evidence: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

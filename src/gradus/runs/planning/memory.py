@@ -46,9 +46,6 @@ def memory_forecast(
     if hardware.kind == "cpu":
         sampling["kept by the allocator"] = _KEPT * training["activations"]
     moments = {"sampling": sampling, "training": training}
-    if config.async_level and config.sampler == "local":
-        held["sampling copy"] = held["weights"]
-        moments = {"sampling beside training": {**sampling, **training}}
     worst = max(moments, key=lambda name: sum(moments[name].values()))
     return {**held, **moments[worst]}, worst
 

@@ -34,15 +34,14 @@ from gradus.training.engine.tree_support import supports_tree
 LAUNCH = "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
 
 
-def shard(loaded: LoadedModel, *, samples: bool, beside: bool = False) -> LoadedModel:
+def shard(loaded: LoadedModel, *, samples: bool) -> LoadedModel:
     """Shard the weights of ``loaded``, in place, if the launcher asks for FSDP, and return the inference model.
 
     ``samples``: whether this process samples, and needs a full copy for it; :func:`sync_inference_model` copies new weights to it. Without
-    FSDP, or without ``samples``, that is ``loaded`` itself; but a copy if it samples ``beside`` the training. Raises ConfigError for
-    a configuration that is not supported.
+    FSDP, or without ``samples``, that is ``loaded`` itself. Raises ConfigError for a configuration that is not supported.
     """
     if world().size == 1 or not launched_with("FSDP"):
-        return replace(loaded, model=copy.deepcopy(loaded.model)) if beside else loaded
+        return loaded
     settings = fsdp_settings()
     inference_model = replace(loaded, model=copy.deepcopy(loaded.model)) if samples else loaded
     _apply_fsdp(causal_model(loaded.model), settings)

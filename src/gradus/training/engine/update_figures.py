@@ -135,7 +135,7 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
     """Returns what a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
-    if config.sampler != "local" or config.correction is not None or config.async_level:
+    if config.sampler != "local" or config.correction is not None:
         return _SERVER
     if _exact(loaded, config):
         return _EXACT

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,10 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     *,
     keep: int = 2,
-    more: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest up to this one.
 
     Those of later steps are removed too: the run went on from below them, so they were damaged or abandoned.
-
-    ``more`` writes further files into it.
     """
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
     weights = _gather_weights(model)
@@ -72,8 +69,6 @@ def save_checkpoint(
             "state": dict(checkpoint.state),
         }
         (aside / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        if more is not None:
-            more(aside)
 
     if world().main:
         write_folder(path, fill)
@@ -144,21 +139,13 @@ def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) ->
             parameter.copy_(shard_like(weights[name], parameter))
 
 
-def go_back(
-    folder: RunFolder,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    more: Callable[[Path], None] | None = None,
-) -> Checkpoint | None:
-    """Put a run back to its newest checkpoint; None, with no metrics, if there is none. ``more`` reads what it wrote there."""
+def go_back(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint | None:
+    """Put a run back to its newest checkpoint; None, with no metrics, if there is none."""
     path = latest_checkpoint(folder.path)
     if path is None:
         folder.truncate(0)
         return None
     checkpoint = load_checkpoint(path, model, optimizer)
-    if more is not None:
-        more(path)
     folder.truncate(checkpoint.offset)
     return checkpoint
 

@@ -24,19 +24,20 @@ class GrpoSplits:
         self.reserved = reserved_ids(spec, config, taught)
         self._trained: dict[int, str] = {}  # place in the order of tasks -> id
 
-    def store(self, folder: RunFolder, next_task: int, drawn: Iterable[str] = ()) -> None:
-        """Write what was used before place ``next_task`` of the run's order, and what was ``drawn`` by difficulty.
-
-        Raises ConfigError if a task judges that was taught.
-        """
+    def store(self, folder: RunFolder, next_task: int) -> None:
+        """Write what was used before place ``next_task`` of the run's order. Raises ConfigError if a task judges that was taught."""
         place = next(reversed(self._trained), 0)
         while place < next_task:
             (task,), place = training_tasks(self._spec, self._config, place, 1, self.reserved)
             self._trained[place] = task.id
         validation = {task.id for task in self.validation}
         conditions = self.reserved - validation
-        trained = {*self._trained.values(), *drawn}
-        splits = {"teach": self._taught, "train": trained, "validation": validation, "conditions": conditions}
+        splits = {
+            "teach": self._taught,
+            "train": set(self._trained.values()),
+            "validation": validation,
+            "conditions": conditions,
+        }
         store_splits(folder, splits)
 
 

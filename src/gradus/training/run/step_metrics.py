@@ -59,7 +59,6 @@ def step_record(
     seconds: Mapping[str, float],
     *,
     lr: float,
-    weights_age: int,
     dropped: int,
 ) -> StepRecord:
     """One line of docs/metrics.md. ``groups``: all that were rolled out; ``dropped``: how many of them dynamic sampling replaced."""
@@ -79,7 +78,6 @@ def step_record(
         "tokens": sampled + read,
         "seconds": dict(seconds),
         "tokens_per_second": (sampled + read) / seconds["total"],
-        "weights_age": weights_age,
     }
     return cast(StepRecord, record)
 
