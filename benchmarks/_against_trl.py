@@ -36,7 +36,6 @@ from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import GrpoLoop, GrpoOptions
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen
-from gradus.training.run.resolved import resolve
 
 THREADS = 2
 _SAID = "step "  # begins a line that is for the process that asked
@@ -51,7 +50,7 @@ class OurSteps:
         config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
         written = RunFolder(folder, writing=True)
-        self._loop = GrpoLoop(loaded, spec, resolve(config, spec.grader()), written, spec.grader(), GrpoOptions())
+        self._loop = GrpoLoop(loaded, spec, config.resolved(spec.grader()), written, spec.grader(), GrpoOptions())
         self._screen = Screen("bench", steps=1, figures={}, live=False)
 
     def __call__(self) -> float:

@@ -29,7 +29,6 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.engine.update import policy_update
-from gradus.training.run.resolved import resolve
 
 AGENT = Path(__file__).parents[1] / "examples" / "agents" / "shop_agent.py"
 CALLS = ('{"name": "ask", "arguments": {"about": "reason"}}', '{"name": "ask", "arguments": {"about": "wish"}}')
@@ -54,8 +53,8 @@ class Step:
         result = roll_out(self.spec, self.policy, tasks, group_size=min(self.episodes, 8), seed=seed)
         rolled = time.process_time() - started
         grader = self.spec.grader()
-        rule = resolve(self.config, grader).credit_rule
-        credited = credit_groups(result.groups, rule, self.loaded.renderer, weights=grader.weights)
+        config = self.config.resolved(grader)
+        credited = credit_groups(result.groups, config, self.loaded.renderer, weights=grader.weights)
         if any(sample.live for sample in credited):
             policy_update(self.loaded, self.optimizer, credited, self.config, 0.0)
         return time.process_time() - started, rolled, [t.tokens for each in result.episodes for t in each.turns]

@@ -22,7 +22,6 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
-from gradus.training.run.resolved import resolve
 
 __all__ = [
     *("Stopped", "ctrl_c_after", "grpo_config", "lines", "same_weights", "sampled", "stop_after", "train"),
@@ -100,5 +99,4 @@ def sampled(loaded: LoadedModel, config: GrpoConfig, spec: EnvironmentSpec | Non
     policy = LocalPolicy(loaded, config.sampling, grammar=spec.language.grammar)
     tasks = [spec.train_task(index) for index in range(config.groups)]
     groups = roll_out(spec, policy, tasks, group_size=config.group_size, seed=5).groups
-    rule = resolve(config, spec.grader()).credit_rule
-    return credit_groups(groups, rule, loaded.renderer, weights=spec.grader().weights)
+    return credit_groups(groups, config.resolved(spec.grader()), loaded.renderer, weights=spec.grader().weights)

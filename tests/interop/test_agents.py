@@ -40,7 +40,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import episode_samples
 from gradus.training.engine.update import policy_update
-from gradus.training.run.resolved import resolve
 from gradus_worlds.shop.policies import call
 
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
@@ -572,7 +571,7 @@ def gradient(loaded: LoadedModel, groups: Any, credit: Any) -> torch.Tensor:
         groups=4, group_size=4, max_turns=11, sampling=SamplingConfig(max_new_tokens=24, grammar=True), credit=credit
     )
     grader = load("shop").grader()
-    credited = credit_groups(groups, resolve(settings, grader).credit_rule, loaded.renderer, weights=grader.weights)
+    credited = credit_groups(groups, settings.resolved(grader), loaded.renderer, weights=grader.weights)
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     policy_update(loaded, torch.optim.SGD(loaded.model.parameters(), lr=1.0), credited, settings, 1.0)
     moved = [old - new.detach() for old, new in zip(before, loaded.model.parameters(), strict=True)]

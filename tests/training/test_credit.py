@@ -8,23 +8,24 @@ from typing import Any
 import pytest
 from fakes import NUMBERS, WORDS, lamps
 
-from gradus.algorithms import Credit, Scale, find_algorithm
+from gradus.algorithms import Credit, Scale, find_algorithm, register_algorithm
 from gradus.core import ConfigError, Episode, Group, Reward, RewardTerm
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.data.credit import CreditRule, credit_groups, token_ends
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups, token_ends
 from gradus.training.data.sequences import TrainingSample
 
 SPEC = lamps()
 
 
-def rule(credit: Credit, scale: Scale = "none", algorithm: str = "gradus") -> CreditRule:
-    return CreditRule(algorithm=find_algorithm(algorithm), credit=credit, scale=scale)
+def rule(credit: Credit, scale: Scale | None = "none", algorithm: str = "gradus") -> GrpoConfig:
+    return GrpoConfig(algorithm=algorithm, credit=credit, scale=scale)
 
 
-def credited(groups: list[Group], rule: CreditRule, loaded: LoadedModel, **weights: float) -> list[TrainingSample]:
+def credited(groups: list[Group], rule: GrpoConfig, loaded: LoadedModel, **weights: float) -> list[TrainingSample]:
     return credit_groups(groups, rule, loaded.renderer, weights=weights or {"c": 1.0})
 
 
@@ -61,7 +62,7 @@ def test_episode_credit_is_one_number_an_episode(loaded: LoadedModel) -> None:
 def test_rewards_that_an_algorithm_cannot_take_are_an_error_of_the_run(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, -1.0)]], [[(None, 1.0)]], [[(None, 0.0)]]])
     with pytest.raises(ConfigError, match="must not be negative"):
-        credited([group], rule("episode", algorithm="maxrl"), loaded)
+        credited([group], rule("episode", None, "maxrl"), loaded)
 
 
 def test_turn_credit_is_reward_to_go_against_the_others(loaded: LoadedModel) -> None:
@@ -101,11 +102,11 @@ def test_an_immediate_term_is_for_its_span_and_what_was_done_for_the_rest(loaded
     assert first.reward is not None
     terms = tuple((*turn, said) for turn in first.reward.terms)
     group = replace(group, episodes=(replace(first, reward=replace(first.reward, terms=terms)), *others))
-    half = replace(rule("span"), discount=0.5)
+    half = rule("span").model_copy(update={"discount": 0.5})
     one, *_ = credited([group], half, loaded)
     # What is said in the second turn (3) counts for what was done in the first one: 2 + (4 + 3) / 2.
     assert values(one) == pytest.approx([3.0, 5.5, 5.5, 3.0, 4.0, 4.0])
-    one, *_ = credited([group], replace(half, informing=False), loaded)
+    one, *_ = credited([group], half.model_copy(update={"informing": False}), loaded)
     assert values(one) == pytest.approx([3.0, 4.0, 4.0, 3.0, 4.0, 4.0])
 
 
@@ -116,7 +117,7 @@ def test_a_component_that_is_undefined_counts_for_what_it_added(loaded: LoadedMo
 
 
 def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) -> None:
-    one, *_ = credited(groups(loaded), replace(rule("span"), entropy_spans={"number": 0.5}), loaded)
+    one, *_ = credited(groups(loaded), rule("span").model_copy(update={"entropy_spans": {"number": 0.5}}), loaded)
     assert one.entropy is not None
     assert one.entropy.tolist() == [0.5, 0.0, 0.0] * 3
     assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
@@ -127,9 +128,9 @@ def test_kinds_of_spans_that_no_answer_has_are_refused(loaded: LoadedModel) -> N
     with pytest.raises(
         ConfigError, match=r"entropy_spans names colour, but the answers have spans of the kinds .*color"
     ):
-        credited(groups(loaded), replace(rule("span"), entropy_spans={"colour": 1.0}), loaded)
+        credited(groups(loaded), rule("span").model_copy(update={"entropy_spans": {"colour": 1.0}}), loaded)
     with pytest.raises(ConfigError, match="entropy_spans names no kind of span"):
-        credited(groups(loaded), replace(rule("span"), entropy_spans={}), loaded)
+        credited(groups(loaded), rule("span").model_copy(update={"entropy_spans": {}}), loaded)
 
 
 def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
@@ -169,5 +170,6 @@ def test_token_ends_cover_the_answer(loaded: LoadedModel) -> None:
 )
 def test_an_algorithm_of_ones_own_is_held_to_its_word(loaded: LoadedModel, given: Any, says: str) -> None:
     own = replace(find_algorithm("gradus"), advantage=lambda rewards, **_: given(rewards))
+    register_algorithm("held-to-its-word", own)
     with pytest.raises(ConfigError, match=says):
-        credited(groups(loaded), replace(rule("episode"), algorithm=own), loaded)
+        credited(groups(loaded), rule("episode", algorithm="held-to-its-word"), loaded)

@@ -36,7 +36,6 @@ from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import DistillConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.run.resolved import resolve
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher, with_teacher
 
 RHYTHM = environments.load("rhythm")
@@ -196,8 +195,8 @@ def test_grpo_adds_what_the_teacher_finds_likelier(rhythm_model: Path, tmp_path:
     tasks = [RHYTHM.train_task(index) for index in range(2)]
     policy = LocalPolicy(loaded, SAMPLING, grammar=RHYTHM.language.grammar)
     groups = roll_out(RHYTHM, policy, tasks, group_size=2, max_turns=3).groups
-    rule = resolve(GrpoConfig(credit="span", sampling=SAMPLING), RHYTHM.grader()).credit_rule
-    samples = credit_groups(groups, rule, loaded.renderer, weights=RHYTHM.grader().weights)
+    by_span = GrpoConfig(credit="span", sampling=SAMPLING).resolved(RHYTHM.grader())
+    samples = credit_groups(groups, by_span, loaded.renderer, weights=RHYTHM.grader().weights)
     for teacher in (
         ScriptedTeacher(RHYTHM.policy("bayes"), RHYTHM, loaded),
         ModelTeacher(load_model(rhythm_model, device="cpu"), RHYTHM, loaded, SAMPLING),

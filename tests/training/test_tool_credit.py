@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from gradus import FunctionPolicy
-from gradus.algorithms import find_algorithm
 from gradus.core import Group, Language, ToolCall, TurnTokens, Vocabulary
 from gradus.core.calls import write_calls
 from gradus.environments.tools import by_call, call_vocabulary, tool_environment
@@ -13,7 +12,8 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rewards.grading import completion_of
 from gradus.rollouts import roll_out
-from gradus.training.data.credit import CreditRule, credit_groups, token_ends
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups, token_ends
 from gradus.training.data.sequences import episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 
@@ -75,7 +75,7 @@ def test_spans_tokens_and_taught_calls(tmp_path):
     paid = by_call(tokens, 0.0, lambda call: float(call.arguments["at"] == "here"))
     unpaid = by_call(tokens, 0.0)
     group = Group(task=tokens.task, episodes=(replace(tokens, reward=paid), replace(tokens, reward=unpaid, member=1)))
-    rule = CreditRule(algorithm=find_algorithm("gradus"), credit="span", scale="none")
+    rule = GrpoConfig(credit="span", scale="none")
     first, second = credit_groups([group], rule, renderer, weights={"call": 1.0, "reward": 1.0})
     span = tokens.turns[0].spans[0]
     ends = token_ends(renderer, tokens.turns[0].tokens.action_ids)

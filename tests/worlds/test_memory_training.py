@@ -14,7 +14,6 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.update import policy_update
-from gradus.training.run.resolved import resolve
 
 SPEC = load("memory:synthetic:chunks=3,questions=4")
 
@@ -60,7 +59,7 @@ def graded(pair, grader: str) -> Group:
 
 def samples_of(group: Group, config: GrpoConfig, loaded: LoadedModel) -> list[TrainingSample]:
     grader = SPEC.grader("v2")
-    return credit_groups([group], resolve(config, grader).credit_rule, loaded.renderer, weights=grader.weights)
+    return credit_groups([group], config.resolved(grader), loaded.renderer, weights=grader.weights)
 
 
 @pytest.mark.parametrize("grader", ["v2", "mem-alpha"])

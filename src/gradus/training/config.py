@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
-from gradus.core import ConfigError
+from gradus.core import ConfigError, Grader
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
 OnAlert = Literal["warn", "stop"]
+_OBJECTIVE = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
 
 
 class GrpoConfig(TrainerConfig):
@@ -219,6 +220,39 @@ class GrpoConfig(TrainerConfig):
                 f"correction = {self.correction!r} is for a sampler that is not this process; it has no effect with sampler = 'local': "
                 "leave it out, or set sampler"
             )
+
+    def resolved(self, grader: Grader) -> GrpoConfig:
+        """These settings with what they leave to the algorithm and to the grader. Raises ConfigError for one without effect with this grader."""
+        named = self.named
+        own: dict[str, Any] = {
+            "credit": named.credit or ("turn" if grader.per_turn else "episode"),
+            "scale": named.scale,
+        }
+        if named.clip is not None:
+            own |= {"clip_low": named.clip[0], "clip_high": named.clip[1]}
+        if named.dynamic_sampling and "dynamic_sampling" not in self.model_fields_set:
+            own["dynamic_sampling"] = named.dynamic_sampling
+        resolved = self.model_copy(update={name: value for name, value in own.items() if not getattr(self, name)})
+        silent = {
+            "discount": resolved.discount != 1.0 and resolved.credit == "episode",
+            "informing": not resolved.informing and resolved.credit != "span",
+        }
+        if named := [name for name, without_effect in silent.items() if without_effect]:
+            raise ConfigError(
+                f"{named[0]} has no effect with credit by {resolved.credit}, which suits grader {grader.name!r}; leave it out, or set credit"
+            )
+        if resolved.observations and resolved.max_turns == 1:
+            raise ConfigError(
+                "observations is about what the environment shows after an answer, and has no effect in episodes of one turn; leave it out"
+            )
+        return resolved
+
+    def objective(self) -> str:
+        """Returns what makes the objective of resolved settings, in one line."""
+        values = {name: getattr(self, name) for name in _OBJECTIVE}
+        return " · ".join(
+            [*(f"{name} {value}" for name, value in values.items() if value), *filter(None, [self.named.without])]
+        )
 
     @property
     def named(self) -> Algorithm:

@@ -30,7 +30,6 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.interrupt import Interrupt
 from gradus.training.run.live_screen import FIGURES, Screen
 from gradus.training.run.options import GrpoOptions, Observer
-from gradus.training.run.resolved import ResolvedConfig, resolve
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import credit_agreement, step_record
 from gradus.training.run.validation import chosen_reward, sampling_policy, validate
@@ -90,7 +89,7 @@ def train_grpo(
     config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
-    resolved = resolve(config, grader, options.sources)
+    config = config.resolved(grader)
     if resume:
         check_can_resume(model)
     loaded = prepare_model(model, config)
@@ -98,7 +97,7 @@ def train_grpo(
     context = {"model": str(loaded.path), "environment": spec.name, "grader": grader.name}
     run_folder.open(config, resume=resume, context=context)
     try:
-        loop = GrpoLoop(loaded, spec, resolved, run_folder, grader, options)
+        loop = GrpoLoop(loaded, spec, config, run_folder, grader, options)
         if resume:
             loop.restore()
         loop.sync_weights(loop.state.step)
@@ -108,7 +107,7 @@ def train_grpo(
         screen = Screen(
             f"grpo {spec.name}", steps=steps, figures=figures, done=done, live=options.live and world().main
         )
-        screen.note(resolved.text())
+        screen.note(config.objective())
         loop.run(screen, options.on_step)
     except Exception:
         run_folder.forget_beginning()
@@ -126,13 +125,12 @@ class GrpoLoop:
         self,
         loaded: LoadedModel,
         spec: EnvironmentSpec,
-        resolved: ResolvedConfig,
+        config: GrpoConfig,
         folder: RunFolder,
         grader: Grader,
         options: GrpoOptions,
     ) -> None:
-        self.config = config = resolved.config
-        self.loaded, self.spec, self.folder, self.credit_rule = loaded, spec, folder, resolved.credit_rule
+        self.loaded, self.spec, self.config, self.folder = loaded, spec, config, folder
         self.grader, self.schedule, self.push_weights = grader, options.schedule, options.push_weights
         sampler = options.sampler
         self.step_grader = grader  # the grader under the weights of the step at hand
@@ -248,7 +246,7 @@ class GrpoLoop:
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
         """Training samples with one advantage per sampled token."""
-        samples = credit_groups(groups, self.credit_rule, self.loaded.renderer, weights=self.step_grader.weights)
+        samples = credit_groups(groups, self.config, self.loaded.renderer, weights=self.step_grader.weights)
         if self.teacher is None:
             return samples
         return with_teacher(samples, graded_episodes(groups), self.teacher, self.config.distill_coef)

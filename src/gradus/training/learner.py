@@ -16,7 +16,6 @@ from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.run.checkpoints import save_model
-from gradus.training.run.resolved import resolve
 from gradus.training.run.validation import sampling_policy
 
 
@@ -38,8 +37,7 @@ class Learner:
         config.check_own_sampler()
         self.grader = grader or spec.grader()
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-        resolved = resolve(config, self.grader)
-        self.config, self._rule = resolved.config, resolved.credit_rule
+        self.config = config.resolved(self.grader)
         model = prepare_model(model, self.config)
         self.model = model.with_settings(sampling=config.sampling, environment=spec.name)
         self.policy = sampling_policy(self.model, spec, config)
@@ -53,7 +51,7 @@ class Learner:
         ``dataclasses.replace(sample, advantages=...)`` gives others; ``sample.turns`` (A,) says of which turn each token is, and
         ``sample.episode`` of which graded episode.
         """
-        return credit_groups(groups, self._rule, self.model.renderer, weights=self.grader.weights)
+        return credit_groups(groups, self.config, self.model.renderer, weights=self.grader.weights)
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
         """Take ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default."""

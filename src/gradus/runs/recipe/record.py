@@ -223,10 +223,6 @@ class Recipe(_Section):
         """Returns the folder of its run if nobody names one: after the recipe's name or the environment, and apart at toy size."""
         return default_folder(self._shipped or self.environment, quick=self.quick)
 
-    def grpo_sources(self) -> dict[str, str]:
-        """GRPO's settings that were given -> the layer that they come from."""
-        return {name: self._layers.get(f"grpo.{name}", "recipe") for name in self.grpo.model_fields_set}
-
     def spec(self) -> EnvironmentSpec:
         """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
         spec = self.stepping.applied(environments.load(self.environment), self.environment)

@@ -19,7 +19,6 @@ from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.evaluation import shown_groups
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
-from gradus.training.run.resolved import resolve
 
 _GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
@@ -61,7 +60,7 @@ def _pieces(tokenizer: Any) -> Any:
 
 def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
     """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
-    rule = resolve(config, grader).credit_rule
+    config = config.resolved(grader)
 
     def of_group(group: Group) -> list[list[float]]:
         sums = [[0.0] * len(episode.turns) for episode in group.episodes]
@@ -71,7 +70,7 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Calla
             for index, each in enumerate(group.episodes)
             if each.reward and each.reward.value is not None and each.turns
         ]
-        for credited in credit_groups([group], rule, renderer, weights=grader.weights):
+        for credited in credit_groups([group], config, renderer, weights=grader.weights):
             member = graded[credited.episode]
             assert credited.advantages is not None
             for turn, value in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):

@@ -120,7 +120,6 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
                 on_record=trackers,
                 sampler=sampler,
                 push_weights=push_weights,
-                sources=recipe.grpo_sources(),
                 teacher=lambda student: find_teacher(
                     spec, student, DistillConfig(teacher=config.distill_teacher), config.sampling
                 ),

@@ -10,38 +10,16 @@ from math import fsum, nan
 import torch
 from torch import Tensor
 
-from gradus.algorithms import (
-    Algorithm,
-    Baseline,
-    Credit,
-    EpisodeRewards,
-    Scale,
-    immediate_advantages,
-)
+from gradus.algorithms import EpisodeRewards, immediate_advantages
 from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTerm, Span, Turn
+from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
 
 
-@dataclass(frozen=True, kw_only=True)
-class CreditRule:
-    """The rule by which rewards become advantages. ``discount`` is per turn, for credit by turn and span; ``informing`` is for immediate terms.
-
-    ``entropy_spans``: the share of the entropy bonus that the tokens of a kind of span get; None leaves it to all tokens alike.
-    """
-
-    algorithm: Algorithm
-    credit: Credit
-    scale: Scale
-    baseline: Baseline = "mean"
-    discount: float = 1.0
-    informing: bool = True
-    entropy_spans: Mapping[str, float] | None = None
-
-
 def credit_groups(
-    groups: Sequence[Group], rule: CreditRule, renderer: Renderer, *, weights: Mapping[str, float]
+    groups: Sequence[Group], config: GrpoConfig, renderer: Renderer, *, weights: Mapping[str, float]
 ) -> list[TrainingSample]:
-    """Training samples of all graded episodes with an advantage per sampled token.
+    """Training samples of all graded episodes with an advantage per sampled token, by the credit and algorithm of a resolved ``config``.
 
     Episodes without a reward (failed, or ungradable) are left out: missing is not zero. Groups are told apart by their place
     in ``groups``. ``weights``: the grader's, for algorithms that look at components.
@@ -58,24 +36,25 @@ def credit_groups(
         for sample in episode_samples(episode, index=index, group=number)
     ]
     _check_tokens(samples, episodes)
-    if rule.entropy_spans is not None:
-        shares = rule.entropy_spans
+    algorithm, scale = config.named, config.scale or "batch"  # an algorithm without a scale does not read it
+    if config.entropy_spans is not None:
+        shares = config.entropy_spans
         _check_span_names(shares, episodes)
         samples = [replace(each, entropy=_entropy(shares, each, episodes[each.episode], renderer)) for each in samples]
-    if rule.credit == "episode":
+    if config.credit == "episode":
         rewards = _episode_rewards(episodes, names, weights)
         try:
-            values = rule.algorithm.advantage(rewards, baseline=rule.baseline, scale=rule.scale)
+            values = algorithm.advantage(rewards, baseline=algorithm.baseline, scale=scale)
         except ValueError as error:  # these rewards suit another algorithm
             raise ConfigError(str(error)) from error
         _check_advantages(values, (len(episodes),))
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
-    channels = _Channels.of(episodes, by_span=rule.credit == "span")
+    channels = _Channels.of(episodes, by_span=config.credit == "span")
     advantage = (
-        partial(immediate_advantages, informing=rule.informing) if channels.immediate else rule.algorithm.turn_advantage
+        partial(immediate_advantages, informing=config.informing) if channels.immediate else algorithm.turn_advantage
     )
     rewards, lengths = channels.rewards(episodes)
-    values = advantage(rewards, lengths, names, scale=rule.scale, discount=rule.discount)
+    values = advantage(rewards, lengths, names, scale=scale, discount=config.discount)
     _check_advantages(values, tuple(rewards.shape))
     return [
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))

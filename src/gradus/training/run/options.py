@@ -38,12 +38,11 @@ class GrpoOptions(RunOptions):
     learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare.
 
     ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
-    stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each. ``sources``: setting -> where it came from, told when the run starts. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
+    stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
     """
 
     grader: str | Grader | None = None
     schedule: RewardSchedule | None = None
     sampler: Policy | None = None
     push_weights: PushWeights | None = None
-    sources: Mapping[str, str] | None = None
     teacher: Callable[[LoadedModel], Teacher] | None = None

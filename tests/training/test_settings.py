@@ -1,4 +1,4 @@
-"""Every value of a run, and where it came from."""
+"""What the settings of a run come to, and which are refused."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from pydantic import BaseModel
 from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards.grading import reweigh
-from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions
-from gradus.training.run.resolved import resolve
 
 SAMPLING = SamplingConfig(max_new_tokens=3, grammar=True)
 BY_TURN = lamps().grader()
@@ -29,27 +27,25 @@ AT_END = replace(BY_TURN, name="at-end", per_turn=False)
 
 def test_credit_follows_the_grader_unless_the_algorithm_says_otherwise() -> None:
     assert BY_TURN.per_turn
-    assert resolve(GrpoConfig(), BY_TURN).config.credit == "turn"
-    assert resolve(GrpoConfig(), AT_END).config.credit == "episode"
-    assert resolve(GrpoConfig(algorithm="grpo"), BY_TURN).config.credit == "episode"
-    assert resolve(GrpoConfig(credit="span"), AT_END).config.credit == "span"
-    with pytest.raises(ConfigError, match="informing is about terms of spans and has no effect with credit by turn"):
-        resolve(GrpoConfig(informing=False, credit="turn"), AT_END)
-    with pytest.raises(ConfigError, match="discount is per turn and has no effect here: grader 'at-end'"):
-        resolve(GrpoConfig(discount=0.9), AT_END)
+    assert GrpoConfig().resolved(BY_TURN).credit == "turn"
+    assert GrpoConfig().resolved(AT_END).credit == "episode"
+    assert GrpoConfig(algorithm="grpo").resolved(BY_TURN).credit == "episode"
+    assert GrpoConfig(credit="span").resolved(AT_END).credit == "span"
+    with pytest.raises(ConfigError, match="informing has no effect with credit by turn"):
+        GrpoConfig(informing=False, credit="turn").resolved(AT_END)
+    with pytest.raises(ConfigError, match="discount has no effect with credit by episode, which suits grader 'at-end'"):
+        GrpoConfig(discount=0.9).resolved(AT_END)
     with pytest.raises(ConfigError, match=r"observations is about what .* has no effect in episodes of one turn"):
-        resolve(GrpoConfig(observations=0.1, max_turns=1), AT_END)
+        GrpoConfig(observations=0.1, max_turns=1).resolved(AT_END)
 
 
 def test_dapo_brings_dynamic_sampling_with_its_name() -> None:
-    resolved = resolve(GrpoConfig(algorithm="dapo", max_turns=2, sampling=SamplingConfig(max_new_tokens=50)), AT_END)
-    assert resolved.config.dynamic_sampling == 10
-    assert "dynamic_sampling 10 (algorithm dapo)" in resolved.text()
-    assert "add the reward length" in resolved.text()
-    own = resolve(GrpoConfig(algorithm="dapo", dynamic_sampling=0), AT_END).config
-    assert own.dynamic_sampling == 0
-    plain = resolve(GrpoConfig(algorithm="grpo"), AT_END).config
-    assert plain.dynamic_sampling == 0
+    resolved = GrpoConfig(algorithm="dapo").resolved(AT_END)
+    assert resolved.dynamic_sampling == 10
+    assert "dynamic_sampling 10" in resolved.objective()
+    assert "add the reward length" in resolved.objective()
+    assert GrpoConfig(algorithm="dapo", dynamic_sampling=0).resolved(AT_END).dynamic_sampling == 0
+    assert GrpoConfig(algorithm="grpo").resolved(AT_END).dynamic_sampling == 0
 
 
 def test_the_entropy_bonus_falls_by_its_schedule() -> None:
@@ -77,17 +73,10 @@ def test_settings_of_another_optimizer_or_schedule_are_refused(
 
 
 def test_a_name_brings_its_paper_and_settings_override_it() -> None:
-    paper = resolve(GrpoConfig(algorithm="gspo"), BY_TURN)
-    assert (paper.config.scale, paper.config.clip_low, paper.config.clip_high) == ("group", 3e-4, 4e-4)
-    assert paper.sources["scale"] == "algorithm gspo"
-    mine = resolve(
-        GrpoConfig(algorithm="gspo", scale="batch"), BY_TURN, {"scale": "command line", "algorithm": "recipe"}
-    )
-    assert mine.config.scale == "batch"
-    assert mine.text() == (
-        "algorithm gspo (recipe) · credit episode (algorithm gspo) · scale batch (command line) · "
-        "clip_low 0.0003 (algorithm gspo) · clip_high 0.0004 (algorithm gspo)"
-    )
+    paper = GrpoConfig(algorithm="gspo").resolved(BY_TURN)
+    assert (paper.scale, paper.clip_low, paper.clip_high) == ("group", 3e-4, 4e-4)
+    mine = GrpoConfig(algorithm="gspo", scale="batch").resolved(BY_TURN)
+    assert mine.objective() == "algorithm gspo · credit episode · scale batch · clip_low 0.0003 · clip_high 0.0004"
 
 
 def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:
@@ -108,13 +97,6 @@ def test_weights_have_effect_in_gdpo(lamps_model: Path, tmp_path: Path) -> None:
         (record,) = [each for each in RunFolder(tmp_path / str(number)).records() if each["kind"] == "step"]
         norms.append(record["grad_norm"])
     assert norms[0] != pytest.approx(norms[1], rel=1e-3)
-
-
-def test_a_recipe_knows_what_was_typed() -> None:
-    recipe = load_recipe("rhythm", changes=["grpo.groups=4", "grpo.sampling.max_new_tokens=9"])
-    sources = recipe.grpo_sources()
-    assert (sources["groups"], sources["sampling"], sources["credit"]) == ("command line", "command line", "recipe")
-    assert "epochs" not in sources
 
 
 def test_every_key_of_a_recipe_says_what_it_does():
