@@ -82,7 +82,7 @@ def over_the_wire(port: int, seconds: float, core: int) -> float:
 def in_process(seconds: float) -> float:
     """The same work without a wire: messages in, messages out."""
     from gradus import environments
-    from gradus.interop.openenv.sessions import Session, SessionSlots
+    from gradus.interop.openenv.server import Session, SessionSlots
 
     session = Session(environments.load("rhythm"), SessionSlots(1))
     steps, seed, started = 0, 0, time.perf_counter()

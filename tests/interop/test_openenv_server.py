@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from gradus import environments
-from gradus.core import EnvironmentSpec, Observation, Stepping, TemporaryFault
+from gradus.core import EnvironmentSpec, Observation
 from gradus.core.servers import LOOPBACK
 from gradus.environments.tools import tool_environment
-from gradus.interop.openenv.server import create_app, schemas, server_config
-from gradus.interop.openenv.sessions import Session, SessionSlots
+from gradus.interop.openenv.server import Session, SessionSlots, create_app, server_config
 
 SESSIONS = 3
 DATA = Path(__file__).parents[1] / "data"
@@ -43,13 +41,6 @@ BUILT_IN = {  # one of each kind, and the package that it needs
 @pytest.fixture(scope="module")
 def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
     """One server for all; every test leaves it without sessions, or the next one would meet a full house."""
-    with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as served:
-        yield served
-
-
-@pytest.fixture
-def fresh_address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> Iterator[str]:
-    """A server of one's own, all of whose places are free."""
     with serve(server_config(create_app(make_adder([]), sessions=SESSIONS))) as served:
         yield served
 
@@ -91,37 +82,22 @@ def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder:
             assert answer["done"] is expected[turn].terminated
             assert answer["observation"]["total"] == expected[turn].data["total"]
             assert answer["observation"]["text"] == expected[turn].text
-        assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6, "reset": {"seed": 5}}
+        assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6}
         assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"  # the episode is over
         assert ask(socket, "reset", seed=6)["type"] == "observation"  # and another may begin
-
-
-def test_a_condition_brings_its_options(address: str, adder: EnvironmentSpec) -> None:
-    (expected,) = in_process(adder, 3, [1.0], double=True)
-    with dial(address) as socket:
-        ask(socket, "reset", seed=3, condition="doubled")
-        assert ask(socket, "step", number=1.0)["data"]["reward"] == expected.reward
-        assert code(ask(socket, "reset", seed=3, condition="tripled")) == "VALIDATION_ERROR"
 
 
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
         ("{", "INVALID_JSON"),
-        ("", "INVALID_JSON"),
         ("[" * 100_000, "INVALID_JSON"),
         ("[1, 2]", "VALIDATION_ERROR"),
-        ('{"type": "dance"}', "UNKNOWN_TYPE"),
         ('{"type": ["reset"]}', "UNKNOWN_TYPE"),
-        ("{}", "UNKNOWN_TYPE"),
         ('{"type": "step", "data": 4}', "VALIDATION_ERROR"),
         ('{"type": "step", "data": {}}', "VALIDATION_ERROR"),
         ('{"type": "step", "data": {"number": "much"}}', "VALIDATION_ERROR"),
-        ('{"type": "step", "data": {"action": {"number": 1}}}', "VALIDATION_ERROR"),
-        ('{"type": "reset", "data": {"seed": -1}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"seed": true}}', "VALIDATION_ERROR"),
-        ('{"type": "reset", "data": {"episode_id": 5}}', "VALIDATION_ERROR"),
-        (json.dumps({"type": "reset", "data": {"episode_id": "x" * 1000}}), "VALIDATION_ERROR"),
         (b"\xff\xfe", "INVALID_JSON"),
     ],
 )
@@ -134,25 +110,6 @@ def test_a_bad_message_is_answered_and_the_episode_goes_on(address: str, raw: st
         assert code(json.loads(socket.recv(10))) == expected
         assert ask(socket, "step", number=3.0)["data"]["observation"]["total"] == 5.0
         assert ask(other, "step", number=1.0)["data"]["observation"]["total"] == 1.0
-
-
-def first_texts(address: str, resets: int, **data: Any) -> list[str]:
-    """What is seen first in so many episodes, half of them on one connection and half on another."""
-    seen: list[str] = []
-    for _ in range(2):
-        with dial(address) as socket:
-            seen += [ask(socket, "reset", **data)["data"]["observation"]["text"] for _ in range(resets // 2)]
-    return seen
-
-
-@pytest.mark.parametrize("name", ["rhythm", "memory", "shop", "arithmetic", f"gsm8k:{DATA / 'gsm8k_excerpt.jsonl'}"])
-def test_resets_without_a_seed_are_one_training_task_after_another(name: str, serve: Callable[..., Any]) -> None:
-    with serve(server_config(create_app(environments.load(name)))) as address:
-        assert len(set(first_texts(address, 12))) > 8
-        with dial(address) as socket, dial(address) as again:
-            drawn = ask(socket, "reset")["data"]
-            told = ask(socket, "state")["data"]["reset"]
-            assert ask(again, "reset", **told)["data"] == drawn, "the state says how to begin this episode again"
 
 
 def test_nothing_of_an_episode_is_left_for_the_next(serve: Callable[..., Any]) -> None:
@@ -244,39 +201,18 @@ def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> N
         assert ask(socket, "reset", seed=1)["type"] == "observation"
 
 
-def test_over_capacity_is_told_and_a_place_that_is_left_can_be_taken(fresh_address: str) -> None:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(dial(fresh_address)) for _ in range(SESSIONS)]
-        for socket in sockets:
-            assert ask(socket, "reset", seed=1)["type"] == "observation"
-        late = stack.enter_context(dial(fresh_address))
-        refused = ask(late, "reset", seed=1)
-        assert code(refused) == "CAPACITY_REACHED"
-        assert refused["data"]["max_sessions"] == SESSIONS
-        assert ask(sockets[0], "step", number=1.0)["type"] == "observation"  # the others go on
-        sockets[0].socket.close()  # vanishes without a goodbye
-        until = time.monotonic() + 10
-        while (answer := ask(late, "reset", seed=1))["type"] == "error" and time.monotonic() < until:
-            time.sleep(0.01)
-        assert answer["type"] == "observation"
-        for socket in sockets[1:]:
-            assert ask(socket, "step", number=1.0)["type"] == "observation"
-
-
-def test_every_way_to_leave_frees_the_place(
+def test_over_capacity_is_told_and_every_way_to_leave_frees_a_place(
     adder: EnvironmentSpec, closed: list[Any], serve: Callable[..., Any]
 ) -> None:
     app = create_app(adder, sessions=SESSIONS)
     before = len(closed)
-    with (
-        serve(server_config(app)) as address,
-        dial(address) as polite,
-        dial(address) as abrupt,
-        dial(address) as midway,
-    ):
+    with serve(server_config(app)) as address, ExitStack() as stack:
+        polite, abrupt, midway = (stack.enter_context(dial(address)) for _ in range(SESSIONS))
         for socket in (polite, abrupt, midway):
-            ask(socket, "reset", seed=1)
-        assert app.state.places.taken == 3
+            assert ask(socket, "reset", seed=1)["type"] == "observation"
+        late = stack.enter_context(dial(address))
+        assert code(ask(late, "reset", seed=1)) == "CAPACITY_REACHED"
+        assert ask(polite, "step", number=1.0)["type"] == "observation"  # the others go on
         polite.send('{"type": "close"}')
         abrupt.socket.close()
         midway.send('{"type": "step", "data": {"text": "1"}}')
@@ -286,6 +222,7 @@ def test_every_way_to_leave_frees_the_place(
             time.sleep(0.01)
         assert app.state.places.taken == 0
         assert len(closed) - before == 3
+        assert ask(late, "reset", seed=1)["type"] == "observation"
 
 
 def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
@@ -301,33 +238,13 @@ def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: C
         assert rewards == [one.reward for one in expected]
 
 
-def test_environments_that_wait_leave_the_event_loop(adder: EnvironmentSpec, serve: Callable[..., Any]) -> None:
-    waiting = replace(adder, stepping=Stepping(threads=True))
-    with serve(server_config(create_app(waiting, sessions=2))) as address, dial(address) as socket:
-        ask(socket, "reset", seed=2)
-        assert ask(socket, "step", number=4.0)["data"]["observation"]["total"] == 4.0
-
-
 def test_pages_describe_the_server(address: str) -> None:
     with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
         assert client.get("/health").json() == {"status": "healthy"}
         assert client.get("/metadata").json()["name"] == "adder"
-        assert client.post("/mcp", json={}).json()["jsonrpc"] == "2.0"
+        choices = client.get("/schema").json()["action"]["anyOf"]
+        assert {choice["title"] for choice in choices} == {"AdderAction", "TextAction"}
         assert client.post("/reset", json={"seed": 9}).status_code == 404  # episodes have a socket
-
-
-def test_the_schema_names_the_forms_of_an_action(adder: EnvironmentSpec, pantry: EnvironmentSpec) -> None:
-    assert {choice["title"] for choice in schemas(adder)["action"]["anyOf"]} == {"AdderAction", "TextAction"}
-    assert list(schemas(pantry)["action"]["properties"]) == ["text"]
-
-
-def test_data_that_hide_a_field_are_an_error_of_the_environment(adder: EnvironmentSpec) -> None:
-    class Hiding(type(adder.make())):
-        def reset(self, **options: Any) -> Observation:
-            return replace(super().reset(**options), data={"text": "total"})
-
-    answer = Session(replace(adder, make=Hiding), SessionSlots(1)).handle('{"type": "reset"}')
-    assert "may not use the field names ['text']" in json.loads(answer or "")["data"]["message"]
 
 
 @pytest.mark.parametrize("name", BUILT_IN, ids=lambda name: name.partition("/")[0])
@@ -336,26 +253,12 @@ def test_every_environment_that_comes_along_can_be_played_over_the_wire(name: st
         pytest.importorskip(package)
     spec = environments.load(name)
     with serve(server_config(create_app(spec, sessions=1))) as address, dial(address) as socket:
-        first = ask(socket, "reset", **start(spec))
-        assert first["type"] == "observation", first
-        assert first["data"]["observation"]["text"]
+        firsts = {ask(socket, "reset")["data"]["observation"]["text"] for _ in range(5)}
+        assert len(firsts) > 1 or name.startswith(("gymnasium", "textarena"))  # a task by chance, if no seed is named
+        assert all(firsts)
         *_, last = play(socket, spec.max_turns, text="hello")
         assert last["type"] == "observation", last
         assert (last["data"]["done"], type(last["data"]["reward"])) == (True, float)
-
-
-def start(spec: EnvironmentSpec) -> Mapping[str, Any]:
-    task = spec.train_task(0)
-    return {"seed": task.seed, **task.options}
-
-
-def test_an_answer_with_what_utf8_cannot_hold_still_comes(adder: EnvironmentSpec) -> None:
-    session = Session(adder, SessionSlots(1))
-    session.handle('{"type": "reset", "data": {}}')
-    answer = session.handle('{"type": "step", "data": {"text": "\\ud800"}}')
-    assert answer is not None
-    answer.encode()
-    assert json.loads(answer)["data"]["observation"]["action_valid"] is False
 
 
 def test_pages_of_other_names_and_overlong_bodies_are_refused(
@@ -370,49 +273,3 @@ def test_pages_of_other_names_and_overlong_bodies_are_refused(
         assert httpx.get(f"{url}/schema").status_code == 200
         with pytest.raises(InvalidStatus, match="403"), connect(f"ws://{address}/ws", origin="https://evil.example"):  # type: ignore[arg-type]
             pass
-
-
-class Numbers:
-    """Gives what numpy computes, and is busy before its second step."""
-
-    system_prompt = None
-
-    def __init__(self) -> None:
-        self.steps, self.busy = 0, 2
-
-    @property
-    def state(self) -> Mapping[str, Any]:
-        return {"episode_id": None, "step_count": np.int64(self.steps)}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None) -> Observation:
-        return Observation(text="go", data={"x": np.float32(0.5), "grid": np.zeros((1, 2)), "kinds": {1}})
-
-    def step(self, action: str) -> Observation:
-        if self.steps == 1 and self.busy:
-            self.busy -= 1
-            raise TemporaryFault("busy")
-        self.steps += 1
-        return Observation(text="", reward=np.float32(0.5), terminated=np.bool_(self.steps == 2))
-
-    def outcome(self) -> Mapping[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass
-
-
-def test_what_a_served_environment_gives_is_made_plain_and_a_temporary_fault_is_tried_again(
-    adder: EnvironmentSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradus.rollouts.stepping._FIRST_PAUSE", 0.0)
-    spec = replace(adder, make=Numbers)
-    session = Session(spec, SessionSlots(1))
-    begun, went, last, state = (
-        json.loads(session.handle(json.dumps({"type": kind, "data": data})) or "")["data"]
-        for kind, data in (("reset", {}), ("step", {"text": "a"}), ("step", {"text": "b"}), ("state", {}))
-    )
-    shown = begun["observation"]
-    assert (shown["x"], shown["grid"], shown["kinds"], shown["system_prompt"]) == (0.5, [[0.0, 0.0]], [1], "")
-    assert (went["reward"], went["done"], last["reward"], last["done"]) == (0.5, False, 0.5, True)
-    assert state["step_count"] == 2
-    session.close()

@@ -74,44 +74,6 @@ def test_a_stock_client_plays_whole_weeks(stock: Path, kind: str, serve: Callabl
         assert session == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_hundred_sessions_of_a_thousand_steps(stock: Path, serve: Callable[..., Any]) -> None:
-    with serve(server_config(create_app(environments.load("rhythm"), sessions=100))) as address:
-        started = time.perf_counter()
-        sessions = played_by(stock, address, "generic", 100, 1_000)
-        print(f"\n100 sessions x 1,000 steps in {time.perf_counter() - started:.1f} s")
-    expected = in_process("generic", 100, 1_000)
-    assert len(sessions) == 100
-    for session, rewards in zip(sessions, expected, strict=True):
-        assert session == pytest.approx(rewards, abs=1e-9)
-
-
-def test_over_capacity_a_stock_client_is_told(stock: Path, serve: Callable[..., Any]) -> None:
-    code = """
-import asyncio, sys
-from openenv.core.generic_client import GenericEnvClient
-async def main():
-    async with GenericEnvClient(base_url=sys.argv[1]) as first, GenericEnvClient(base_url=sys.argv[1]) as second:
-        await first.reset(seed=1)
-        try:
-            await second.reset(seed=1)
-        except RuntimeError as error:
-            print(error)
-        result = await first.step({"action_type": "sleep"})
-        await first.close()
-        await asyncio.sleep(0.2)
-        again = await second.reset(seed=1)  # the same connection, once there is room
-        print(again.observation["steps_left"], result.reward is not None)
-asyncio.run(main())
-"""
-    with serve(server_config(create_app(environments.load("rhythm"), sessions=1))) as address:
-        ran = subprocess.run(
-            [stock / "python", "-c", code, f"ws://{address}"], capture_output=True, text=True, timeout=60
-        )
-    assert ran.returncode == 0, ran.stderr
-    assert "CAPACITY_REACHED" in ran.stdout
-    assert ran.stdout.splitlines()[-1] == "28 True"
-
-
 def test_a_running_server_is_a_valid_one(stock: Path, serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(environments.load("rhythm")))) as address:
         command = [stock / "openenv", "validate", "--url", f"http://{address}"]
@@ -145,7 +107,7 @@ def test_a_stock_server_is_an_environment_here(stock: Path, tmp_path: Path) -> N
     assert (folder / "server" / "app.py").exists()
     command = [str(stock / "python"), "-m", "uvicorn", "server.app:app"]
     with running_server(command, folder) as port:
-        spec = load(f"ws://127.0.0.1:{port}?turns=3")  # one session, which the client finds out
+        spec = load(f"ws://127.0.0.1:{port}?turns=3&sessions=1")
         episodes = roll_out(spec, spec.policy("constant:hello"), spec.tasks("main", 4)).episodes
     assert [episode.stop for episode in episodes] == [StopReason.TURN_LIMIT] * 4
     for episode in episodes:

@@ -1,44 +1,61 @@
 """Any OpenEnv server as an environment: ``openenv:ws://host:port``, also ``wss``, ``http`` and ``https``.
 
-What a query after the address may say: ``turns`` (most turns of an episode, default 64), ``field`` (the action field that
-takes a policy's answer, found from the server's schema otherwise) and ``sessions`` (episodes that the server runs at once; a
-server that allows only one is found out).
+What a query after the address may say: ``turns`` (most turns of an episode, default 64) and ``sessions`` (episodes that the server runs
+at once; 1 for a stock server).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import (
     Condition,
     ConfigError,
     EnvironmentFault,
     EnvironmentSpec,
+    Observation,
     Stepping,
     Task,
 )
 from gradus.core.servers import is_loopback
-from gradus.interop.openenv.remote_session import TIMEOUT, TURNS, OpenEnvClient, Server, properties
-from gradus.interop.openenv.wire import WireError
+from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads
 from gradus.interop.suites.games import return_grader
 from gradus.interop.suites.naming import known_options
 from gradus.policies.scripted import constant_policy
 
-_SCHEMES = ("ws", "http", "wss", "https")
+_TURNS = 64
 _EPISODES = 100
 _TRAINING = 1_000_000  # training seeds begin here and never meet those of the condition
+_CALLS = 'A line of your answer calls a tool, as in {"name": "NAME", "arguments": {"KEY": "VALUE"}}. The tools: '
+_TIMEOUT = 60.0  # seconds for one answer
+_MAX_MESSAGE = 100 * 2**20  # bytes, OpenEnv's own default for clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """The address of a server and what it said of itself. ``field`` None: an answer is read as a JSON object of action fields."""
+
+    socket: str
+    name: str
+    description: str
+    action: Mapping[str, Any]
+    field: str | None
 
 
 def load(argument: str | None) -> EnvironmentSpec:
     """The environment behind an address. Its reward is the sum of the rewards that the server gives."""
-    if not argument:
-        raise ConfigError("expected the address of an OpenEnv server, as in openenv:ws://localhost:8000")
-    server, sessions = describe(argument)
     name = f"openenv:{argument}"
+    address, _, query = (argument or "").partition("?")
+    options = known_options(name, query, {"turns": int, "sessions": int})
+    server = _describe(address)
     return EnvironmentSpec(
         name=name,
         summary=server.description,
@@ -50,67 +67,171 @@ def load(argument: str | None) -> EnvironmentSpec:
         policies={"constant": lambda text: constant_policy(text or "")},
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
-        max_turns=server.turns,
-        max_sessions=sessions,
+        max_turns=options.get("turns", _TURNS),
+        max_sessions=options.get("sessions"),
         stepping=Stepping(threads=True),
     )
 
 
-def describe(argument: str) -> tuple[Server, int | None]:
-    """Read the address, ask the server for its schema and its name; also how many sessions it allows, if it limits them."""
+def _describe(address: str) -> Server:
+    """Read the address, and ask the server for its schema and its name."""
+    scheme, netloc, path, *_ = urlsplit(address)
+    if scheme not in ("ws", "http", "wss", "https") or not netloc:
+        raise ConfigError(f"expected the address of an OpenEnv server, as in ws://localhost:8000, got {address!r}")
+    secure = "s" if scheme in ("wss", "https") else ""
+    path = path.rstrip("/").removesuffix("/ws")
+    page = urlunsplit((f"http{secure}", netloc, path, "", ""))
     try:
-        parts = urlsplit(argument)
-    except ValueError as error:
-        raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}: {error}") from error
-    if parts.scheme not in _SCHEMES or not parts.netloc:
-        raise ConfigError(f"expected an address such as ws://localhost:8000, got {argument!r}")
-    secure = "s" if parts.scheme in ("wss", "https") else ""
-    options = known_options(f"openenv:{argument}", parts.query, {"turns": int, "field": str, "sessions": int})
-    path = parts.path.rstrip("/").removesuffix("/ws")
-    page = urlunsplit((f"http{secure}", parts.netloc, path, "", ""))
-    try:
-        with httpx.Client(timeout=TIMEOUT, trust_env=not is_loopback(page)) as client:
-            described = client.get(f"{page}/schema").raise_for_status().json()
+        with httpx.Client(timeout=_TIMEOUT, trust_env=not is_loopback(page)) as client:
+            action = client.get(f"{page}/schema").raise_for_status().json()["action"]
             about = client.get(f"{page}/metadata").raise_for_status().json()
-        action = described["action"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"no OpenEnv server answers at {page} ({type(error).__name__}: {error}); is it running? "
             "`gradus serve-env rhythm` starts one"
         ) from error
-    server = Server(
-        socket=urlunsplit((f"ws{secure}", parts.netloc, f"{path}/ws", "", "")),
+    return Server(
+        socket=urlunsplit((f"ws{secure}", netloc, f"{path}/ws", "", "")),
         name=str(about.get("name", "environment")),
         description=str(about.get("description", "")),
         action=action,
-        field=options.get("field") or _text_field(action),
-        turns=options.get("turns", TURNS),
+        field=_text_field(action),
     )
-    return server, options.get("sessions") or _allowed(server)
-
-
-def _allowed(server: Server) -> int | None:
-    """Returns how many sessions the server allows, where it does not even allow two (a stock one, unless told otherwise); else None."""
-    first, second = OpenEnvClient(server), OpenEnvClient(server)
-    try:
-        for client in (first, second):
-            client.probe()
-    except WireError as error:
-        most = (error.details or {}).get("max_sessions")
-        return most if isinstance(most, int) and most > 0 else 1
-    except EnvironmentFault:  # what is wrong will be said by the first episode, where it belongs
-        return None
-    finally:
-        first.close()
-        second.close()
-    return None
 
 
 def _text_field(action: Mapping[str, Any]) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
     choices = [action, *action.get("anyOf", ())]
-    if any("text" in properties(choice) for choice in choices):
+    if any("text" in _properties(choice) for choice in choices):
         return "text"
-    fields = properties(action)
+    fields = _properties(action)
     only = next(iter(fields)) if len(fields) == 1 else None
     return only if only is not None and fields[only].get("type") == "string" else None
+
+
+def _properties(action: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of an action by its schema."""
+    return {name: kind for name, kind in action.get("properties", {}).items() if name != "metadata"}
+
+
+class OpenEnvClient:
+    """The text layer over one session of a server; connects at the first reset. Satisfies ``core.Environment``.
+
+    ``system_prompt``: the server's, or what it says of itself and of its actions; then its tools, if it has some.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._connection: ClientConnection | None = None
+        self._stack = ExitStack()  # holds the connection, whose context manager it is
+        self.system_prompt = ""
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The server's public state."""
+        try:
+            return self._ask({"type": "state"}, "state")
+        except WireError as error:
+            raise EnvironmentFault(f"{self._server.socket}: {error}") from error
+
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+        """Begin an episode on the server."""
+        data = {name: value for name, value in (("seed", seed), ("episode_id", episode_id)) if value is not None}
+        observation, fields = self._observe({"type": "reset", "data": {**data, **options}})
+        prompt = fields.get("system_prompt")
+        self.system_prompt = prompt if isinstance(prompt, str) else _described(self._server)
+        if tools := fields.get("tools"):
+            self.system_prompt += f"\n{_CALLS}{dumps(tools)}"
+        return observation
+
+    def step(self, action: str) -> Observation:
+        """Send an answer. One that is not a JSON object is invalid and not sent, if the server wants several fields."""
+        try:
+            field = self._server.field
+            data = {field: action} if field is not None else loads(action.strip())
+        except WireError:
+            return Observation(
+                text=f"The answer must be one JSON object with the fields {sorted(_properties(self._server.action))}.",
+                action_valid=False,
+                action_error="not a JSON object",
+            )
+        return self._observe({"type": "step", "data": data})[0]
+
+    def outcome(self) -> Mapping[str, Any]:
+        """Nothing: a server does not tell its hidden truth."""
+        return {}
+
+    def close(self) -> None:
+        """Say goodbye and close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(WebSocketException):
+                connection.send(dumps({"type": "close"}))
+        self._stack.close()
+
+    def _observe(self, message: Mapping[str, Any]) -> tuple[Observation, Mapping[str, Any]]:
+        try:
+            data = self._ask(message, "observation")
+            return _observation(data), data["observation"]
+        except WireError as error:
+            if message["type"] == "step" and error.code == "VALIDATION_ERROR":
+                text = f"The action was refused: {error.message}"
+                return Observation(text=text, action_valid=False, action_error=error.message), {}
+            way_out = "; say how many it has, as in ?sessions=1" if error.code == "CAPACITY_REACHED" else ""
+            raise EnvironmentFault(f"{self._server.socket}: {error}{way_out}") from error
+
+    def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
+        connection = self._connection or self._connect()
+        try:
+            # A server that refuses says why and closes; what it said can still be read.
+            with suppress(ConnectionClosed):
+                connection.send(dumps(message))
+            answer = loads(connection.recv(_TIMEOUT))
+        except (ConnectionClosed, TimeoutError) as error:
+            self.close()
+            raise EnvironmentFault(f"{self._server.socket} stopped answering: {error or 'timed out'}") from error
+        kind, data = answer.get("type"), answer.get("data")
+        if kind not in (expected, "error") or not isinstance(data, Mapping):
+            raise EnvironmentFault(f"{self._server.socket} answered {str(answer)[:200]}; expected {expected}")
+        if kind == "error":
+            raise WireError(str(data.get("code", "UNKNOWN")), str(data.get("message", "no reason given")))
+        return data
+
+    def _connect(self) -> ClientConnection:
+        extra: dict[str, Any] = {"proxy": None} if is_loopback(self._server.socket) else {}
+        try:
+            self._connection = self._stack.enter_context(
+                connect(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
+            )
+        except (OSError, WebSocketException, TimeoutError) as error:
+            raise EnvironmentFault(f"no OpenEnv server answers at {self._server.socket}: {error}") from error
+        return self._connection
+
+
+def _observation(answer: Mapping[str, Any]) -> Observation:
+    """Reads what a server answered to a reset or a step. Raises EnvironmentFault if it is something else."""
+    fields, done = answer.get("observation"), bool(answer.get("done", False))
+    if not isinstance(fields, Mapping):
+        raise EnvironmentFault(f"expected an observation object, the server sent {str(answer)[:200]}")
+    text = fields.get("text")
+    data = {name: value for name, value in fields.items() if name not in FIELDS}
+    truncated = bool(fields.get("truncated", False))
+    return Observation(
+        text=text if isinstance(text, str) else dumps(data),
+        data=data,
+        reward=answer.get("reward"),  # the rollout looks at it
+        terminated=bool(fields.get("terminated", done and not truncated)),
+        truncated=truncated,
+        restart=bool(fields.get("restart", False)),
+        action_valid=bool(fields.get("action_valid", True)),
+        action_error=fields.get("action_error"),
+    )
+
+
+def _described(server: Server) -> str:
+    how = (
+        f"Your whole answer is sent as the action's {server.field!r}."
+        if server.field is not None
+        else f"Answer with one JSON object: {dumps(dict(server.action))}"
+    )
+    return f"{server.name}. {server.description}\n{how}"

@@ -6,9 +6,11 @@ the environment.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from dataclasses import replace
+from random import SystemRandom
+from threading import Lock
 from typing import Any
 
 import anyio.to_thread
@@ -20,16 +22,18 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import ConfigError, Environment, EnvironmentSpec, Observation, Task
 from gradus.core.waiting import blocking
 from gradus.interop.guard import Guard
-from gradus.interop.openenv.sessions import Session, SessionSlots
-from gradus.interop.openenv.wire import dumps
+from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
 from gradus.interop.serving import listening
+from gradus.rollouts.grading import grade_episodes
+from gradus.rollouts.received import checked_prompt, plain, received
+from gradus.rollouts.under_way import stepped_episode
 from gradus.version import __version__
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below
-_TURN = 8  # messages a socket may have served before the others are looked at
+_STARTS = 2**20  # training tasks among which a reset without a seed draws
 # Tools are named by a reset and called by a step, so the Model Context Protocol finds none. The code is JSON-RPC's.
 _NO_MCP = {"jsonrpc": "2.0", "id": None, "error": {"code": -32601, "message": "tools are called by a step of /ws"}}
 
@@ -89,7 +93,6 @@ def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) 
 
 async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:
     """Answer one client until it leaves. ``threads``: an environment that waits or computes long leaves the event loop."""
-    served = 0
     while (message := await socket.receive())["type"] != "websocket.disconnect":
         raw = message.get("text") or message.get("bytes") or ""
         reply = await anyio.to_thread.run_sync(session.handle, raw) if threads else session.handle(raw)
@@ -100,9 +103,6 @@ async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:
             await socket.send_text(reply)
         except WebSocketDisconnect:  # the client went away while its answer was made
             return
-        served += 1
-        if served % _TURN == 0:  # a client that sends without waiting must not keep the others waiting
-            await asyncio.sleep(0)
 
 
 def _page(path: str, value: Mapping[str, Any], *, method: str = "GET") -> Route:
@@ -110,3 +110,179 @@ def _page(path: str, value: Mapping[str, Any], *, method: str = "GET") -> Route:
     body = dumps(value)
     answer: Callable[[Request], Response] = lambda request: Response(body, media_type="application/json")  # noqa: E731
     return Route(path, answer, methods=[method])
+
+
+class SessionSlots:
+    """Room for ``capacity`` episodes at once. A session takes a place at its first reset and leaves it when it closes."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.taken = 0
+        self._lock = Lock()  # connections may be handled in threads
+
+    def take(self) -> None:
+        """Take a place. Raises WireError if all are taken; the client may ask again on the same connection."""
+        with self._lock:
+            if self.taken >= self.capacity:
+                raise WireError(
+                    "CAPACITY_REACHED",
+                    f"all {self.capacity} sessions are in use; close one, try again, or start the server with more (--sessions)",
+                )
+            self.taken += 1
+
+    def leave(self) -> None:
+        """Give a place back."""
+        with self._lock:
+            self.taken -= 1
+
+
+class Session:
+    """One environment behind one connection. Not safe for two threads at once; a connection sends one message at a time.
+
+    Every reset makes an environment, as every episode of a rollout does: nothing of the last episode is left in its tools or in the class
+    itself, and a connection that only looks costs nothing. An action that does not fit is answered with an error and the episode goes on; an
+    environment that raises ends its episode and nothing else. What it gives is checked and made plain as in a rollout.
+
+    An episode ends after ``spec.max_turns`` steps at the latest. If the environment gave no reward of its own by then, the last step brings
+    what the default grader says of the episode.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, places: SessionSlots) -> None:
+        self._spec = spec
+        self._places = places
+        self._environment: Environment | None = None
+        self._task, self._first = Task(environment="", seed=0), Observation(text="")
+        self._taken: list[tuple[Mapping[str, Any], Observation]] = []  # actions, and what was seen after each
+        self._open = False  # an episode has begun and not ended
+
+    def handle(self, raw: str | bytes) -> str | None:
+        """Answer one message; None means that the client said goodbye."""
+        try:
+            message = loads(raw)
+            kind = message.get("type")
+            if kind == "close":
+                return None
+            acts = {"reset": self.reset, "step": self.step, "state": lambda _: self.state}
+            act = acts.get(kind) if isinstance(kind, str) else None
+            if act is None:
+                raise WireError("UNKNOWN_TYPE", f"unknown message type {kind!r}; expected {', '.join(acts)} or close")
+            data = {} if message.get("data") is None else message["data"]
+            if not isinstance(data, dict):
+                raise WireError("VALIDATION_ERROR", f"data must be an object, got {type(data).__name__}")
+            return dumps({"type": "state" if kind == "state" else "observation", "data": act(data)})
+        except WireError as error:
+            told = error
+        except Exception as error:
+            told = WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
+        return dumps({"type": "error", "data": {"message": told.message, "code": told.code}})
+
+    def reset(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Begin an episode: of the client's seed, or a training task by chance.
+
+        Returns the first observation with the system prompt and the schemas of the tools.
+        """
+        options = dict(data)
+        seed, episode_id = options.pop("seed", None), options.pop("episode_id", None)
+        if seed is not None and (type(seed) is not int or seed < 0):
+            raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
+        if not isinstance(episode_id, str | None):
+            raise WireError("VALIDATION_ERROR", f"episode_id must be a string or null, got {episode_id!r:.60}")
+        task = Task(environment=self._spec.name, seed=seed) if seed is not None else self._some_task()
+        task = replace(task, options={**task.options, **options})
+        environment = self._renew()
+        try:
+            given = environment.reset(seed=task.seed, episode_id=episode_id, **task.options)
+        except (ValueError, TypeError) as error:
+            raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
+        observation = received(given, "reset")
+        prompt = checked_prompt(environment.system_prompt)
+        tools = plain(tuple(getattr(environment, "tools", ())), "tools")
+        self._open, self._task, self._first, self._taken = True, task, observation, []
+        return observation_data(observation, prompt, tools)
+
+    def _some_task(self) -> Task:
+        """A training task that no two clients share, but by chance."""
+        return self._spec.train_task(SystemRandom().randrange(_STARTS))
+
+    def _renew(self) -> Environment:
+        """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
+        former, self._environment = self._environment, None
+        self._open = False
+        if former is None:
+            self._places.take()
+        try:
+            if former is not None:
+                former.close()
+            self._environment = made = blocking(self._spec.make())
+        except Exception as error:
+            self._places.leave()
+            raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
+        return made
+
+    def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take one action, ``{"text": ...}`` or the environment's own fields.
+
+        Raises WireError if the episode ends with it and has no reward.
+        """
+        environment = self._environment
+        if environment is None or not self._open:
+            raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
+        try:
+            given = _take(environment, action)
+            observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
+        except WireError:
+            raise
+        except Exception:
+            self._open = False
+            raise
+        self._taken.append((action, observation))
+        if not observation.terminated and len(self._taken) >= self._spec.max_turns:
+            observation = replace(observation, truncated=True)
+        self._open = not (observation.terminated or observation.truncated)
+        if self._open or any(after.reward is not None for _, after in self._taken):
+            return observation_data(observation)
+        return observation_data(replace(observation, reward=self._graded(environment)))
+
+    def _graded(self, environment: Environment) -> float:
+        """Returns the default grader's reward of the episode that has ended."""
+        taken = [(str(action.get("text", dumps(dict(action)))), after) for action, after in self._taken]
+        episode = stepped_episode(self._spec, environment, self._task, self._first, taken)
+        (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
+        if episode.reward is not None and episode.reward.value is not None:
+            return episode.reward.value
+        missing = episode.failure.message if episode.failure else episode.reward.error if episode.reward else None
+        raise WireError(
+            "EXECUTION_ERROR",
+            f"the episode has ended and has no reward: the environment gave none, and neither does grader {self._spec.default_grader!r}: {missing}",
+        )
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Public state, empty before the first reset."""
+        if self._environment is None:
+            return {"episode_id": None, "step_count": 0}
+        return plain(self._environment.state, "state")
+
+    def close(self) -> None:
+        """Free the environment and its place."""
+        environment, self._environment, self._open = self._environment, None, False
+        if environment is not None:
+            self._places.leave()
+            environment.close()
+
+
+def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
+    """Step with a text or with a typed action. A typed action that does not fit is the client's error, not the environment's."""
+    text = action.get("text")
+    if isinstance(text, str):
+        return environment.step(text)
+    typed: Callable[[Mapping[str, Any]], Observation] | None = getattr(environment, "step_typed", None)
+    # A stock client that sends a typed action sends OpenEnv's empty metadata field along.
+    fields = {name: value for name, value in action.items() if name != "metadata"}
+    if typed is None or not fields:
+        known = '{"text": "..."}' + (" or the typed fields that GET /schema shows" if typed else "")
+        raise WireError("VALIDATION_ERROR", f"expected an action {known}, got fields {sorted(action)}")
+    try:
+        return typed(fields)
+    except (ValueError, TypeError) as error:
+        raise WireError("VALIDATION_ERROR", str(error)) from error

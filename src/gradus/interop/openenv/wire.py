@@ -17,18 +17,15 @@ from gradus.core import Observation
 FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
 
-# ASCII only: a lone surrogate in a client's text could not be sent back otherwise.
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_EPISODE_ID_LENGTH = 255  # OpenEnv's own limit
 
 
 @dataclass
 class WireError(Exception):
-    """A request that cannot be served. ``code`` is one of OpenEnv's WSErrorCode; ``details`` go beside the message."""
+    """A request that cannot be served. ``code`` is one of OpenEnv's WSErrorCode."""
 
     code: str
     message: str
-    details: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.message} ({self.code})"
@@ -38,16 +35,11 @@ def loads(raw: str | bytes) -> dict[str, Any]:
     """One message as an object; WireError says what is wrong with it otherwise."""
     try:
         message = json.loads(raw)
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
     return message
-
-
-def clashing(observation: Observation) -> list[str]:
-    """The names in an observation's ``data`` that stand for something else on the wire."""
-    return sorted(observation.data.keys() & FIELDS)
 
 
 def observation_data(
@@ -57,30 +49,9 @@ def observation_data(
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
     """
-    if clash := clashing(observation):
+    if clash := sorted(observation.data.keys() & FIELDS):
         raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
-    fields: dict[str, Any] = {
-        "text": observation.text,
-        "system_prompt": system_prompt,
-        "tools": list(tools),
-        "terminated": observation.terminated,
-        "truncated": observation.truncated,
-        "restart": observation.restart,
-        "action_valid": observation.action_valid,
-        "action_error": observation.action_error,
-        **observation.data,
-    }
+    own = {name: getattr(observation, name) for name in FIELDS if name not in ("system_prompt", "tools")}
+    fields = {**own, "system_prompt": system_prompt, "tools": list(tools), **observation.data}
     done = observation.terminated or observation.truncated
     return {"observation": fields, "reward": observation.reward, "done": done}
-
-
-def reset_arguments(data: Mapping[str, Any]) -> tuple[int | None, str | None, dict[str, Any]]:
-    """Seed, episode id and the remaining options of a reset request, checked."""
-    options = dict(data)
-    seed = options.pop("seed", None)
-    episode_id = options.pop("episode_id", None)
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
-    if episode_id is not None and (not isinstance(episode_id, str) or len(episode_id) > _EPISODE_ID_LENGTH):
-        raise WireError("VALIDATION_ERROR", f"episode_id must be a string of at most {_EPISODE_ID_LENGTH} characters")
-    return seed, episode_id, options
