@@ -14,7 +14,7 @@ import pytest
 from websockets.sync.client import connect
 
 from gradus.core import ConfigError
-from gradus.interop.agents.endpoint import Endpoint
+from gradus.interop.agents.calls import Endpoint
 from gradus.interop.serving import listening
 from gradus.interop.serving.listening import listen, serve_until_stopped
 

@@ -18,8 +18,17 @@ from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
 from gradus.core.calls import read_message
 from gradus.core.printing import quiet
 from gradus.core.values import is_storable
-from gradus.interop.agents.calls import AgentFault, AgentLimits, Call, Ended, Inbox, message_key, tools_key
-from gradus.interop.agents.endpoint import Endpoint, endpoint
+from gradus.interop.agents.calls import (
+    AgentFault,
+    AgentLimits,
+    Call,
+    Ended,
+    Endpoint,
+    Inbox,
+    endpoint,
+    message_key,
+    tools_key,
+)
 from gradus.interop.agents.running import Agent, Running
 from gradus.interop.serving.replies import Answer, answer_of
 from gradus.interop.serving.requests import ApiError
@@ -137,8 +146,9 @@ class AgentEnvironment:
         self._inbox.close(why)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LETS_GO):
-                end = await self._inbox.end()
-                self._result = None if end.fault else _plain(end.result)
+                while not isinstance(event := await self._inbox.next(), Ended):
+                    event.refuse(why)
+                self._result = None if event.fault else _plain(event.result)
 
     def _exceeded(self) -> str | None:
         limits = self._limits

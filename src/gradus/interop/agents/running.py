@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import inspect
 import json
 import os
@@ -11,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,7 +21,6 @@ from gradus.interop.agents.calls import Ended, Inbox
 
 _PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
 _OUTPUT = 2**20  # bytes of a command's answer
-BLOCKS = 60.0  # seconds that a coroutine may keep the others from running
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,6 @@ class Command:
 Agent = Callable[[Mapping[str, Any], Any], Any] | Command
 
 
-class _Ended(BaseException):
-    """Raised inside an agent whose episode is over, or that blocked the loop."""
-
-
 class Running:
     """An agent at work. Whatever it does, its end is put into the inbox, once.
 
@@ -53,25 +46,18 @@ class Running:
         self._agent, self._task, self._base_url, self._inbox = agent, dict(task), base_url, inbox
         self._process: subprocess.Popen[bytes] | None = None
         self._coroutine: Future[None] | None = None
-        self._thread: threading.Thread | None = None
-        self._state, self._done = threading.Lock(), False
-        if _is_coroutine(agent):
+        if inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__):
             self._coroutine = asyncio.run_coroutine_threadsafe(self._run_coroutine(), _loop())
         else:
-            self._thread = threading.Thread(target=self._work, name="gradus-agent", daemon=True)
-            self._thread.start()
+            threading.Thread(target=self._work, name="gradus-agent", daemon=True).start()
 
     def end(self) -> None:
-        """End the agent where it is, if it still runs. A thread that waits in foreign code ends when that code returns."""
+        """End a coroutine or a command where it is. A function goes on up to its next call, whose key is then worth nothing."""
         if self._coroutine is not None:
             self._coroutine.cancel()
         elif self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        elif self._thread is not None:
-            with self._state:
-                if not self._done:
-                    _raise_in(self._thread)
 
     async def _run_coroutine(self) -> None:
         import openai
@@ -88,14 +74,11 @@ class Running:
         self._inbox.put_end(end)
 
     def _work(self) -> None:
-        with suppress(_Ended):  # it may come between two lines
-            try:
-                end = Ended(result=self._run())
-            except BaseException as error:
-                end = _fault(error)
-            with self._state:
-                self._done = True
-            self._inbox.put_end(end)
+        try:
+            end = Ended(result=self._run())
+        except BaseException as error:
+            end = _fault(error)
+        self._inbox.put_end(end)
 
     def _run(self) -> Any:
         if isinstance(self._agent, Command):
@@ -129,43 +112,13 @@ class Running:
             return text
 
 
-def _is_coroutine(agent: Agent) -> bool:
-    return inspect.iscoroutinefunction(agent) or inspect.iscoroutinefunction(type(agent).__call__)
-
-
 def _fault(error: BaseException) -> Ended:
-    if isinstance(error, _Ended):
-        return Ended(
-            fault=f"the agent blocked the event loop for {BLOCKS:g} s; await what takes time, or write it as a plain function"
-        )
     return Ended(fault=f"the agent raised {type(error).__name__}: {error}"[:2000])
-
-
-def _raise_in(thread: threading.Thread) -> None:
-    if thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Ended))
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """The loop in which the coroutines of this process's agents run."""
     loop = asyncio.new_event_loop()
-
-    def run() -> None:
-        while True:
-            with suppress(_Ended):  # it came when the agent that blocked the loop was done
-                loop.run_forever()
-
-    def watch(thread: threading.Thread) -> None:
-        while True:
-            alive = threading.Event()
-            loop.call_soon_threadsafe(alive.set)
-            if alive.wait(BLOCKS):
-                time.sleep(BLOCKS / 10)
-            else:
-                _raise_in(thread)
-
-    thread = threading.Thread(target=run, name="gradus-agents", daemon=True)
-    thread.start()
-    threading.Thread(target=watch, args=(thread,), name="gradus-agents-watch", daemon=True).start()
+    threading.Thread(target=loop.run_forever, name="gradus-agents", daemon=True).start()
     return loop

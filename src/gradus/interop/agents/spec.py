@@ -49,7 +49,10 @@ def agent_spec(
 
     Raises ConfigError if the agent cannot be called with a task and a client, or without tasks.
     """
-    _check_agent(agent)
+    if not is_agent(agent):
+        raise ConfigError(
+            f"an agent is a function or coroutine of a task and a client, as in async def my_agent(task, client); got {agent!r:.60}"
+        )
     limits = limits or AgentLimits()
     base = tasks if isinstance(tasks, EnvironmentSpec) else _rows_of(tasks, name)
     spec = replace(
@@ -105,13 +108,12 @@ def load(argument: str | None) -> EnvironmentSpec:
     agent = import_object(place, "agent")
     module = place.rpartition(":")[0]
     held: Any = import_file(module, "agent") if module.endswith(".py") else inspect.getmodule(agent)
-    tasks = options.pop("tasks", None)
-    given = getattr(held, "tasks", None) if tasks is None else tasks
-    if given is None:
+    tasks = options.pop("tasks", None) or getattr(held, "tasks", None)
+    if not tasks:
         raise ConfigError(
             f"{place} has no tasks; give rows, as in agent:{place}?tasks=rows.jsonl, or a list called tasks in that file"
         )
-    spec = _named(f"agent:{argument}", agent, given, options, getattr(held, "rewards", ()), beside=module)
+    spec = _named(f"agent:{argument}", agent, tasks, options, getattr(held, "rewards", ()))
     return replace(spec, sources=file_sources(module))
 
 
@@ -120,33 +122,21 @@ def load_command(argument: str | None) -> EnvironmentSpec:
     line, options = _parsed("command", argument)
     if "tasks" not in options:
         raise ConfigError(f"a command needs tasks, as in command:{line}?tasks=rows.jsonl")
-    return _named(f"command:{argument}", Command(line), options.pop("tasks"), options, (), beside="")
+    return _named(f"command:{argument}", Command(line), options.pop("tasks"), options, ())
 
 
 def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, Any]]:
     place, _, query = (argument or "").partition("?")
     if not place:
-        example = "agent.py:my_agent" if kind == "agent" else "node agent.js"
-        raise ConfigError(f"{kind} needs a place, as in {kind}:{example}?tasks=rows.jsonl")
+        raise ConfigError(f"{kind} needs a place, as in agent:agent.py:my_agent or command:node agent.js")
     return place, known_options(f"{kind}:{argument}", query, _OPTIONS)
 
 
-def _named(
-    name: str, agent: Any, tasks: Any, options: Mapping[str, Any], rewards: Sequence[Any], *, beside: str
-) -> EnvironmentSpec:
+def _named(name: str, agent: Any, tasks: Any, options: Mapping[str, Any], rewards: Sequence[Any]) -> EnvironmentSpec:
     if isinstance(tasks, str | Path):
         path = Path(tasks)
-        own = Path(beside).parent / path
-        path = own if beside and not path.exists() and own.exists() else path
         tasks = read_rows(path, "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
     return agent_spec(agent, tasks, rewards, name=name, limits=AgentLimits(**options))
-
-
-def _check_agent(agent: Any) -> None:
-    if not is_agent(agent):
-        raise ConfigError(
-            f"an agent is a function or coroutine of a task and a client, as in async def my_agent(task, client); got {agent!r:.60}"
-        )
 
 
 def _rows_of(data: Any, name: str) -> EnvironmentSpec:
