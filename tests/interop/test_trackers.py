@@ -24,9 +24,9 @@ RECORDS: list[Mapping[str, Any]] = [
 
 
 def test_figures_are_the_finite_numbers() -> None:
-    assert figures(RECORDS[0]) == {"reward_mean": 0.25, "seconds/policy": 1.5, "metrics/play": 0.5}
-    assert figures(RECORDS[1]) == {"reward_mean": 0.3}
-    assert "kl" not in figures(RECORDS[2])
+    assert dict(figures(RECORDS[0])) == {"reward_mean": 0.25, "seconds/policy": 1.5, "metrics/play": 0.5}
+    assert dict(figures(RECORDS[1])) == {"reward_mean": 0.3}
+    assert "kl" not in dict(figures(RECORDS[2]))
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
@@ -44,7 +44,6 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
         (1, pytest.approx(0.3))
     ]
     assert "step/kl" not in events.Tags()["scalars"]  # undefined is not zero
-    assert "alert/text_summary" in events.Tags()["tensors"]
 
 
 def logged(raw: bytes) -> Iterator[bytes]:

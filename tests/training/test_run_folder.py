@@ -52,8 +52,7 @@ from gradus.training.run.checkpoints import (
     save_checkpoint,
 )
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.interrupt import Interrupt
-from gradus.training.run.live_screen import Screen
+from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.step_metrics import episode_metrics, has_zero_variance
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
@@ -240,8 +239,9 @@ def test_plain_lines_fit_and_are_few(
     """The first step, the last, and one every few seconds; ``--verbose`` shows all, ``--quiet`` only notes."""
     monkeypatch.setenv("GRADUS_OUTPUT", said)
     out = io.StringIO()
+    monkeypatch.setattr("gradus.training.run.live_screen.Terminal", lambda **_: Console(file=out, width=80))
     figures = {f"a figure with a long name {i}": "r" for i in range(9)}
-    with Screen("run", steps=9, figures=figures, console=Console(file=out, width=80)) as screen:
+    with Screen("run", steps=9, figures=figures) as screen:
         for step in range(1, 10):
             screen.step({"step": step, "r": 0.5})
         screen.note("an alert")
@@ -252,10 +252,11 @@ def test_plain_lines_fit_and_are_few(
     assert said != "verbose" or all(line.count("0.500") == 9 for line in lines)
 
 
-def test_a_terminal_shows_a_bar_below_the_lines() -> None:
+def test_a_terminal_shows_a_bar_below_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
-    with Screen("grpo lamps", steps=2, figures={"reward": "r", "never": "x"}, console=console) as screen:
+    monkeypatch.setattr("gradus.training.run.live_screen.Terminal", lambda **_: console)
+    with Screen("grpo lamps", steps=2, figures={"reward": "r", "never": "x"}) as screen:
         for step, reward in ((1, 0.0), (2, 1.0)):
             screen.step({"step": step, "r": reward})
             screen.phase("validating")

@@ -53,14 +53,8 @@ def settings(**changes: Any) -> SftConfig:
     return SftConfig(**{**base, "checkpoint_every": 4, "validation_share": 0.1, **changes})
 
 
-def test_a_student_learns_what_the_teacher_says(
-    lamps_model: Path, taught: list[Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    alert = {"rule": "slow training", "severity": "warn", "evidence": "e", "remedy": "r"}
-    result = train_sft(
-        lamps_model, taught, settings(epochs=12), tmp_path / "run", options=RunOptions(monitor=lambda _: [alert])
-    )
-    assert capsys.readouterr().out.count("warn: slow training: e -> r (warned)") == 1
+def test_a_student_learns_what_the_teacher_says(lamps_model: Path, taught: list[Episode], tmp_path: Path) -> None:
+    result = train_sft(lamps_model, taught, settings(epochs=12), tmp_path / "run", options=RunOptions(live=False))
     records = RunFolder(tmp_path / "run").records()
     assert {record["kind"] for record in records} == {"sft"}
     assert records[-1]["loss"] < 0.4 * records[0]["loss"]

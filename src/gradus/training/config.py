@@ -11,7 +11,6 @@ from gradus.core import ConfigError, Grader
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
-OnAlert = Literal["warn", "stop"]
 _OBJECTIVE = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
 
 
@@ -130,7 +129,7 @@ class GrpoConfig(TrainerConfig):
     store_every: int = Field(
         default=10, ge=0, description="Steps between stored samples of episodes, two groups each; 0 for never."
     )
-    on_alert: OnAlert = Field(
+    on_alert: Literal["warn", "stop"] = Field(
         default="warn",
         description="What an alert does: write it down, or also stop the run if it is severe.",
     )

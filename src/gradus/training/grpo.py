@@ -24,11 +24,9 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
-from gradus.training.run.alerts import AlertHandler, alert_line
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.interrupt import Interrupt
-from gradus.training.run.live_screen import FIGURES, Screen
+from gradus.training.run.live_screen import FIGURES, Interrupt, Screen
 from gradus.training.run.options import GrpoOptions, Observer
 from gradus.training.run.splits import GrpoSplits, taught_ids
 from gradus.training.run.step_metrics import credit_agreement, step_record
@@ -41,13 +39,17 @@ STORED_GROUPS = 2  # of a step whose episodes are stored
 
 @dataclass
 class GrpoState:
-    """The state of a run in a checkpoint, besides weights and optimizer."""
+    """The state of a run in a checkpoint, besides weights and optimizer.
+
+    ``alerts``: rule and severity of those that hold. ``stopped``: the one that ended the run.
+    """
 
     step: int = 0
     next_task: int = 0
     best_step: int | None = None
     best_reward: float | None = None
-    alerts: dict[str, Any] = field(default_factory=dict)
+    alerts: list[list[str]] = field(default_factory=list)
+    stopped: str | None = None
     schedule: dict[str, Any] | None = None
 
 
@@ -145,7 +147,7 @@ class GrpoLoop:
         policy = sampler or sampling_policy(self.inference_model, spec, config)
         self.splits = GrpoSplits(spec, config, taught=taught_ids(Path(loaded.path)))
         self.rollouts = StepRollouts(spec, policy, config, self.splits.reserved)
-        self.alerts = AlertHandler(options.monitor, config.on_alert)
+        self.monitor = options.monitor
         self.state = GrpoState()
         self.records: list[Mapping[str, Any]] = []
 
@@ -166,7 +168,7 @@ class GrpoLoop:
             final=self.folder.path / "final",
             best_step=self.state.best_step,
             best_reward=self.state.best_reward,
-            stopped=self.alerts.stopped,
+            stopped=self.state.stopped,
             seconds=seconds,
         )
 
@@ -176,12 +178,12 @@ class GrpoLoop:
         self.splits.store(self.folder, state.next_task)
         if state.step == 0:
             self.validate(screen)
-        while state.step < config.max_steps and self.alerts.stopped is None:
+        while state.step < config.max_steps and state.stopped is None:
             record = from_main(self.step(screen))
             state.step += 1
             self.write(record)
             self.handle_alerts(screen)
-            last = state.step == config.max_steps or self.alerts.stopped is not None
+            last = state.step == config.max_steps or state.stopped is not None
             if config.validation_every and (state.step % config.validation_every == 0 or last):
                 self.validate(screen)
             interrupted = any_of(interrupt.asked)
@@ -286,10 +288,19 @@ class GrpoLoop:
             self.write(record)
 
     def handle_alerts(self, screen: Screen) -> None:
-        """Let the monitor look at the run and do what ``on_alert`` says."""
-        for alert in self.alerts.handle(self.state.step, self.records):
-            self.folder.append(alert)
-            screen.note(alert_line(alert))
+        """Let the monitor look at the run. An alert is told when its rule begins to hold; a severe one may end the run (``on_alert``)."""
+        known = self.state.alerts
+        alerts = [] if self.monitor is None else self.monitor(self.records)
+        self.state.alerts = [[alert["rule"], alert["severity"]] for alert in alerts]
+        for alert in alerts:
+            if [alert["rule"], alert["severity"]] in known:
+                continue
+            stops = self.config.on_alert == "stop" and alert["severity"] == "stop"
+            self.state.stopped = alert["rule"] if stops else self.state.stopped
+            action = "stopped" if stops else "warned"
+            told = {name: alert[name] for name in ("rule", "severity", "evidence", "remedy")}
+            self.folder.append({"kind": "alert", "step": self.state.step, **told, "action": action})
+            screen.note("{severity}: {rule}: {evidence} -> {remedy}".format(**told) + f" ({action})")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Add a record to the metrics."""
@@ -298,7 +309,6 @@ class GrpoLoop:
 
     def checkpoint(self) -> None:
         """Write down where the run stands."""
-        self.state.alerts = self.alerts.state()
         self.state.schedule = None if self.schedule is None else self.schedule.state()
         values = {name: value for name, value in vars(self.state).items() if name != "step"}
         checkpoint = Checkpoint(step=self.state.step, offset=self.folder.offset(), state=values)
@@ -311,7 +321,6 @@ class GrpoLoop:
         checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
         self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         barrier()
-        self.alerts.restore(self.state.alerts)
         if self.state.step and (self.schedule is None) != (self.state.schedule is None):
             stored, now = ("none", "one") if self.state.schedule is None else ("one", "none")
             raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")

@@ -25,11 +25,9 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.alerts import AlertNotes
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
-from gradus.training.run.interrupt import Interrupt
-from gradus.training.run.live_screen import Screen
+from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
 
 FIGURES = {
@@ -140,12 +138,9 @@ def take_lessons(trainer: LessonTrainer, options: RunOptions, *, resume: bool) -
     started = time.perf_counter()
     kind, steps, done = trainer.lessons.kind, trainer.steps, trainer.run.step
     screen = Screen(kind, steps=steps, figures=FIGURES, done=done, live=options.live and world().main)
-    notes = AlertNotes(options.monitor)
     with screen, Interrupt() as interrupt:
         for record in trainer.train(interrupt):
             screen.step(record)
-            for line in notes.of(record):
-                screen.note(line)
             if options.on_step is not None:
                 options.on_step(record)
     trainer.finish()

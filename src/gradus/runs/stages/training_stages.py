@@ -56,9 +56,7 @@ def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: P
     config = _seeded(recipe.sft, recipe)
     with track(recipe.trackers, folder, config) as trackers:
         loaded = _model_to_train(recipe, recipe.spec(), model, config)
-        return train_sft(
-            loaded, episodes, config, folder, resume=resume, options=RunOptions(monitor=Monitor(), on_record=trackers)
-        )
+        return train_sft(loaded, episodes, config, folder, resume=resume, options=RunOptions(on_record=trackers))
 
 
 def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> LessonResult:
@@ -75,7 +73,7 @@ def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> 
             sampling=recipe.grpo.sampling,
             reserved=reserved_ids(spec, recipe.grpo),
             resume=resume,
-            options=RunOptions(monitor=Monitor(), on_record=trackers),
+            options=RunOptions(on_record=trackers),
         )
 
 

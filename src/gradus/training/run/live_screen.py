@@ -1,13 +1,15 @@
-"""Shows a training run: lines of figures, and a bar on a terminal."""
+"""Shows a training run: lines of figures, and a bar on a terminal. The first Ctrl-C leaves a run that can go on."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Mapping
+from types import FrameType, TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradus.core.printing import quiet, verbose
@@ -41,31 +43,14 @@ class Screen:
     ``--verbose``, and notes alone with ``--quiet``.
     """
 
-    def __init__(
-        self,
-        title: str,
-        *,
-        steps: int,
-        figures: Mapping[str, str],
-        done: int = 0,
-        live: bool = True,
-        console: Console | None = None,
-    ) -> None:
-        self._steps, self._figures = steps, dict(figures)
-        self._first = self._done = done
-        self._started = time.perf_counter()
-        self._console = console or Terminal()
-        self._silent = not live
-        self._every, self._said = (0.0 if verbose() else EVERY), -math.inf
+    def __init__(self, title: str, *, steps: int, figures: Mapping[str, str], done: int = 0, live: bool = True) -> None:
+        self._steps, self._figures, self._first = steps, figures, done
+        self._started, self._said = time.perf_counter(), -math.inf
+        self._console = Terminal(quiet=not live)
         columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=30), MofNCompleteColumn())
-        shown = live and self._console.is_terminal and not quiet()
-        self._bar = Progress(
-            *columns,
-            TextColumn("{task.fields[phase]}", markup=False),
-            console=self._console,
-            transient=True,
-            disable=not shown,
-        )
+        phase = TextColumn("{task.fields[phase]}", markup=False)
+        hidden = not live or quiet() or not self._console.is_terminal
+        self._bar = Progress(*columns, phase, console=self._console, transient=True, disable=hidden)
         self._task = self._bar.add_task(title, total=steps, completed=done, phase="")
 
     def __enter__(self) -> Screen:
@@ -81,49 +66,68 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Something worth keeping on the screen: an alert, a new best."""
-        if not self._silent:
-            self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """A step is done."""
-        self._done = int(record["step"])
-        self._bar.update(self._task, completed=self._done, phase="")
-        now = time.perf_counter()
-        if self._silent or quiet() or (self._done < self._steps and now - self._said < self._every):
+        done, now = int(record["step"]), time.perf_counter()
+        self._bar.update(self._task, completed=done, phase="")
+        soon = done < self._steps and now - self._said < EVERY
+        if quiet() or (soon and not verbose()):
             return
         self._said = now
-        self._console.print(self._line(record), highlight=False, soft_wrap=True)
-
-    def _line(self, record: Mapping[str, Any]) -> str:
-        line = f"step {self._done}/{self._steps}  left {clock_text(self._left())}"
+        left = (now - self._started) / (done - self._first) * (self._steps - done)
+        line = f"step {done}/{self._steps}  left {clock_text(left)}"
         for label, key in self._figures.items():
-            value = _get(record, key)
-            if value is not None and (verbose() or len(line) + len(label) + len(_text(value)) + 3 <= WIDTH):
-                line += f"  {label} {_text(value)}"
-        return line
-
-    def _left(self) -> float | None:
-        taken = self._done - self._first
-        if not taken:
-            return None
-        return (time.perf_counter() - self._started) / taken * (self._steps - self._done)
+            figure = _figure(record, key)
+            if figure and (verbose() or len(line) + len(label) + len(figure) + 3 <= WIDTH):
+                line += f"  {label} {figure}"
+        self._console.print(line, highlight=False, soft_wrap=True)
 
 
-def _get(record: Mapping[str, Any], key: str) -> float | None:
+def _figure(record: Mapping[str, Any], key: str) -> str:
+    """The figure as text; empty if the record has none."""
     value: Any = record
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int | float) else None
+    if isinstance(value, int):
+        return f"{value:,}"
+    return format_number(value) if isinstance(value, float) else ""
 
 
-def _text(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else format_number(value)
-
-
-def clock_text(seconds: float | None) -> str:
-    """Seconds as 0:40 or 1:02:40; a dash for None."""
-    if seconds is None:
-        return "-"
+def clock_text(seconds: float) -> str:
+    """Seconds as 0:40 or 1:02:40."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Interrupt:
+    """Inside this context the first Ctrl-C only asks; ``asked`` is then true and the loop stops after the current step.
+
+    The second Ctrl-C is an ordinary KeyboardInterrupt; the run is then resumed from its last checkpoint. Outside the main
+    thread, where Python allows no handlers, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        # In the last step nobody asks again, and what follows would go on as if Ctrl-C had not come.
+        if kind is None and self.asked:
+            raise KeyboardInterrupt
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import Grader, Policy
 from gradus.policies.local.loading import LoadedModel
 from gradus.rewards import RewardSchedule
-from gradus.training.run.alerts import Monitor
 from gradus.training.teachers import Teacher
 
+Monitor = Callable[[Sequence[Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Observer = Callable[[Mapping[str, Any]], None]
 PushWeights = Callable[[LoadedModel, int], None]
 
@@ -20,11 +20,10 @@ PushWeights = Callable[[LoadedModel, int], None]
 class RunOptions:
     """The observers of a run.
 
-    ``monitor`` is given the records of steps and validations and returns alerts. ``on_step`` is given every step's record, ``on_record``
-    all that goes to the metrics, in the process that writes. ``live``: show the run on the screen.
+    ``on_step`` is given every step's record, ``on_record`` all that goes to the metrics, in the process that writes. ``live``: show the
+    run on the screen.
     """
 
-    monitor: Monitor | None = None
     on_step: Observer | None = None
     on_record: Observer | None = None
     live: bool = True
@@ -34,13 +33,14 @@ class RunOptions:
 class GrpoOptions(RunOptions):
     """The observers of a GRPO run, its sampler and its grader.
 
-    ``grader``: its name in the environment, or a grader; None is the environment's default. ``schedule`` changes the grader's weights, the
+    ``monitor`` is given the records of steps and validations and returns alerts. ``grader``: its name in the environment, or a grader; None is the environment's default. ``schedule`` changes the grader's weights, the
     learning rate and the optimizer from step to step; validation keeps the grader as it is, so that steps compare.
 
     ``sampler`` samples in place of the model in this process (a server, say). Its actions must carry token ids and log-probs. Validation
     stays in this process. ``push_weights`` is called with the weights and the step, before the first step and after each. ``teacher``: makes what ``distill_coef`` learns from, for the model that is trained.
     """
 
+    monitor: Monitor | None = None
     grader: str | Grader | None = None
     schedule: RewardSchedule | None = None
     sampler: Policy | None = None
