@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
-from gradus.core.printing import go_around
 from gradus.policies.local.export import generation_config
 from gradus.policies.local.gguf import copy_source
 from gradus.policies.local.loading import LoadedModel
@@ -30,8 +29,6 @@ from gradus.training.distributed.processes import barrier, gather_full_tensor, s
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import RunFolder
-
-SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +48,7 @@ def save_checkpoint(
     *,
     keep: int = 2,
 ) -> Path:
-    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest up to this one.
-
-    Those of later steps are removed too: the run went on from below them, so they were damaged or abandoned.
-    """
+    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
     weights = _gather_weights(model)
     optimizer_state = optimizer.state_dict()
@@ -62,65 +56,32 @@ def save_checkpoint(
     def fill(aside: Path) -> None:
         save_file(weights, aside / "weights.safetensors")
         torch.save(optimizer_state, aside / "optimizer.pt")
-        state = {
-            "schema": SCHEMA,
-            "step": checkpoint.step,
-            "offset": checkpoint.offset,
-            "state": dict(checkpoint.state),
-        }
-        (aside / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        state = json.dumps(asdict(checkpoint), indent=2)
+        (aside / "state.json").write_text(state + "\n", encoding="utf-8")
 
     if world().main:
         write_folder(path, fill)
-        known = _checkpoints(folder)
-        own = known.index(path)
-        for old in (*known[own + 1 :], *known[: own + 1][:-keep]):
+        for old in _checkpoints(folder)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     barrier()
     return path
 
 
-def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run folder, or None.
-
-    A damaged one is named on stderr and the one before it is taken. Raises StorageError with ``--strict``, or if all are damaged.
-    """
-    damaged: list[StorageError] = []
-    for path in reversed(_checkpoints(folder)):
-        try:
-            check_checksums(path)
-            if not (path / "state.json").is_file():
-                raise StorageError(f"{path} is damaged: its state.json is gone")
-        except StorageError as error:
-            damaged.append(error)
-            continue
-        for error in damaged:
-            go_around(str(error), f"going on from {path.name}")
-        return path
-    if damaged:
-        raise damaged[0]
-    return None
-
-
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
-    """Put weights and optimizer back as they were. Raises StorageError if the checkpoint does not fit the model."""
+    """Put weights and optimizer back as they were. Raises StorageError if the checkpoint is damaged or does not fit the model."""
     try:
+        check_checksums(path)
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         weights = load_file(path / "weights.safetensors")
         optimizer_state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
+        checkpoint = Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
     except Exception as error:
         raise StorageError(
-            f"could not read the checkpoint {path}: {error}; remove it to go on from an earlier one"
+            f"could not read the checkpoint {path}: {error}; remove it to go on from the one before it"
         ) from error
-    if not isinstance(state, dict) or not {"step", "offset", "state"} <= set(state):
-        raise StorageError(
-            f"the state.json of {path} is not a checkpoint's: {str(state)[:80]}; remove the folder to go on from an earlier one"
-        )
-    if state.get("schema") != SCHEMA:
-        raise StorageError(f"the checkpoint {path} has schema {state.get('schema')}, this version reads {SCHEMA}")
     _put_weights(weights, model, path)
     optimizer.load_state_dict(optimizer_state)
-    return Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
+    return checkpoint
 
 
 def _gather_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -141,11 +102,11 @@ def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) ->
 
 def go_back(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint | None:
     """Put a run back to its newest checkpoint; None, with no metrics, if there is none."""
-    path = latest_checkpoint(folder.path)
-    if path is None:
+    checkpoints = _checkpoints(folder.path)
+    if not checkpoints:
         folder.truncate(0)
         return None
-    checkpoint = load_checkpoint(path, model, optimizer)
+    checkpoint = load_checkpoint(checkpoints[-1], model, optimizer)
     folder.truncate(checkpoint.offset)
     return checkpoint
 
@@ -171,5 +132,4 @@ def save_model(path: Path, loaded: LoadedModel) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    paths = (path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
-    return sorted(paths, key=lambda path: (len(path.name), path.name))  # step 1,000,000 comes behind 999,999
+    return sorted(path for path in (folder / "checkpoints").glob("step-*") if path.is_dir())
