@@ -192,26 +192,6 @@ def test_a_run_goes_on_with_other_resources(
     assert all(torch.allclose(wanted[name], came[name], atol=1e-4) for name in wanted)
 
 
-def test_a_model_in_memory_that_was_trained_cannot_resume_a_run(lamps_model: Path, tmp_path: Path) -> None:
-    """It began again at step 1, from trained weights."""
-    loaded = load_model(lamps_model, device="cpu")
-    with pytest.raises(Stopped):
-        train(loaded, tmp_path / "run", settings(), on_step=stop_after(1))
-    with pytest.raises(ConfigError, match="cannot be resumed with a model in memory that has been trained"):
-        train(loaded, tmp_path / "run", settings(), resume=True)
-    fresh = load_model(lamps_model, device="cpu")
-    train(fresh, tmp_path / "run", settings(), resume=True)
-
-
-@pytest.mark.parametrize("other", [{"dtype": "bfloat16"}, {"attention": "eager"}, {"device": "cuda"}])
-def test_a_setting_that_a_model_in_memory_does_not_follow_is_refused(
-    lamps_model: Path, tmp_path: Path, other: dict[str, str]
-) -> None:
-    loaded = load_model(lamps_model, device="cpu")
-    with pytest.raises(ConfigError, match=f"{next(iter(other))} is '.*', but the model in memory was loaded with"):
-        train(loaded, tmp_path / "run", settings(**other))
-
-
 def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_path: Path) -> None:
     base = settings()
     kept = {name: getattr(base, name) for name in base.model_fields_set if not name.startswith("validation")}

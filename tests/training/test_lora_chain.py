@@ -90,7 +90,6 @@ def test_an_adapter_folder_plays(warm_started: Path) -> None:
     [
         (None, "of rank 4 and alpha 8"),
         (LoraConfig(rank=8, alpha=8), "of rank 4 and alpha 8"),
-        (LoraConfig(rank=4, alpha=8, targets=("q_proj",)), r"on down_proj, .*asks for q_proj"),
     ],
 )
 def test_other_adapters_than_those_there_are_refused(
@@ -112,5 +111,5 @@ def test_adapters_that_a_server_would_get_wrong_are_refused(
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     wanted = PeftConfig(r=4, lora_alpha=8, target_modules=targets, task_type="CAUSAL_LM", **kind)
     get_peft_model(AutoModelForCausalLM.from_pretrained(base), wanted).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=f"adapters with {next(iter(kind))}, which are not trained here; merge"):
+    with pytest.raises(ConfigError, match="are not plain LoRA; merge"):
         prepare_model(tmp_path, GrpoConfig(lora=LORA))

@@ -77,12 +77,10 @@ def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from gradus.training.trainer_config import LoraConfig
 
     folder = make_tiny_qwen2(tmp_path / "model")
-    for targets in ("all-linear", ("q_proj", "v_proj"), ("mlp.up_proj",)):
-        lora = LoraConfig(rank=4, targets=targets)
-        loaded = prepare_model(folder, SftConfig(lora=lora))
-        trained = sum(each.numel() for each in loaded.model.parameters() if each.requires_grad)
-        assert any(isinstance(module, Linear) for module in loaded.model.modules())
-        assert trained == 4 * read_shape(folder, lora=lora).adapter_width
+    loaded = prepare_model(folder, SftConfig(lora=LoraConfig(rank=4)))
+    trained = sum(each.numel() for each in loaded.model.parameters() if each.requires_grad)
+    assert any(isinstance(module, Linear) for module in loaded.model.modules())
+    assert trained == 4 * read_shape(folder).adapter_width
 
 
 @pytest.mark.parametrize(

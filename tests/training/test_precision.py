@@ -1,4 +1,4 @@
-"""Training in bfloat16, float16, under autocast and in float32: runs go on, and sampler and trainer are compared by what dtypes allow."""
+"""Training in bfloat16, under autocast and in float32: runs go on, and sampler and trainer are compared by what dtypes allow."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
 from gradus.training.engine.update_figures import logp_diff_limits, uses_trainer_logprobs
-from gradus.training.trainer_config import LoraConfig
 
 SAMPLING, GRAMMAR = SamplingConfig(max_new_tokens=3, grammar=True), lamps().language.grammar
 PRECISIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
-    "float16": {"dtype": "float16"},
     "autocast": {"dtype": "float32", "autocast": True},
 }
 
@@ -57,7 +55,7 @@ def lamps_config(**changes: Any) -> GrpoConfig:
     return grpo_config(**{"lr": 3e-4, "max_turns": 3, "sampling": answers, **changes})
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16", "autocast"])  # float32: test_grpo.py
+@pytest.mark.parametrize("precision", ["bfloat16", "autocast"])  # float32: test_grpo.py
 def test_echo_is_learned_in_every_precision(echo_model: Path, tmp_path: Path, precision: str) -> None:
     records = run_records(echo_model, tmp_path / "run", **PRECISIONS[precision])
     last = sum(record["reward_mean"] for record in records[-3:]) / 3
@@ -182,14 +180,13 @@ def test_bfloat16_weights_move_at_small_rates(lamps_model: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_masters_go_on_bit_for_bit(lamps_model: Path, dtype: str, optimizer: str) -> None:
-    config = lamps_config(dtype=dtype, lr=1e-3, optimizer=optimizer, max_logp_diff=10.0)
-    loaded = load_model(lamps_model, device="cpu", dtype=dtype)
+def test_masters_go_on_bit_for_bit(lamps_model: Path, optimizer: str) -> None:
+    config = lamps_config(dtype="bfloat16", lr=1e-3, optimizer=optimizer, max_logp_diff=10.0)
+    loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
     steps = make_optimizer(loaded.model, config)
     samples = sampled(loaded, config)
     policy_update(loaded, steps, samples, config, 1e-3)
-    twin = load_model(lamps_model, device="cpu", dtype=dtype)
+    twin = load_model(lamps_model, device="cpu", dtype="bfloat16")
     restored = make_optimizer(twin.model, config)
     restored.load_state_dict(copy.deepcopy(steps.state_dict()))
     after = [policy_update(each, one, samples, config, 1e-3) for each, one in ((loaded, steps), (twin, restored))]
@@ -210,25 +207,6 @@ def test_gradients_of_several_passes_are_added_up_in_float32() -> None:
     (weight * 0.5).sum().backward()
     optimizer.step()
     assert master_of(weight).tolist() == [-1.5 - 2.0**-9] * 2, "a step's gradients are its own"
-
-
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
-def test_float16_gradients_are_those_of_float32(lamps_model: Path, lora: LoraConfig | None) -> None:
-    """Scaled losses keep the small gradients of long steps above float16's smallest number."""
-    norms: list[float] = []
-    samples = sampled(load_model(lamps_model), lamps_config())
-    tiny = [replace(one, advantages=1e-5 * advantages_of(one)) for one in samples]
-    for dtype in ("float32", "float16"):
-        config = lamps_config(dtype=dtype, grad_clip=0, max_logp_diff=10.0, lora=lora)
-        loaded = prepare_model(str(lamps_model), config)
-        torch.manual_seed(0)
-        for name, parameter in loaded.model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.02)
-        norm = policy_update(loaded, make_optimizer(loaded.model, config), tiny, config, 0.0).grad_norm
-        assert norm is not None
-        norms.append(norm)
-    assert norms[1] == pytest.approx(norms[0], rel=0.02)
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -301,7 +301,7 @@ def test_out_of_memory_names_the_setting_to_change(loaded: LoadedModel, monkeypa
     with monkeypatch.context() as scarce:
         with_memory_for(120, scarce)
         scarce.setattr("gradus.training.engine.passes.world", lambda: World(size=2))  # the other would not know
-        with pytest.raises(TrainingError, match=r"pass of 4000 tokens.*set token_budget to 2000"):
+        with pytest.raises(TrainingError, match=r"pass of 4000 tokens.*lower token_budget"):
             policy_update(loaded, optimizer, credited, settings, 1e-3)
         scarce.undo()
         with_memory_for(3, scarce)

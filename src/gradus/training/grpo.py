@@ -19,7 +19,7 @@ from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.fsdp import shard, sync_inference_model
-from gradus.training.engine.loss_step import check_can_resume, prepare_model
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
@@ -92,8 +92,6 @@ def train_grpo(
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
     grader = options.grader if isinstance(options.grader, Grader) else spec.grader(options.grader)
     config = config.resolved(grader)
-    if resume:
-        check_can_resume(model)
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
     context = {"model": str(loaded.path), "environment": spec.name, "grader": grader.name}

@@ -17,7 +17,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import check_can_resume, prepare_model
+from gradus.training.engine.loss_step import prepare_model
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
 from gradus.training.run.folder import RunFolder
@@ -43,8 +43,6 @@ def train_sft(
     """
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    if resume:
-        check_can_resume(model)
     loaded = prepare_model(model, config)
     training, validation = _hold_out(episodes, config)
     sequences = text_sequences(loaded, training)

@@ -103,7 +103,7 @@ class Subject:
     @cached_property
     def shape(self) -> ModelShape:
         """The shape of the model that GRPO trains. Raises ConfigError."""
-        return read_shape(self.model, lora=self.recipe.grpo.lora, online=self.online)
+        return read_shape(self.model, online=self.online)
 
     @cached_property
     def renderer(self) -> ChatRenderer:

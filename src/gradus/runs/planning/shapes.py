@@ -10,7 +10,6 @@ from gradus.core.errors import first_line
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.loading import context_length
 from gradus.training.engine.forward import finishes_logits
-from gradus.training.trainer_config import LoraConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +58,15 @@ class Lengths:
         return self.turns * (self.prompt + self.answer)
 
 
-def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, online: bool = True) -> ModelShape:
+def read_shape(path_or_name: str | Path, *, online: bool = True) -> ModelShape:
     """The shape of a model from its config; its weights are neither read nor downloaded. Raises ConfigError.
 
-    ``lora``: names the layers with adapters, all linear ones if it is None. ``online``: a config that is not on this disk may be asked for by its name on the hub.
+    ``online``: a config that is not on this disk may be asked for by its name on the hub.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.pytorch_utils import Conv1D
 
-    targets = "all-linear" if lora is None else lora.targets
     base = adapter_base(path_or_name) or path_or_name
     try:
         config = AutoConfig.from_pretrained(base, local_files_only=not online)
@@ -82,20 +80,15 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
     text = config.get_text_config()
     heads = getattr(text, "num_attention_heads", None) or 0  # Mamba has none
     head = model.get_output_embeddings()
-    linear = {
-        name: module.weight
-        for name, module in model.named_modules()
+    linear = [
+        module.weight
+        for module in model.modules()
         if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
-    }
-    adapted = [
-        weight
-        for name, weight in linear.items()
-        if targets == "all-linear" or any(f".{name}".endswith(f".{target}") for target in targets)
     ]
     return ModelShape(
         name=str(path_or_name),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        matrices=sum(weight.numel() for weight in linear.values()),
+        matrices=sum(weight.numel() for weight in linear),
         hidden=text.hidden_size,
         layers=text.num_hidden_layers,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,
@@ -104,5 +97,5 @@ def read_shape(path_or_name: str | Path, *, lora: LoraConfig | None = None, onli
         vocabulary=text.vocab_size,
         context=context_length(config),
         finishes_logits=finishes_logits(text),
-        adapter_width=sum(sum(weight.shape) for weight in adapted),
+        adapter_width=sum(sum(weight.shape) for weight in linear),
     )

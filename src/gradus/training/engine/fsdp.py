@@ -56,10 +56,7 @@ def _apply_fsdp(model: Any, settings: Any) -> None:
 
     here = world()
     mesh = init_device_mesh(here.device.type if here.device else "cpu", (here.size,))
-    try:
-        wanted = fsdp2_prepare_auto_wrap_policy(settings, model)
-    except ValueError as error:
-        raise ConfigError(f"accelerate's wrap policy does not fit the model: {error}") from error
+    wanted = fsdp2_prepare_auto_wrap_policy(settings, model)
     inside = [module for module in model.modules() if wanted is not None and module is not model and wanted(module)]
     exact = MixedPrecisionPolicy(reduce_dtype=torch.float32)  # weights in 16 bits have such gradients
     for module in reversed(inside):  # the innermost first
@@ -78,20 +75,13 @@ def fsdp_settings() -> Any:
 
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise ConfigError(f"FSDP 1 is not supported, torch's fully_shard (FSDP 2) is; launch with {LAUNCH}")
-    try:
-        plugin = FullyShardedDataParallelPlugin()
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"accelerate's FSDP settings cannot be used: {error}; launch with {LAUNCH}") from error
-    for setting, way_out in (
-        ("activation_checkpointing", "set gradient_checkpointing in the run instead"),
-        ("ignored_modules", "leave it out"),
-    ):
-        if getattr(plugin, setting):
-            raise ConfigError(f"fsdp_{setting} is not supported; {way_out}")
-    if launched_with("PARALLELISM_CONFIG"):
-        raise ConfigError("accelerate's parallelism_config is not supported; leave it out to shard over all processes")
-    if os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true":
-        raise ConfigError("fsdp_offload_params is not supported; set it to false")
+    plugin = FullyShardedDataParallelPlugin()
+    offloads = os.environ.get("FSDP_OFFLOAD_PARAMS", "false").lower() == "true"
+    if offloads or plugin.activation_checkpointing or plugin.ignored_modules or launched_with("PARALLELISM_CONFIG"):
+        raise ConfigError(
+            "the launcher's offloading, activation checkpointing, ignored modules and parallelism_config are not supported; launch with "
+            f"{LAUNCH}, and set gradient_checkpointing in the run"
+        )
     return plugin
 
 

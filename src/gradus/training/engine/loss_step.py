@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +28,10 @@ from gradus.training.distributed.processes import gather, sum_gradients, world
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import disable_dropout
 from gradus.training.engine.fsdp import idle_passes, is_sharded
-from gradus.training.engine.master_weights import MasterWeights, loss_scale, master_of
+from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
-
-_TRAINED: WeakSet[nn.Module] = WeakSet()  # models whose weights have moved in this process
 
 
 class TrainingError(GradusError):
@@ -42,10 +39,12 @@ class TrainingError(GradusError):
 
 
 def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> LoadedModel:
-    """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function."""
+    """Load (or take) the model, put adapters on it, and make train mode and eval mode the same function.
+
+    A model in memory stays in the dtype, on the device and with the attention that it was loaded with.
+    """
     _set_threads(config)
     if isinstance(source, LoadedModel):
-        _check_is_as_asked(source, config)
         loaded = source
     else:
         device = world().device or config.device if config.device == "auto" else config.device
@@ -55,12 +54,10 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
     if slow and world().main:
         print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
+    if loaded.dtype == torch.float16:
+        raise ConfigError("weights in float16 cannot be trained; set dtype to bfloat16 or float32")
     _refuse_quantized(loaded, config)
     if hasattr(model, "peft_config"):
-        if not hasattr(model, "active_adapter"):
-            raise ConfigError(
-                f"an earlier training put adapters into this model in memory; load it again, or give its folder ({loaded.path})"
-            )
         _take_adapters(model, config.lora)
     elif config.lora is not None:
         model = _with_lora(model, config.lora, config.seed)
@@ -70,32 +67,6 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         checkpoint_activations(model)
     trainable(model)
     return replace(loaded, model=model, autocast=autocasts(config.autocast, loaded.device))
-
-
-def _check_is_as_asked(loaded: LoadedModel, config: TrainerConfig) -> None:
-    """Raise ConfigError for settings that a model in memory does not follow."""
-    of_model = {
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-        "device": loaded.device.type,
-        "attention": loaded.settings.attention or "sdpa",
-        "quantize": loaded.settings.quantize,
-    }
-    asked = {name: getattr(config, name) for name in of_model} | {"device": config.device.partition(":")[0]}
-    if config.autocast:
-        asked["dtype"] = "auto"  # it computes around the weights, whatever they are
-    for name, value in of_model.items():
-        if asked[name] not in (None, "auto", value):
-            raise ConfigError(
-                f"{name} is {asked[name]!r}, but the model in memory was loaded with {value!r}; load it so, or give its folder ({loaded.path})"
-            )
-
-
-def check_can_resume(source: LoadedModel | str | Path) -> None:
-    """Raise ConfigError for a model in memory that has been trained since it was read: a resumed run needs it as it was."""
-    if isinstance(source, LoadedModel) and causal_model(source.model) in _TRAINED:
-        raise ConfigError(
-            f"a run cannot be resumed with a model in memory that has been trained; load it again, or give its folder ({source.path})"
-        )
 
 
 def _refuse_quantized(loaded: LoadedModel, config: TrainerConfig) -> None:
@@ -137,29 +108,17 @@ def _in_eval_mode(module: nn.Module, checkpointed: Callable[..., Any], run: Call
 def _take_adapters(model: Any, config: LoraConfig | None) -> None:
     """Go on training the adapters that a model was loaded with. Raises ConfigError if they are not those that are asked for."""
     adapter = model.peft_config[model.active_adapter]
-    if unlike := [name for name in ("use_dora", "modules_to_save") if getattr(adapter, name, None)]:
-        raise ConfigError(
-            f"the model has adapters with {' and '.join(unlike)}, which are not trained here; merge them first with gradus export"
-        )
+    if adapter.use_dora or adapter.modules_to_save:
+        raise ConfigError("the model's adapters are not plain LoRA; merge them first with gradus export")
     if config is None or (config.rank, config.alpha) != (adapter.r, adapter.lora_alpha):
         asked = "lora is not set" if config is None else f"lora asks for rank {config.rank} and alpha {config.alpha:g}"
         raise ConfigError(
             f"the model has adapters of rank {adapter.r} and alpha {adapter.lora_alpha:g}, but {asked}; set lora to those, "
             "or merge them first with gradus export"
         )
-    adapted = {_leaf(name) for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
-    if config.targets != "all-linear" and (asked := set(map(_leaf, config.targets))) != adapted:
-        raise ConfigError(
-            f"the model has adapters on {', '.join(sorted(adapted))}, but lora.targets asks for {', '.join(sorted(asked))}; set "
-            "lora.targets to those, or merge them first with gradus export"
-        )
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.requires_grad_(True)
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
@@ -167,10 +126,8 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
         from peft import LoraConfig as PeftConfig
         from peft import get_peft_model
 
-    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
-    wanted = PeftConfig(
-        r=config.rank, lora_alpha=config.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
-    )
+    shape = {"r": config.rank, "lora_alpha": config.alpha, "target_modules": "all-linear"}
+    wanted = PeftConfig(**shape, lora_dropout=0.0, task_type="CAUSAL_LM")
     with torch_seeded(child_seed(seed, "lora")), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in words that are being renamed
         try:
@@ -231,23 +188,15 @@ def run_update(
     """
     _check_holds(optimizer, loaded.model)
     optimizer.zero_grad(set_to_none=True)
-    masters = optimizer if isinstance(optimizer, MasterWeights) else None
-    scale = masters.loss_scale if masters is not None else loss_scale(loaded.model)
     parts = is_sharded(loaded.model)  # every pass may add up its own gradients
     if parts:
         idle_passes(loaded, len(batches))
     for batch in batches:
-        part = loss(batch.to(loaded.device))
-        (part if scale == 1.0 else part * scale).backward()
+        loss(batch.to(loaded.device)).backward()
     if not parts:
         sum_gradients([master_of(parameter) for parameter in trainable(loaded.model).values()])
-    if masters is None and scale != 1.0:  # adapters in float32 on weights in float16
-        for parameter in trainable(loaded.model).values():
-            if parameter.grad is not None:
-                parameter.grad.div_(scale)
     if before_step is not None:
         before_step()
-    _TRAINED.add(causal_model(loaded.model))
     started = time.perf_counter()
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("scale", 1.0)

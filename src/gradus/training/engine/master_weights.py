@@ -1,4 +1,4 @@
-"""Float32 masters of weights that are kept in bfloat16 or float16.
+"""Float32 masters of weights that are kept in bfloat16.
 
 A weight in bfloat16 has 8 bits: a step of 1e-6 rounds to nothing for nearly all of them. So the optimizer moves a float32 copy, and
 the model's weight is that copy rounded. Gradients are added up in float32 as well.
@@ -16,7 +16,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradus.training.distributed.processes import gather_full_tensor, shard_like
 
-_FLOAT16_SCALE = 1024.0  # keeps small gradients above float16's smallest number
 _MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, which the optimizer owns
 
 
@@ -27,16 +26,10 @@ def master_of(parameter: nn.Parameter) -> nn.Parameter:
     return parameter if master is None else master
 
 
-def loss_scale(model: nn.Module) -> float:
-    """Returns what a loss is multiplied with before its backward pass: without it small gradients of activations in float16 would be zero."""
-    return _FLOAT16_SCALE if any(value.dtype == torch.float16 for value in model.parameters()) else 1.0
-
-
 class MasterWeights(torch.optim.Optimizer):
     """An optimizer over float32 masters of ``named`` parameters, which are brought up to date after each step.
 
-    ``make`` builds the optimizer that moves the masters. ``loss_scale``: what losses must be multiplied with before the backward
-    pass; gradients of the masters are divided by it.
+    ``make`` builds the optimizer that moves the masters.
     """
 
     def __init__(
@@ -46,8 +39,6 @@ class MasterWeights(torch.optim.Optimizer):
     ) -> None:
         self._parameters = dict(named)
         self._masters = {name: nn.Parameter(_in_float32(value)) for name, value in named.items()}
-        halves = any(parameter.dtype == torch.float16 for parameter in named.values())
-        self.loss_scale = _FLOAT16_SCALE if halves else 1.0
         self._inner = make(self._masters)
         super().__init__(list(self._masters.values()), {})
         self.param_groups = self._inner.param_groups
@@ -55,7 +46,6 @@ class MasterWeights(torch.optim.Optimizer):
             if parameter not in _MASTERS:  # each pass is added up in float32 as it comes
                 parameter.register_post_accumulate_grad_hook(_take_gradient)
             _MASTERS[parameter] = weakref.ref(self._masters[name])
-            self._masters[name].loss_scale = self.loss_scale  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of parameters and masters."""
@@ -99,7 +89,5 @@ def _take_gradient(parameter: Tensor) -> None:
     if master is parameter or parameter.grad is None:
         return
     gradient = parameter.grad.float()
-    if (scale := getattr(master, "loss_scale", 1.0)) != 1.0:
-        gradient = gradient / scale
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     parameter.grad = None

@@ -42,14 +42,14 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """AdamW with weight decay on matrices only (norms and biases have no reason to shrink), or Muon with AdamW beside it, where both decay all they hold.
 
-    Weights in bfloat16 or float16 get float32 masters. Raises ConfigError for what it cannot do.
+    Weights in bfloat16 get float32 masters. Raises ConfigError for what it cannot do.
     """
     named = trainable(model)
 
     def make(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         return _Muon(parameters, config) if config.optimizer == "muon" else _storable(_adamw(parameters, config))
 
-    rounded = any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in named.values())
+    rounded = any(parameter.dtype == torch.bfloat16 for parameter in named.values())
     return MasterWeights(named, make) if rounded else make(named)
 
 

@@ -26,7 +26,6 @@ class PassBudget:
     def __init__(self, config: TrainerConfig) -> None:
         self.tokens = config.token_budget
         self._halves = world().size == 1  # other processes would not know
-        self._checkpoints, self._adapters = config.gradient_checkpointing, config.lora is not None
 
     def spend(self, work: Callable[[int], T], longest: int) -> T:
         """``work(tokens)``, begun again with half the tokens as often as memory runs out.
@@ -44,16 +43,9 @@ class PassBudget:
                 torch.cuda.empty_cache()
             if not self._halves or self.tokens <= longest:
                 raise TrainingError(
-                    f"out of memory in a pass of {max(self.tokens, longest)} tokens ({reason}); {self._way_out(longest)}"
+                    f"out of memory in a pass of {max(self.tokens, longest)} tokens ({reason}); lower token_budget, set "
+                    "gradient_checkpointing = true, set lora (adapters need few gradients and moments), or shorten the sequences (the "
+                    f"longest has {longest} tokens)"
                 )
             self.tokens = max(self.tokens // 2, longest)
             print(f"out of memory: going on with token_budget = {self.tokens}", file=sys.stderr)
-
-    def _way_out(self, longest: int) -> str:
-        if self.tokens > longest:
-            return f"set token_budget to {max(self.tokens // 2, longest)}"
-        if not self._checkpoints:
-            return "set gradient_checkpointing = true"
-        if not self._adapters:
-            return "set lora, whose adapters need few gradients and moments"
-        return f"shorten the sequences (the longest has {longest} tokens): lower max_turns or sampling.max_new_tokens"

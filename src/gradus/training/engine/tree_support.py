@@ -6,51 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from gradus.policies.local.llama_forward import causal_model, has_lean_decoder
+from gradus.policies.local.llama_forward import causal_model
 from gradus.training.data.microbatches import Tree
 from gradus.training.engine.tree_attention import attend
 
 TREE = "gradus_tree"
 TREE_BF16 = "gradus_tree_bfloat16"  # its backward pass in bfloat16
-_NAME = "gradus_reach"
-
-
-class _Reached(Exception):
-    """Attention was called; the argument says whether what the model was given came with the call."""
-
-
-def _reach(*_: Any, tree: object = None, **__: Any) -> tuple[Tensor, None]:
-    raise _Reached(tree is not None)
-
-
-_HAND_ON: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-
-
-def hands_options_on(causal: Any) -> bool:
-    """Says whether layers hand what they are given on to attention; Nemotron's drop it. Tried once, up to the first attention.
-
-    Taken for granted of a model that is sharded: its weights are gathered by a forward that runs to its end.
-    """
-    if any(hasattr(parameter, "full_tensor") for parameter in causal.parameters()):
-        return True
-    if causal not in _HAND_ON:
-        before = causal.config._attn_implementation
-        causal.config._attn_implementation = _NAME
-        try:
-            with torch.no_grad():
-                causal(input_ids=torch.tensor([[0, 1]], device=causal.device), use_cache=False, tree=True)
-            _HAND_ON[causal] = False
-        except _Reached as reached:
-            _HAND_ON[causal] = bool(reached.args[0])
-        finally:
-            causal.config._attn_implementation = before
-    return _HAND_ON[causal]
+_DROPS_TREE = "nemotron"  # its layers do not hand on to attention what they are given
 
 
 def supports_tree(model: nn.Module) -> bool:
@@ -63,7 +29,7 @@ def supports_tree(model: nn.Module) -> bool:
     softcap = getattr(config, "attn_logit_softcapping", None)
     whole_past = set(layers) == {"full_attention"} and not windowed
     attends = bool(causal._supports_attention_backend) and not causal._is_stateful  # states run along the row
-    return attends and whole_past and softcap is None and (has_lean_decoder(causal) or hands_options_on(causal))
+    return attends and whole_past and softcap is None and causal.config.model_type != _DROPS_TREE
 
 
 @contextmanager
@@ -99,10 +65,11 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Attention over a tree. query (1, H, N, D), key and value (1, KH, N, D); returns (1, N, H, D)."""
     if tree is None:
-        raise ValueError(f"attention {TREE!r} needs a tree; it is for microbatches only")
+        raise ValueError(
+            f"the layers of {type(module).__name__} do not hand the tree on to attention, so they cannot be trained here"
+        )
     return attend(query[0], key[0], value[0], scaling, tree=tree, bf16_backward=bf16_backward).unsqueeze(0), None
 
 
 AttentionInterface.register(TREE, partial(_attend, bf16_backward=False))
 AttentionInterface.register(TREE_BF16, partial(_attend, bf16_backward=True))
-AttentionInterface.register(_NAME, _reach)

@@ -114,10 +114,7 @@ class LogpDiff:
 
 # bfloat16 keeps 8 bits, so logits of 30 are rounded to 0.1: differences of a nat happen at rare tokens without any bug.
 _EXACT = LogpDiff(mean=1e-4, p99=1e-3, max=1e-3)
-_LIMITS = {
-    torch.bfloat16: LogpDiff(mean=0.1, p99=1.0, max=math.inf),
-    torch.float16: LogpDiff(mean=0.02, p99=0.2, max=math.inf),
-}
+_ROUNDED = LogpDiff(mean=0.1, p99=1.0, max=math.inf)
 _SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or weights that are some steps old
 
 
@@ -137,11 +134,7 @@ def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
     if config.sampler != "local" or config.correction is not None:
         return _SERVER
-    if _exact(loaded, config):
-        return _EXACT
-    return _LIMITS.get(
-        torch.bfloat16 if autocasts(config.autocast, loaded.device) else loaded.dtype, _LIMITS[torch.bfloat16]
-    )
+    return _EXACT if _exact(loaded, config) else _ROUNDED
 
 
 def _exact(loaded: LoadedModel, config: GrpoConfig) -> bool:
