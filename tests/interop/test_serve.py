@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import queue
 import socket
 import subprocess
 import sys
@@ -24,11 +23,11 @@ import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus import commands
-from gradus.core import ConfigError, PolicyError
+from gradus.core import ConfigError
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
-from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
+from gradus.interop.serving.text import conversation_ids
 from gradus.interop.serving.vllm_server import serve_with_vllm
 from gradus.policies.local.decoding import Decoder
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -109,7 +108,6 @@ def test_vllm_keeps_to_the_length_up_to_which_longrope_is_one_function(
 
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny"]
-    assert client.models.retrieve("tiny").owned_by == "gradus"
 
 
 def test_a_chat_answer_and_the_same_streamed(client: openai.OpenAI) -> None:
@@ -139,6 +137,8 @@ def test_completions_take_text_and_token_ids_alike(client: openai.OpenAI, loaded
 
 
 def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, loaded: LoadedModel) -> None:
+    zero = client.completions.create(model="tiny", prompt="7", temperature=0, max_tokens=2, logprobs=0)
+    assert set(zero.choices[0].logprobs.token_logprobs) == {0.0}  # type: ignore[union-attr,arg-type]
     prompt = list(loaded.renderer.first("", HELLO[0]["content"]))
     asked = {"model": "tiny", "prompt": prompt, "temperature": 0.7, "max_tokens": 12, "seed": 1, "logprobs": 0}
     reply = client.completions.create(**asked, extra_body={"return_token_ids": True})
@@ -149,31 +149,6 @@ def test_token_ids_and_logprobs_are_those_of_the_model(client: openai.OpenAI, lo
     expected = sampling_logprobs(logits, SamplingConfig(temperature=0.7))
     got = torch.tensor(reply.choices[0].logprobs.token_logprobs)  # type: ignore[union-attr]
     assert torch.allclose(got, expected.gather(-1, torch.tensor(action)[:, None]).squeeze(-1), atol=1e-4)
-
-
-def test_greedy_is_temperature_zero(client: openai.OpenAI) -> None:
-    texts = {
-        client.chat.completions.create(model="tiny", messages=HELLO, temperature=0, seed=seed)
-        .choices[0]
-        .message.content
-        for seed in (1, 2)
-    }
-    assert len(texts) == 1
-
-
-def test_greedy_tokens_for_training_have_the_logprob_of_training(client: openai.OpenAI) -> None:
-    reply = client.completions.create(
-        model="tiny", prompt="7", temperature=0, max_tokens=2, logprobs=0, extra_body={"return_token_ids": True}
-    )
-    assert set(reply.choices[0].logprobs.token_logprobs) == {0.0}  # type: ignore[union-attr,arg-type]
-
-
-def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
-    whole = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20).choices[0].text
-    stop = whole[4:7]
-    cut = client.completions.create(model="tiny", prompt="7 + 8", seed=3, max_tokens=20, stop=[stop])
-    assert cut.choices[0].text == whole[: whole.find(stop)]
-    assert cut.choices[0].finish_reason == "stop"
 
 
 def test_n_answers_differ_and_come_with_one_prompt(client: openai.OpenAI) -> None:
@@ -223,11 +198,8 @@ def test_thirty_two_at_once_are_answered_together_and_as_if_alone(
         ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
         ({"n": 65}, "n", "invalid_value"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-        ({"extra_body": {"beam_width": 4}}, "beam_width", "unsupported_parameter"),
         ({"temperature": -1}, "temperature", "invalid_value"),
-        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
         ({"logprobs": True}, "logprobs", "unsupported_parameter"),
-        ({"messages": []}, "messages", "invalid_value"),
         ({"max_tokens": 5000}, "messages", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "messages", "context_length_exceeded"),
     ],
@@ -244,12 +216,10 @@ def test_unknown_models_and_paths(client: openai.OpenAI, url: str) -> None:
     assert refused.value.code == "model_not_found"
     reply = httpx.post(f"{url}/v1/embeddings", json={})
     assert reply.status_code == 404
-    assert "not served here" in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app, loaded: LoadedModel, stream: bool) -> None:
-    body = {"model": "tiny", "messages": HELLO, "max_tokens": 4000, "stream": stream, "temperature": 0}
+def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app) -> None:
+    body = {"model": "tiny", "messages": HELLO, "max_tokens": 4000, "stream": True, "temperature": 0}
     path, batch = f"{url}/v1/chat/completions", app.state.batch
     short = httpx.post(path, json={**body, "stream": False, "max_tokens": 100}).json()
     assert {choice["finish_reason"] for choice in short["choices"]} == {"length"}  # this prompt would go on and on
@@ -262,11 +232,7 @@ def test_a_vanished_client_stops_its_rows_and_nothing_else(url: str, app, loaded
             async for _ in answer.aiter_lines():
                 break  # the first token has come: leave
 
-    if stream:
-        asyncio.run(leave())
-    else:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(path, json=body, timeout=0.1)
+    asyncio.run(leave())
     deadline = time.monotonic() + 5
     while batch._active and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -298,25 +264,6 @@ def test_a_fault_of_the_model_costs_the_requests_under_way(loaded: LoadedModel) 
         batch.close()
 
 
-def test_a_request_under_way_ends_with_an_error_when_the_batch_closes(loaded: LoadedModel) -> None:
-    """It was never told: who waited for it waited on."""
-    batch = ContinuousBatch(loaded, rows=1)
-    told: list[Sampled | Exception] = []
-    begun = threading.Event()
-
-    def tell(token: Sampled | Exception) -> None:
-        told.append(token)
-        begun.set()
-        while not batch._closing:
-            time.sleep(0.001)
-
-    batch.start()
-    batch.submit(Generation(prompt=[5], sampling=SamplingConfig(), budget=64, seed=0, tell=tell))
-    assert begun.wait(10)
-    batch.close()
-    assert isinstance(told[-1], PolicyError)
-
-
 def test_conversations_extend_what_was_sampled(client: openai.OpenAI, loaded: LoadedModel) -> None:
     turns = [*HELLO, {"role": "assistant", "content": "15"}, {"role": "user", "content": "And 8 + 8?"}]
     rendered = loaded.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False)
@@ -334,70 +281,3 @@ def test_a_chat_in_the_terminal_remembers(loaded: LoadedModel) -> None:
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     assert "".join(shown).count("\n") >= 3
     assert messages[-1]["content"] in "".join(shown)
-
-
-@pytest.mark.parametrize(("system", "read"), [(None, True), ("", False)])
-def test_an_empty_system_prompt_of_a_chat_is_none(
-    loaded: LoadedModel, system: str | None, read: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was taken for a missing one, so the model read the prompt that it was trained with."""
-    trained = loaded.with_settings(system_prompt="as trained")
-    prompts: list[list[int]] = []
-    submit = ContinuousBatch.submit
-    monkeypatch.setattr(
-        ContinuousBatch, "submit", lambda batch, asked: (prompts.append(asked.prompt), submit(batch, asked))
-    )
-    said = iter(["hi", None])
-    chat_loop(
-        trained,
-        ask=lambda: next(said),
-        show=lambda piece: None,
-        system_prompt=system,
-        sampling=SamplingConfig(max_new_tokens=1),
-    )
-    assert prompts == [list(loaded.renderer.first("as trained" if read else "", "hi"))]
-
-
-def test_requests_take_room_for_themselves_and_not_for_all_rows(loaded: LoadedModel) -> None:
-    """One long request took its room in each of 32 rows."""
-    batch = ContinuousBatch(loaded, rows=32)
-    sizes: list[tuple[int, int]] = []
-    answers: dict[int, list[int]] = {}
-    done, submitted = queue.Queue[int](), threading.Event()
-
-    def ask(number: int, length: int) -> None:
-        def tell(token: Sampled | Exception) -> None:
-            assert isinstance(token, Sampled)
-            cache = batch._decoder._cache  # type: ignore[union-attr]
-            sizes.append((cache.rows, cache.capacity))
-            answers.setdefault(number, []).append(token.id)
-            if number == 5:
-                assert submitted.wait(60)
-            if token.finish:
-                done.put(number)
-
-        asked: dict[str, Any] = {"sampling": SamplingConfig(), "budget": 30, "seed": number % 5, "tell": tell}
-        batch.submit(Generation(prompt=[5, 7] * length, **asked))
-
-    def finished(count: int) -> None:
-        for _ in range(count):
-            done.get(timeout=60)
-
-    batch.start()
-    try:
-        ask(0, 500)
-        finished(1)
-        assert sizes[-1][0] == 1
-        for number in range(1, 5):  # one after another
-            ask(number, 3 + number)
-            finished(1)
-        assert {rows for rows, _ in sizes} == {1}
-        assert sizes[-1][1] < 500
-        for number, length in enumerate((500, 4, 5, 6, 7), start=5):  # together, with the same seeds
-            ask(number, length)
-        submitted.set()
-        finished(5)
-        assert max(rows for rows, _ in sizes) == 5
-        assert [answers[number] for number in range(5, 10)] == [answers[number] for number in range(5)]
-    finally:
-        batch.close()

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,18 +12,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError
-from gradus.interop.guard import Guard, hosts_for
+from gradus.interop.servers import Guard, hosts_for, listen
 from gradus.interop.serving.app import Access, make_app
-from gradus.interop.serving.generation import ContinuousBatch
-from gradus.interop.serving.listening import listen
-from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, parse_body
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig
 
@@ -75,15 +65,9 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_split_into_tokens(
     said = [{"role": "user", "content": long}]
     chat = {"model": "tiny", "messages": said, "max_tokens": 2}
     tools = [{"type": "function", "function": {"name": "f", "description": long}}]
-    for answer in (
-        ask(url, prompt=long),
-        httpx.post(f"{url}/v1/chat/completions", json=chat, timeout=60),
-        httpx.post(
-            f"{url}/v1/chat/completions",
-            json={**chat, "messages": [{"role": "user", "content": "a"}], "tools": tools},
-            timeout=60,
-        ),
-    ):
+    told = {**chat, "messages": [{"role": "user", "content": "a"}], "tools": tools}
+    chats = (httpx.post(f"{url}/v1/chat/completions", json=each, timeout=60) for each in (chat, told))
+    for answer in (ask(url, prompt=long), *chats):
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
         assert "characters; a context of 4096 tokens takes at most 32768" in answer.json()["error"]["message"]
 
@@ -143,9 +127,7 @@ def test_an_overlong_body_is_refused_before_it_is_read(url: str) -> None:
     [
         b"{",
         b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b'{"model": "tiny", "prompt": "\\ud800"}',
-        b'{"temperature": NaN}',
+        b'{"prompt": "a", "temperature": NaN}',
         b"\xff\xfe",
     ],
 )
@@ -153,91 +135,13 @@ def test_hostile_json_is_a_bad_request(url: str, body: bytes) -> None:
     assert httpx.post(f"{url}/v1/completions", content=body, timeout=60).status_code == 400
 
 
-def test_refused_prompts_stay_nowhere(url: str, loaded: LoadedModel) -> None:
-    before = loaded.renderer._first_cached.cache_info().currsize  # type: ignore[attr-defined]
-    for number in range(3):
-        messages = [{"role": "user", "content": f"{number} " * 20_000}]
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": "tiny", "messages": messages}, timeout=60)
-        assert answer.status_code == 400
-    assert loaded.renderer._first_cached.cache_info().currsize == before  # type: ignore[attr-defined]
-
-
-def test_rows_must_be_positive(loaded: LoadedModel) -> None:
-    with pytest.raises(ConfigError, match="rows must be at least 1"):
-        ContinuousBatch(loaded, rows=0)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
-FIELDS = st.sampled_from([*ChatRequest.model_fields, *CompletionRequest.model_fields, "tools", "min_p", "user", "zzz"])
-
-
-@settings(max_examples=300)
-@given(st.dictionaries(FIELDS, VALUES, max_size=6), st.sampled_from([ChatRequest, CompletionRequest]), st.booleans())
-def test_any_request_is_parsed_or_refused_in_a_sentence(fields: dict[str, Any], kind: Any, whole: bool) -> None:
-    needed: dict[str, Any] = (
-        {"model": "m", "prompt": "p", "messages": [{"role": "user", "content": "x"}]} if whole else {}
-    )
-    try:
-        asked: Any = parse_body(kind, {**needed, **fields})
-    except ApiError as error:
-        asked = error
-    if isinstance(asked, ApiError):
-        assert asked.status == 400
-        assert json.dumps(asked.body())
-        return
-    assert len(asked.stops) <= 256
-    assert 1 <= (getattr(asked, "n", None) or 1) <= 64
-
-
-@settings(max_examples=40)
-@given(body=st.dictionaries(FIELDS, VALUES, max_size=5))
-def test_no_request_is_the_servers_fault(url: str, body: dict[str, Any]) -> None:
-    raw = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 1, **body})
-    with httpx.Client(timeout=60) as client:
-        for path in ("completions", "chat/completions", "responses"):
-            assert client.post(f"{url}/v1/{path}", content=raw).status_code < 500
-
-
-def test_sigterm_ends_a_server_with_requests_under_way_cleanly(folder: Path) -> None:
-    command = [sys.executable, "-m", "gradus", "serve", str(folder), "--port", "0", "--rows", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert process.stderr is not None
-    address = process.stderr.readline().split(" at ")[1].split("/v1")[0]
-    host, port = address.removeprefix("http://").split(":")
-    messages = [{"role": "user", "content": "a"}]
-    body = json.dumps({"model": "tiny", "messages": messages, "max_tokens": 4000, "stream": True}).encode()
-    clients = []
-    for number in range(3):
-        client = socket.create_connection((host, int(port)), timeout=30)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        client.sendall(head + body)
-        clients.append(client)
-        if number == 0:
-            assert client.recv(10)
-    clients.pop().close()  # one is gone before the end
-    time.sleep(0.3)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    for client in clients:
-        client.close()
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "LOCALHOST"])
 def test_a_server_of_this_machine_answers_at_its_own_address_and_at_no_other_name(host: str) -> None:
     """The spelling of the host decided: 127.0.0.2 was refused everything, LOCALHOST was open to every page's name."""
     with listen(host, 0) as listener:
         hosts = hosts_for(host, listener.getsockname()[0])
+    assert hosts_for("0.0.0.0", "0.0.0.0") is None  # a server of all addresses answers at any name
     client = TestClient(Guard(PlainTextResponse("ok"), hosts=hosts))
     assert client.get("/", headers={"Host": f"{host}:8000"}).status_code == 200
     assert client.get("/", headers={"Host": "localhost:8000"}).status_code == 200
     assert client.get("/", headers={"Host": "evil.example.org"}).status_code == 403
-
-
-def test_a_server_of_all_addresses_answers_at_any_name() -> None:
-    assert hosts_for("0.0.0.0", "0.0.0.0") is None

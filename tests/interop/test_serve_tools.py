@@ -14,9 +14,9 @@ from tiny_qwen2 import make_tiny_qwen2
 from gradus.core import Message, ToolCall, Usage
 from gradus.core.calls import write_calls
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.replies import Answer, answer_of, chat_events, chat_reply
 from gradus.interop.serving.requests import ApiError, ChatRequest
+from gradus.interop.serving.text import conversation_ids
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.renderers import answer_message
 from gradus.policies.local.sampling import SamplingConfig
@@ -63,8 +63,7 @@ def test_a_conversation_is_made_of_the_pieces_that_a_policy_reads(loaded: Loaded
         (history(), [], "tools is empty"),
         (history(tool_call_id="other"), TOOLS, "no call has the id 'other'"),
         (history()[:3], TOOLS, "the last message"),
-        (history(), [{"type": "function"}], "expected"),
-        (history(), [{"type": "function", "function": {"name": 5}}], "expected"),
+        (history(), [{"type": "function"}], "Field required"),
     ],
 )
 def test_what_cannot_be_is_named(loaded: LoadedModel, messages: Any, tools: Any, said: str) -> None:
@@ -97,7 +96,7 @@ def replied(loaded: LoadedModel, text: str, *, streamed: bool = False, **options
         assert done == "data: [DONE]\n\n"
         (choice,) = json.loads(only.removeprefix("data: "))["choices"]
         return choice["delta"], choice["finish_reason"]
-    (choice,) = chat_reply({}, asked, [said.whole])["choices"]
+    (choice,) = chat_reply({}, [said.whole])["choices"]
     return choice["message"], choice["finish_reason"]
 
 
@@ -110,16 +109,3 @@ def test_calls_come_out_as_calls_whole_and_streamed(loaded: LoadedModel, streame
     for text in ("seven", '{"name": "look", "arguments"'):
         message, finish = replied(loaded, text, streamed=streamed)
         assert (message["content"], "tool_calls" in message, finish) == (text, False, "stop")
-
-
-@pytest.mark.parametrize("streamed", [True, False])
-def test_parallel_tool_calls_false_leaves_the_first_call_alone(streamed: bool, loaded: LoadedModel) -> None:
-    """It was accepted and had no effect."""
-    two = write_calls([ToolCall(name="look", arguments={"at": at}) for at in ("figs", "dates")])
-
-    def calls(parallel: bool | None) -> list[Any]:
-        message, _ = replied(loaded, two, streamed=streamed, parallel_tool_calls=parallel)
-        return [json.loads(each["function"]["arguments"])["at"] for each in message["tool_calls"]]
-
-    assert calls(parallel=None) == ["figs", "dates"]
-    assert calls(parallel=False) == ["figs"]

@@ -190,10 +190,9 @@ def serve(
 
     ``tell`` gets the address.
     """
-    from gradus.interop.guard import hosts_for
+    from gradus.interop.servers import hosts_for, listen, url
     from gradus.interop.serving.app import Access, make_app
     from gradus.interop.serving.app import serve as serve_app
-    from gradus.interop.serving.listening import listen, url
 
     name = Path(model).name or str(model)
     if engine == "vllm":

@@ -34,9 +34,8 @@ def serve_env(
 
     ``tell`` gets the address.
     """
-    from gradus.interop.guard import hosts_for
     from gradus.interop.openenv.server import create_app, server_config
-    from gradus.interop.serving.listening import listen, serve_until_stopped, url
+    from gradus.interop.servers import hosts_for, listen, serve_until_stopped, url
 
     spec = load_environment(environment)
     with listen(host, port) as listener:

@@ -24,9 +24,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gradus.core import ConfigError, Environment, EnvironmentSpec, Observation, Task
 from gradus.core.waiting import blocking
-from gradus.interop.guard import Guard
+from gradus.interop import servers
 from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
-from gradus.interop.serving import listening
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.received import checked_prompt, plain, received
 from gradus.rollouts.under_way import stepped_episode
@@ -62,7 +61,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     pages["/openapi.json"] = {"openapi": "3.1.0", "info": api, "paths": paths}
     routes = [WebSocketRoute("/ws", serve), *(_page(path, value) for path, value in pages.items())]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
-    app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
+    app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
     app.state.places = places
     return app
 
@@ -88,7 +87,7 @@ def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) 
     """
     pings = {"ws_ping_interval": 20.0, "ws_ping_timeout": 20.0}
     sizes = {"ws_per_message_deflate": False, "ws_max_size": _MAX_MESSAGE}
-    return listening.server_config(app, host=host, port=port, **pings, **sizes)
+    return servers.server_config(app, host=host, port=port, **pings, **sizes)
 
 
 async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:

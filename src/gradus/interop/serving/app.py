@@ -15,22 +15,24 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
+from pydantic import BaseModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gradus.core import ConfigError, ContextLengthError, child_seed
+from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
 from gradus.core.servers import LOOPBACK
-from gradus.interop.serving.conversation import Tools, check_length, conversation_ids
+from gradus.interop.servers import serve_until_stopped, server_config
 from gradus.interop.serving.endpoint import Handler, answered, endpoint_app, read_json
 from gradus.interop.serving.generation import ContinuousBatch, Generation
-from gradus.interop.serving.listening import serve_until_stopped, server_config
-from gradus.interop.serving.reload import reload_route
 from gradus.interop.serving.replies import usage_of
-from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, RequestBody, parse_body
-from gradus.interop.serving.text import Reply
+from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, RequestBody, checked, parse_body
+from gradus.interop.serving.text import Reply, Tools, check_length, conversation_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import free_sampling
@@ -86,7 +88,7 @@ def make_app(
 
     more: dict[str, Handler] = {"/v1/completions": model.complete}
     if access.weights is not None:
-        more["/collective_rpc"] = reload_route(loaded, access.weights)
+        more["/collective_rpc"] = _reload_route(loaded, access.weights)
     app = endpoint_app(model, hosts=access.hosts, more=more, lifespan=running)
     app.state.batch = model.batch
     return app
@@ -131,7 +133,7 @@ class _Model:
         asked = parse_body(CompletionRequest, await read_json(request))
         self._check_model(asked.model)
         (reply,) = self._begun(asked, self._prompt(asked.prompt), 1, "prompt")
-        answers = await answered(request, [reply])
+        answers = await answered([reply])
         head = {"id": f"cmpl-{reply.generation.seed:x}", "object": "text_completion", "created": int(time.time())}
         body = {**head, "model": self.name, "choices": [self._completion(asked, reply, answers[0].finish)]}
         return JSONResponse({**body, "usage": usage_of(answers)})
@@ -211,3 +213,55 @@ def _sampling(asked: RequestBody, default: SamplingConfig) -> SamplingConfig:
     top_k = default.top_k if asked.top_k is None else max(asked.top_k, 0)
     top_p = default.top_p if asked.top_p is None else asked.top_p
     return SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p)
+
+
+class _Reload(BaseModel):
+    method: Literal["reload_weights"]
+    kwargs: dict[str, str] = {}
+
+
+def _reload_route(loaded: LoadedModel, below: Path) -> Handler:
+    """``POST /collective_rpc`` with ``{"method": "reload_weights"}``, and ``{"kwargs": {"weights_path": FOLDER}}`` for other files.
+
+    vLLM has this route in development mode. Folders outside ``below`` are refused, links that lead out of it as well.
+    """
+    root = below.resolve()
+
+    async def collective_rpc(request: Request) -> Response:
+        body = await read_json(request)
+        folder = checked("body", lambda: _Reload.model_validate(body)).kwargs.get("weights_path")
+        if folder is not None and not Path(folder).resolve().is_relative_to(root):
+            raise ApiError(f"weights are loaded from below {root} only", status=403)
+        try:
+            count = await asyncio.to_thread(_reload_weights, loaded, folder or loaded.path)
+        except StorageError as error:
+            raise ApiError(str(error), status=409) from error
+        return JSONResponse({"results": [count]})
+
+    return collective_rpc
+
+
+def _reload_weights(loaded: LoadedModel, folder: str) -> int:
+    """Copy the weights in a folder into the model, in place; returns how many tensors.
+
+    Nothing changes on an error, a StorageError. Do it between steps: a request under way would go on with keys and values of
+    the old weights.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        for file in sorted(Path(folder).glob("*.safetensors")):
+            tensors |= load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"the weights in {folder} could not be read: {error}") from error
+    own = loaded.model.state_dict()
+    # Tied weights are stored once, so some of the model's names may be missing.
+    strange = [name for name, value in tensors.items() if name not in own or own[name].shape != value.shape]
+    if not tensors or strange:
+        raise StorageError(
+            f"the weights in {folder} do not fit the model that is served: {len(tensors)} tensors, unknown or of another shape: {strange[:3]}"
+        )
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)
+    torch.clear_autocast_cache()  # it holds casts of the old ones
+    return len(tensors)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradus.core import Message, child_seed
-from gradus.interop.serving.conversation import conversation_ids
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serving.text import ReplyText
+from gradus.interop.serving.text import ReplyText, conversation_ids
 from gradus.policies.local.conversation import prompt_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.sampling import SamplingConfig

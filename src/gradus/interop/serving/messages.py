@@ -2,112 +2,106 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, Json, TypeAdapter
 
 from gradus.core import Message, ToolCall
-from gradus.interop.serving.requests import ApiError
+from gradus.interop.serving.requests import ApiError, checked
 
-_TEXTS = ("text", "input_text", "output_text")  # the same by three names
 _WITHOUT_EFFECT = ("include", "truncation", "reasoning")  # they shape a response of OpenAI's own models
+
+
+class _Function(BaseModel):
+    name: str = Field(min_length=1)
+    arguments: Json[dict[str, Any]] | dict[str, Any] = {}
+
+
+class _Tool(BaseModel):
+    type: Literal["function"]
+    function: _Function
+
+
+class _Call(BaseModel):
+    id: str = ""
+    function: _Function
+
+
+class _Part(BaseModel):
+    type: Literal["text", "input_text", "output_text"]  # the same by three names
+    text: str
+
+
+class _Message(BaseModel):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str = ""
+
+    @property
+    def text(self) -> str:
+        """The content as one text."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
+
+
+_MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Tool])
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Raises ApiError for what cannot be a tool."""
-    for tool in tools:
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if tool.get("type") != "function" or not isinstance(name, str) or not name:
-            raise ApiError('tools: expected {"type": "function", "function": {"name": ...}}', param="tools")
+    checked("tools", lambda: _TOOLS.validate_python(list(tools)))
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Messages of the protocol as ours. Raises ApiError for what cannot be one, and for a conversation that ends with the assistant."""
-    names = _names(messages)
-    said = [_message(message, names) for message in messages]
+    said = checked("messages", lambda: _MESSAGES.validate_python(list(messages)))
     if said[-1].role not in ("user", "tool"):
         raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
-    return said
+    names = {call.id: call.function.name for message in said for call in message.tool_calls or ()}
+    return [_message(message, names) for message in said]
 
 
-def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(
-        isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and call["function"].get("name")
-        for call in calls
-    ):
-        raise ApiError("messages: tool_calls is a list of calls with a function that has a name", param="messages")
-    return calls
-
-
-def _names(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The names of the tools that were called, by the ids of calls."""
-    return {str(call.get("id")): call["function"]["name"] for message in messages for call in _tool_calls(message)}
-
-
-def _message(message: Mapping[str, Any], names: Mapping[str, str]) -> Message:
+def _message(message: _Message, names: Mapping[str, str]) -> Message:
     """A message of the protocol. ``names``: of the tools, by the ids of calls."""
-    calls = [_called(call) for call in _tool_calls(message)]
-    if message.get("role") == "tool":
-        call_id = str(message.get("tool_call_id") or "")
+    if message.role == "tool":
+        call_id = message.tool_call_id
         if call_id not in names:
             raise ApiError(f"messages: no call has the id {call_id!r} that a tool's message answers", param="messages")
-        return Message(role="tool", content=_content(message), call_id=call_id, name=names[call_id])
-    content = "" if calls and message.get("content") is None else _content(message)
-    return Message(role=_role(message), content=content, calls=tuple(calls))
-
-
-def _called(call: Mapping[str, Any]) -> ToolCall:
-    arguments = call["function"].get("arguments") or "{}"
-    try:
-        values = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return ToolCall(name=str(call["function"]["name"]), arguments=dict(values), id=str(call.get("id") or ""))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ApiError(f"messages: the arguments of a call are not a JSON object: {error}", param="messages") from error
-
-
-def _role(message: Mapping[str, Any]) -> str:
-    role = message.get("role")
-    if role == "developer":
-        return "system"
-    if role not in ("system", "user", "assistant"):
-        raise ApiError(f"messages: expected the role system, user or assistant, got {role!r}", param="messages")
-    return role
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") in _TEXTS for part in content):
-        return "".join(str(part.get("text", "")) for part in content)
-    raise ApiError("messages: content must be text, or a list of text parts", param="messages", code="invalid_value")
+        return Message(role="tool", content=message.text, call_id=call_id, name=names[call_id])
+    if message.content is None and not message.tool_calls:
+        raise ApiError(f"messages: a message of the {message.role} has no content", param="messages")
+    calls = [
+        ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
+        for call in message.tool_calls or ()
+    ]
+    role = "system" if message.role == "developer" else message.role
+    return Message(role=role, content=message.text, calls=tuple(calls))
 
 
 def chat_body(body: Any) -> Any:
     """Returns the body of the chat completion that a response asks for. Frameworks such as the OpenAI Agents SDK speak the Responses API unless
     they are told otherwise. What keeps a conversation on the server is refused. Raises ApiError for items that no message can hold."""
-    if not isinstance(body, Mapping):
-        return body
+    try:
+        return _chat_body(body)
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise ApiError(f"input, tools and text hold objects: {error}", param="input", code="invalid_value") from error
+
+
+def _chat_body(body: Any) -> Any:
     chat = {name: value for name, value in body.items() if name not in _WITHOUT_EFFECT}
     if chat.pop("stream", None):
         raise ApiError("responses are not streamed here; leave stream out, or use chat completions", param="stream")
     instructions, given = chat.pop("instructions", None), chat.pop("input", None)
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    tools, form = chat.pop("tools", None) or [], chat.pop("text", None) or {}
-    for name, value in (("input", items), ("tools", tools), ("text", [form])):
-        if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
-            raise ApiError(f"{name}: expected objects", param=name, code="invalid_value")
     chat["messages"] = [{"role": "system", "content": instructions}] if instructions else []
-    for item in items:
+    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         _add(chat["messages"], item)
     chat["tools"] = [
         {"type": each.get("type"), "function": {name: each[name] for name in each if name not in ("type", "strict")}}
-        for each in tools
+        for each in chat.get("tools") or []
     ]
     chat["max_tokens"] = chat.pop("max_output_tokens", None)
-    chat["response_format"] = form.get("format")
+    chat["response_format"] = (chat.pop("text", None) or {}).get("format")
     return chat
 
 

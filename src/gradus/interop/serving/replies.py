@@ -54,8 +54,8 @@ def answer_of(text: str, message: Message | None, *, cut: bool, usage: Usage, ca
     return Answer(message=said, finish="length" if cut else "tool_calls", usage=usage)
 
 
-def chat_message(asked: ChatRequest, answer: Answer) -> dict[str, Any]:
-    """The message of a chat. Calls beyond the most that were asked for are left out."""
+def _chat_message(answer: Answer) -> dict[str, Any]:
+    """The message of a chat."""
     said = answer.message
     if not said.calls:
         return {"role": "assistant", "content": said.content}
@@ -66,19 +66,19 @@ def chat_message(asked: ChatRequest, answer: Answer) -> dict[str, Any]:
             "type": "function",
             "function": {"name": call.name, "arguments": _arguments(call.arguments)},
         }
-        for place, call in enumerate(said.calls[: asked.most_calls])
+        for place, call in enumerate(said.calls)
     ]
     return {"role": "assistant", "content": said.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Mapping[str, Any], asked: ChatRequest, answers: Sequence[Answer]) -> dict[str, Any]:
+def chat_reply(head: Mapping[str, Any], answers: Sequence[Answer]) -> dict[str, Any]:
     """A whole ``chat.completion``."""
     choices = [
         {
             "index": index,
             "finish_reason": each.finish,
             "logprobs": None,
-            "message": {"refusal": None, **chat_message(asked, each)},
+            "message": {"refusal": None, **_chat_message(each)},
         }
         for index, each in enumerate(answers)
     ]
@@ -97,14 +97,14 @@ async def chat_events(head: Mapping[str, Any], asked: ChatRequest, choices: Sequ
                 finish = None
                 if isinstance(part, Answer):
                     answers.append(part)
-                    last, finish = chat_message(asked, part), part.finish
+                    last, finish = _chat_message(part), part.finish
                     delta = {**last, "content": (last["content"] or "")[len(told) :], "role": "assistant"}
                     delta = delta if opening else {name: value for name, value in delta.items() if name != "role"}
                 else:
                     told += part
                 yield event({**head, "choices": [{"index": index, "delta": delta, "finish_reason": finish}]})
                 opening = {}
-        if asked.stream_options and asked.stream_options.include_usage:
+        if (asked.stream_options or {}).get("include_usage"):
             yield event({**head, "choices": [], "usage": usage_of(answers)})
         yield "data: [DONE]\n\n"
     finally:
@@ -134,8 +134,8 @@ def response_reply(number: int, asked: ChatRequest, answer: Answer) -> dict[str,
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "error": None,
         "model": asked.model,
-        "output": [*_items(number, asked, answer.message)],
-        "parallel_tool_calls": asked.most_calls is None,
+        "output": [*_items(number, answer.message)],
+        "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
         "usage": {
@@ -148,12 +148,12 @@ def response_reply(number: int, asked: ChatRequest, answer: Answer) -> dict[str,
     }
 
 
-def _items(number: int, asked: ChatRequest, said: Message) -> Iterator[dict[str, Any]]:
+def _items(number: int, said: Message) -> Iterator[dict[str, Any]]:
     if said.content or not said.calls:
         content = [{"type": "output_text", "text": said.content, "annotations": []}]
         head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
         yield {**head, "content": content}
-    for place, call in enumerate(said.calls[: asked.most_calls]):
+    for place, call in enumerate(said.calls):
         head = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
         yield {**head, "call_id": call.id, "name": call.name, "arguments": _arguments(call.arguments)}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+R = TypeVar("R")
 T = TypeVar("T", bound="RequestBody")
 
 # These tell the server about the asker and not about the answer.
@@ -22,6 +23,7 @@ _NEUTRAL: dict[str, Any] = {
     "response_format": {"type": "text"},
     "modalities": ["text"],
     "add_generation_prompt": True,
+    "parallel_tool_calls": True,
 }
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
@@ -41,13 +43,6 @@ class ApiError(Exception):
         """The JSON that goes over the wire."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-
-
-class StreamOptions(BaseModel):
-    """``stream_options``."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-    include_usage: bool = False
 
 
 class RequestBody(BaseModel):
@@ -83,15 +78,9 @@ class ChatRequest(RequestBody):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=_MOST_TOOLS)
     tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
-
-    @property
-    def most_calls(self) -> int | None:
-        """Returns how many calls an answer may hold; None for any number."""
-        return 1 if self.parallel_tool_calls is False else None
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -126,12 +115,7 @@ def parse_body(kind: type[T], body: Any) -> T:
     """The request, or an ApiError that names the parameter."""
     if not isinstance(body, Mapping):
         raise ApiError(f"the body must be a JSON object, got {type(body).__name__}")
-    try:
-        request = kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"][:1])
-        raise ApiError(f"{name}: {first['msg']}", param=name, code="invalid_value") from error
+    request = checked(None, lambda: kind.model_validate(body))
     for name, value in (request.model_extra or {}).items():
         if value and name not in _IGNORED and value != _NEUTRAL.get(name):
             raise ApiError(
@@ -140,3 +124,18 @@ def parse_body(kind: type[T], body: Any) -> T:
                 code="unsupported_parameter",
             )
     return request
+
+
+def checked(param: str | None, read: Callable[[], R]) -> R:
+    """What ``read`` gives; an ApiError in place of a ValidationError. ``param``: what was read, None for the field that is wrong."""
+    try:
+        return read()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        name = param or str(first["loc"][0])
+        raise ApiError(
+            f"{name}: {first['msg']}, at {where}" if param else f"{where}: {first['msg']}",
+            param=name,
+            code="invalid_value",
+        ) from error
