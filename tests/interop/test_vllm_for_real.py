@@ -31,9 +31,8 @@ from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.served_teacher import ServedTeacher
 from gradus.training.sft import train_sft
-from gradus.training.teachers import ModelTeacher
+from gradus.training.teachers import ModelTeacher, ServedTeacher
 
 SAMPLING = SamplingConfig(max_new_tokens=24, temperature=1.3)
 SHAPE = NanoConfig(

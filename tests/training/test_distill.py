@@ -182,7 +182,7 @@ def test_a_policy_that_only_answers_states_its_answer(rhythm_model: Path, own: b
     actor = teacher.actor() if own else RHYTHM.policy("heuristic+constant")
     episodes = roll_out(RHYTHM, actor, [RHYTHM.train_task(0)]).episodes
     (sample,) = text_sequences(loaded, episodes)
-    (labeled,) = teacher.label([sample], episodes, actor)
+    (labeled,) = teacher.label([sample], episodes)
     assert labeled.soft is not None
     assert labeled.actions == sample.actions
     assert labeled.soft[0][:, 0].tolist() == sample.ids[sample.positions].tolist()

@@ -225,7 +225,7 @@ def test_a_finite_list_of_tasks_is_shuffled_each_epoch() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"kl_estimator": "k2"}, "no effect while kl_coef is 0"),
+        ({"distill_teacher": "gold"}, "no effect while distill_coef is 0"),
         ({"algorithm": "ppo"}, "unknown algorithm"),
         ({"algorithm": "gdpo", "credit": "turn"}, "one advantage per episode"),
         ({"tasks": 10}, "leaves nothing to train on"),

@@ -20,8 +20,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.data.sequences import episode_samples
-from gradus.training.served_teacher import ServedTeacher
-from gradus.training.teachers import ModelTeacher
+from gradus.training.teachers import ModelTeacher, ServedTeacher
 
 SAMPLING = SamplingConfig(max_new_tokens=4)
 
@@ -85,7 +84,7 @@ def test_a_server_scores_as_its_model_does(loaded: LoadedModel, lamps_model: Pat
         teacher = ServedTeacher(address, loaded, SAMPLING)
         for mine, theirs in zip(local.logprobs(samples, episodes), teacher.logprobs(samples, episodes), strict=True):
             torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
-        for sample in teacher.label(samples, episodes, teacher.actor()):
+        for sample in teacher.label(samples, episodes):
             assert sample.soft is not None
             with torch.no_grad():
                 logits = other.model(input_ids=sample.ids[None]).logits[0, sample.positions - 1].float()

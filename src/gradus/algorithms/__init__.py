@@ -16,8 +16,7 @@ from gradus.algorithms.advantages import (
     span_advantages,
 )
 from gradus.algorithms.corrections import CORRECTIONS
-from gradus.algorithms.entropy import entropy
-from gradus.algorithms.kl import KL_ESTIMATORS, kl_terms
+from gradus.algorithms.kl import entropy, kl_terms
 from gradus.algorithms.losses import LOSSES, Average, LossResult, PolicyLoss, average, combine_metrics
 from gradus.algorithms.registry import (
     Algorithm,
@@ -31,7 +30,6 @@ from gradus.algorithms.registry import (
 
 __all__ = [
     "CORRECTIONS",
-    "KL_ESTIMATORS",
     "LOSSES",
     "Algorithm",
     "Average",

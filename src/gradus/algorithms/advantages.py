@@ -210,8 +210,6 @@ def reinforce_pp_advantages(rewards: Tensor, lengths: Tensor) -> Tensor:
 
 def _center(values: Tensor, index: GroupIndex, baseline: Baseline) -> Tensor:
     """(N, ...) minus the group's mean or the mean of the others; exactly 0 if a group is all equal."""
-    if baseline not in ("mean", "leave_one_out"):
-        raise ValueError(f"baseline must be mean or leave_one_out, got {baseline!r}")
     size = index.size.to(values.dtype).reshape(-1, *([1] * (values.ndim - 1)))
     centered = values - (index.sum(values) / size)[index.place]
     if baseline == "leave_one_out":
@@ -226,8 +224,6 @@ def _scales(centered: Tensor, counted: Tensor, equal: Tensor, index: GroupIndex,
     """
     if scale == "none":
         return centered.new_ones([1] * centered.ndim)
-    if scale not in ("batch", "group"):
-        raise ValueError(f"scale must be none, batch or group, got {scale!r}")
     by_row = [-1, *[1] * (centered.ndim - 1)]
     rows = counted & ~equal[index.place].reshape(by_row)
     square = torch.where(rows, centered**2, 0.0).reshape(centered.shape[0], -1).sum(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -64,18 +64,19 @@ class PolicyLoss(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Tokens:
-    """The M action tokens of a batch, flat; ``sequence`` (M,) in 0..n-1, ``length`` (n,) tokens of each."""
+    """The M action tokens of a batch, flat; ``sequence`` (M,) in 0..n-1, ``length`` (n,) tokens of each, ``factors`` (M,) their weights."""
 
     logprobs: Tensor
     log_ratio: Tensor
     advantages: Tensor
+    factors: Tensor
     sequence: Tensor
     length: Tensor
     n_tokens: float
     n_sequences: float
-    clip_low: float
-    clip_high: float
-    max_tokens: float | None
+    clip_low: float = 0.0
+    clip_high: float = 0.0
+    max_tokens: float | None = None
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """(n,) mean of ``values`` (M,) over each sequence."""
@@ -118,7 +119,8 @@ def _reinforce(tokens: _Tokens) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _averaged(tokens: _Tokens, values: Tensor, over: Average) -> Tensor:
-    """``values`` (M,) averaged, a number."""
+    """``values`` (M,), times their factors, averaged; a number."""
+    values = values * tokens.factors
     if over == "sequences":
         return tokens.sequence_mean(values).sum() / tokens.n_sequences
     if over == "budget":
@@ -129,35 +131,16 @@ def _averaged(tokens: _Tokens, values: Tensor, over: Average) -> Tensor:
 
 
 def average(
-    values: Tensor,
-    over: Average,
-    *,
-    n_tokens: float,
-    n_sequences: float,
-    max_tokens: float | None = None,
-    weights: Tensor | None = None,
-    sequences: Tensor | None = None,
+    values: Tensor, over: Average, *, weights: Tensor | None = None, sequences: Tensor | None = None, **sizes: Any
 ) -> Tensor:
     """Averages a term of the loss, (B, T) sampled tokens, as the policy loss of the same name is averaged; a number.
 
-    Other arguments as in :class:`PolicyLoss`; ``weights`` hold a sequence's share of its episode.
+    ``sizes`` are ``n_tokens``, ``n_sequences`` and ``max_tokens`` as in :class:`PolicyLoss`; ``weights`` hold a sequence's share of its
+    episode.
     """
-    zeros = torch.zeros_like(values)
     on = torch.ones_like(values, dtype=torch.bool)
-    own, log_ratio, _, factors, sequence, length = _flatten(values, zeros, zeros, on, weights, sequences)
-    tokens = _Tokens(
-        logprobs=own,
-        log_ratio=log_ratio,
-        advantages=own,
-        sequence=sequence,
-        length=length,
-        n_tokens=n_tokens,
-        n_sequences=n_sequences,
-        clip_low=0.0,
-        clip_high=0.0,
-        max_tokens=max_tokens,
-    )
-    return _averaged(tokens, own * factors, over)
+    tokens = _flatten(values, values, values, on, weights, sequences, **sizes)
+    return _averaged(tokens, tokens.logprobs, over)
 
 
 def _flatten(
@@ -167,8 +150,9 @@ def _flatten(
     mask: Tensor,
     weights: Tensor | None,
     sequences: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The action tokens of a batch as (M,) arrays; positions off the mask are gone, so they get no gradient at all."""
+    **sizes: Any,
+) -> _Tokens:
+    """The action tokens of a batch; positions off the mask are gone, so they get no gradient at all."""
     if not (logprobs.shape == sampler_logprobs.shape == advantages.shape == mask.shape) or mask.dtype != torch.bool:
         shapes = [tuple(x.shape) for x in (logprobs, sampler_logprobs, advantages, mask)]
         raise ValueError(
@@ -179,9 +163,15 @@ def _flatten(
         sequences = torch.arange(mask.shape[0], device=mask.device)[:, None].expand_as(mask)
     names, place = dense_names(sequences[mask])
     own = logprobs[mask]
-    factors = torch.ones_like(own) if weights is None else weights[mask].detach().to(own)
-    length = torch.bincount(place, minlength=names.numel()).to(own.dtype)
-    return own, own - sampler_logprobs[mask].detach(), advantages[mask].detach().to(own), factors, place, length
+    return _Tokens(
+        logprobs=own,
+        log_ratio=own - sampler_logprobs[mask].detach(),
+        advantages=advantages[mask].detach().to(own),
+        factors=torch.ones_like(own) if weights is None else weights[mask].detach().to(own),
+        sequence=place,
+        length=torch.bincount(place, minlength=names.numel()).to(own.dtype),
+        **sizes,
+    )
 
 
 def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
@@ -206,31 +196,13 @@ def _make(objective: _Objective, over: Average, doc: str) -> PolicyLoss:
         advantages: Tensor,
         mask: Tensor,
         *,
-        n_tokens: float,
-        n_sequences: float,
-        clip_low: float,
-        clip_high: float,
-        max_tokens: float | None = None,
         weights: Tensor | None = None,
         sequences: Tensor | None = None,
+        **sizes: Any,
     ) -> LossResult:
-        own, log_ratio, credit, factors, sequence, length = _flatten(
-            logprobs, sampler_logprobs, advantages, mask, weights, sequences
-        )
-        tokens = _Tokens(
-            logprobs=own,
-            log_ratio=log_ratio,
-            advantages=credit,
-            sequence=sequence,
-            length=length,
-            n_tokens=n_tokens,
-            n_sequences=n_sequences,
-            clip_low=clip_low,
-            clip_high=clip_high,
-            max_tokens=max_tokens,
-        )
+        tokens = _flatten(logprobs, sampler_logprobs, advantages, mask, weights, sequences, **sizes)
         values, ratio, clipped = objective(tokens)
-        return LossResult(loss=-_averaged(tokens, values * factors, over), metrics=_metrics(tokens, ratio, clipped))
+        return LossResult(loss=-_averaged(tokens, values, over), metrics=_metrics(tokens, ratio, clipped))
 
     loss.__doc__ = doc
     return loss

@@ -69,7 +69,6 @@ class GrpoConfig(TrainerConfig):
     epochs: int = Field(default=1, ge=1, description="Passes over the episodes of a step.")
     minibatches: int = Field(default=1, ge=1, description="Updates in a pass; groups stay whole.")
     kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL divergence to the reference; 0 needs none.")
-    kl_estimator: Literal["k2", "k3"] = Field(default="k3", description="How the divergence is estimated from tokens.")
     distill_coef: float = Field(
         default=0.0,
         ge=0,
@@ -140,8 +139,6 @@ class GrpoConfig(TrainerConfig):
         self._check_algorithm(given)
         self._check_validation()
         self._check_sampler(given)
-        if self.kl_coef == 0:
-            refuse_without_effect(given & {"kl_estimator"}, "while kl_coef is 0; set kl_coef, or leave it out")
         if self.distill_coef == 0:
             refuse_without_effect(given & {"distill_teacher"}, "while distill_coef is 0; set it, or leave it out")
         if self.entropy_coef == 0:

@@ -35,10 +35,6 @@ from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import store_splits
 from gradus.training.teachers import Teacher
 
-_AHEAD = (
-    256  # episodes that the teacher rolls out at once: it stays what it is, and many cost it less than a few at a time
-)
-
 
 def train_distill(
     loaded: LoadedModel,
@@ -92,7 +88,6 @@ class _DistillLessons:
         self.tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
         self._student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
         self._divergence = find_divergence(config.divergence, config.beta)
-        self._ahead: tuple[int, list[list[TrainingSample]]] | None = None  # a block of steps, and the samples of each
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -104,18 +99,14 @@ class _DistillLessons:
     def checks(self) -> list[TrainingSample]:
         """Further episodes, of the teacher if it rolls out any."""
         tasks = self.tasks[self._config.max_steps * self._config.batch_size :]
-        return [
-            one for each in self._rolled_out(tasks, len(self.tasks), own=self._config.on_policy == 1) for one in each
-        ]
+        return self._rolled_out(tasks, len(self.tasks), own=self._config.on_policy == 1)
 
     def batch(self, step: int) -> list[TrainingSample]:
         size = self._config.batch_size
-        first, others = (step - 1) * size, size - self._own
-        samples = self._taught(step, others) if others else []
-        if self._own:
-            tasks, turns = self.tasks[first + others : first + size], turns_of(self._config, step)
-            own = self._rolled_out(tasks, first + others, own=True, turns=turns)
-            samples = [*samples, *(one for each in own for one in each)]
+        first, others, turns = (step - 1) * size, size - self._own, turns_of(self._config, step)
+        tasks = self.tasks[first : first + size]
+        samples = self._rolled_out(tasks[:others], first, own=False, turns=turns)
+        samples += self._rolled_out(tasks[others:], first + others, own=True, turns=turns)
         samples = [replace(one, episode=number) for number, one in enumerate(samples) if one.actions]
         if not samples:
             raise TrainingError(
@@ -145,33 +136,12 @@ class _DistillLessons:
         loss, right = compared.sum(0)
         return Learned(loss=loss, right=float(right.detach()), read=None if shown is None else shown.sum())
 
-    def _taught(self, step: int, others: int) -> list[TrainingSample]:
-        """The teacher's own episodes of a step, rolled out for several steps at once."""
-        steps = max(1, _AHEAD // others)
-        block, place = divmod(step - 1, steps)
-        if self._ahead is None or self._ahead[0] != block:
-            numbers = range(block * steps, min((block + 1) * steps, self.steps))
-            self._ahead = block, self._steps_ahead(numbers, others)
-        return self._ahead[1][place]
-
-    def _steps_ahead(self, numbers: range, others: int) -> list[list[TrainingSample]]:
-        """The teacher's samples of each step, 0 for the first. Those that learn the same number of turns are rolled out together."""
-        size, first = self._config.batch_size, numbers.start * self._config.batch_size
-        turns = {number: turns_of(self._config, number + 1) for number in numbers}
-        taught: dict[int, list[TrainingSample]] = {}
-        for most in dict.fromkeys(turns.values()):
-            alike = [number for number in numbers if turns[number] == most]
-            tasks = [task for number in alike for task in self.tasks[number * size : number * size + others]]
-            done = self._rolled_out(tasks, first + len(taught) * others, own=False, turns=most)
-            for place, number in enumerate(alike):
-                mine = done[place * others : (place + 1) * others]
-                taught[number] = [one for each in mine for one in each]
-        return [taught[number] for number in numbers]
-
     def _rolled_out(
         self, tasks: Sequence[Task], first: int, *, own: bool, turns: int | None = None
-    ) -> list[list[TrainingSample]]:
-        """The samples of each task's episode of at most ``turns``, with targets; none of one that failed."""
+    ) -> list[TrainingSample]:
+        """The samples of the tasks' episodes of at most ``turns``, with targets; none of one that failed."""
+        if not tasks:
+            return []
         actor = self._student if own else self._teacher.actor()
         key = ("distill", "own" if own else "taught")
         turns = min(turns or self._spec.max_turns, self._spec.max_turns)
@@ -180,10 +150,7 @@ class _DistillLessons:
         ).episodes
         usable = [number for number, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
         samples = [one for number in usable for one in _samples(self._loaded, episodes[number], number)]
-        by_task: list[list[TrainingSample]] = [[] for _ in tasks]
-        for one in self._teacher.label(samples, episodes, actor):
-            by_task[one.episode].append(one)
-        return by_task
+        return self._teacher.label(samples, episodes)
 
 
 def _samples(loaded: LoadedModel, episode: Episode, number: int) -> list[TrainingSample]:

@@ -1,10 +1,12 @@
-"""Teachers for distillation: a scripted policy that states distributions, or a model with the student's tokenizer."""
+"""Teachers for distillation: a scripted policy that states distributions, or a model with the student's tokenizer, here or on a server."""
 
 from __future__ import annotations
 
-import random
+import string
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import exp
 from typing import Protocol
 
 import torch
@@ -18,6 +20,7 @@ from gradus.core import (
     Episode,
     EpisodeStart,
     Policy,
+    PolicyError,
     Request,
     Session,
     SpanDistribution,
@@ -27,8 +30,9 @@ from gradus.core import (
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import replay
-from gradus.training.data.answer_targets import AnswerTargets
+from gradus.training.data.answer_targets import AnswerTargets, padded
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
@@ -36,6 +40,7 @@ from gradus.training.engine.tree_support import supports_tree, tree_attention
 
 _FAR = 10.0  # nats between teacher and student that count
 _TOKENS = 16384  # of a pass that only scores
+_WORDS = 20  # of each place; vLLM gives no more unless it is started with --max-logprobs
 _CONVERSATION = ("zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz")
 
 
@@ -54,10 +59,8 @@ class Teacher(Protocol):
         """Returns the policy that rolls out the teacher's own episodes."""
         ...
 
-    def label(
-        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
-    ) -> list[TrainingSample]:
-        """The samples of these episodes with targets; tokens that have none are left out. ``actor``: the policy that rolled them out."""
+    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+        """The samples of these episodes with targets; tokens that have none are left out."""
         ...
 
     def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
@@ -84,11 +87,8 @@ class ScriptedTeacher:
     def actor(self) -> Policy:
         return _Drawing(self._policy)
 
-    def label(
-        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
-    ) -> list[TrainingSample]:
-        drawn = isinstance(actor, _Drawing)  # what it stated when it drew is not worked out again
-        stated = actor.stated if drawn else replay(self._spec, self._policy, episodes, state)
+    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+        stated = replay(self._spec, self._policy, episodes, state)
         return [self._targets.label(each, stated[each.episode]) for each in samples]
 
     def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
@@ -100,11 +100,8 @@ def state(session: Session, requests: Sequence[Request]) -> Sequence[AnswerDistr
     """Returns what a session states: distributions, or its answer alone; nothing if it fails."""
     if isinstance(session, StatesDistributions):
         return session.distributions(requests)
-    return [_answered(action) for action in session.act(requests)]
-
-
-def _answered(action: Action) -> AnswerDistribution:
-    return () if action.failure else (SpanDistribution("answer", (action.text,), (1.0,)),)
+    actions = session.act(requests)
+    return [() if each.failure else (SpanDistribution("answer", (each.text,), (1.0,)),) for each in actions]
 
 
 class ModelTeacher:
@@ -124,9 +121,7 @@ class ModelTeacher:
     def actor(self) -> Policy:
         return LocalPolicy(self.model, self._sampling, name="teacher", grammar=self._grammar)
 
-    def label(
-        self, samples: Sequence[TrainingSample], episodes: Sequence[Episode], actor: Policy
-    ) -> list[TrainingSample]:
+    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
         return list(samples)
 
     @torch.no_grad()
@@ -140,6 +135,71 @@ class ModelTeacher:
             for index, part in zip(batch.sequences, parts, strict=True):
                 found[index] = part
         return found
+
+
+class ServedTeacher:
+    """A model behind ``address`` (as in ``http://localhost:8000/v1``) with the student's words and template.
+
+    The server scores the token ids that were sampled. What its 20 likeliest words lack of 1 is one word ``other``.
+    """
+
+    model: None = None
+
+    def __init__(self, address: str, student: LoadedModel, sampling: SamplingConfig) -> None:
+        if sampling.temperature != 1.0 or sampling.top_k or sampling.top_p < 1.0:
+            raise ConfigError(
+                "a server scores at temperature 1 without top_p and top_k; sample so too, or name a model folder as the teacher"
+            )
+        server = served_model(address, api_key=None)
+        self._server = HttpSampler(
+            server, base_url=address, renderer=student.renderer, sampling=sampling, name=f"{server} at {address}"
+        )
+        self._check_same_words(student)
+
+    @property
+    def name(self) -> str:
+        return self._server.name
+
+    def actor(self) -> Policy:
+        return self._server
+
+    def label(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[TrainingSample]:
+        return [
+            replace(sample, soft=padded([{word: exp(each) for word, each in found.items()} for found in scored]))
+            for sample, scored in zip(samples, self._scored(samples, _WORDS), strict=True)
+        ]
+
+    def logprobs(self, samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> list[Tensor]:
+        return [
+            torch.tensor(
+                [found[word] for found, word in zip(scored, sample.ids[sample.positions].tolist(), strict=True)]
+            )
+            for sample, scored in zip(samples, self._scored(samples, 0), strict=True)
+        ]
+
+    def _scored(self, samples: Sequence[TrainingSample], words: int) -> list[list[dict[int, float]]]:
+        """Of each trained token of each sample: the log-probs of that many likeliest words, and of the one that was said."""
+
+        def score(sample: TrainingSample) -> list[dict[int, float]]:
+            scored = self._server.score(sample.ids.tolist(), words)
+            return [scored[place] for place in sample.positions.tolist()]
+
+        with ThreadPoolExecutor(self._server.concurrency) as threads:
+            return list(threads.map(score, samples))
+
+    def _check_same_words(self, student: LoadedModel) -> None:
+        """Raises ConfigError unless the server renders a conversation of all printable characters into the student's ids."""
+        try:
+            theirs = self._server.rendered(string.printable.strip())
+        except PolicyError as error:
+            raise ConfigError(
+                f"{self.name} cannot teach: {error}; a teacher's server is vLLM, with its route /tokenize"
+            ) from error
+        if tuple(theirs) != tuple(student.renderer.first("", string.printable.strip())):
+            raise ConfigError(
+                f"{self.name} has another tokenizer or chat template than the student {student.path}, so its probabilities are those "
+                "of other tokens; serve a teacher with the student's, or train on its text with gradus teach and gradus sft"
+            )
 
 
 def with_teacher(
@@ -178,44 +238,30 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
 
 
 class _Drawing:
-    """A teacher that draws its answers from what it states. ``stated``: of each episode so far, turn by turn."""
+    """A teacher that draws its answers from what it states."""
 
     def __init__(self, teacher: Policy) -> None:
-        self._teacher = teacher
-        self.stated: list[list[AnswerDistribution]] = []
-
-    @property
-    def name(self) -> str:
-        return self._teacher.name
+        self._teacher, self.name = teacher, teacher.name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        session = _DrawingSession(self._teacher.start(episodes), episodes)
-        self.stated += session.stated
-        return session
+        session = self._teacher.start(episodes)
+        return _DrawingSession(session, episodes) if isinstance(session, StatesDistributions) else session
 
 
 class _DrawingSession:
-    def __init__(self, teacher: Session, episodes: Sequence[EpisodeStart]) -> None:
+    """Each span of an answer is drawn from what is stated."""
+
+    def __init__(self, teacher: StatesDistributions, episodes: Sequence[EpisodeStart]) -> None:
         self._teacher = teacher
         self._rngs = [child_rng(0, *each.key, "distill") for each in episodes]
-        self.stated: list[list[AnswerDistribution]] = [[] for _ in episodes]
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        if isinstance(self._teacher, StatesDistributions):
-            stated = self._teacher.distributions(requests)
-            rngs = [self._rngs[request.row] for request in requests]
-            actions = [Action(text=_drawn(each, rng)) for each, rng in zip(stated, rngs, strict=True)]
-        else:
-            actions = self._teacher.act(requests)
-            stated = [_answered(action) for action in actions]
-        for request, each in zip(requests, stated, strict=True):
-            self.stated[request.row].append(each)
+        actions: list[Action] = []
+        for request, stated in zip(requests, self._teacher.distributions(requests), strict=True):
+            rng = self._rngs[request.row]
+            words = (rng.choices(each.answers, each.probabilities)[0] for each in stated)
+            actions.append(Action(text=" ".join(words)))
         return actions
 
     def close(self) -> None:
         self._teacher.close()
-
-
-def _drawn(stated: AnswerDistribution, rng: random.Random) -> str:
-    """An answer: each span is drawn from what is stated."""
-    return " ".join(rng.choices(each.answers, each.probabilities)[0] for each in stated)

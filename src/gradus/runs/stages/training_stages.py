@@ -30,9 +30,8 @@ from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, RunOptions
-from gradus.training.served_teacher import ServedTeacher
 from gradus.training.sft import train_sft
-from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher
+from gradus.training.teachers import ModelTeacher, ScriptedTeacher, ServedTeacher, Teacher
 from gradus.training.trainer_config import TrainerConfig
 
 C = TypeVar("C", SftConfig, DistillConfig, GrpoConfig)
