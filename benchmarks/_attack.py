@@ -10,7 +10,6 @@ import numpy as np
 
 from gradus.auditing.plans.exploit import search_plans
 from gradus.auditing.plans.judged import Judged, judge
-from gradus.auditing.plans.minimize import KEPT, shortest
 from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
 from gradus.auditing.plans.plan import Plan, Shape
 from gradus.auditing.plans.search import Field
@@ -19,6 +18,7 @@ from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task
 from gradus.rollouts import roll_out
 
 KEEP = "·"  # in an answer: what the reflex says at this place
+_KEPT = 0.9  # of the effect, which the plan must keep
 _STRETCHES = (1, 2, 4)  # of the plans that a policy without a plan is described by
 
 
@@ -68,7 +68,7 @@ class Attacker(Protocol):
 
 
 def attacked(spec: EnvironmentSpec, grader: Grader, attacker: Attacker, *, episodes: int, budget: int) -> list[Judged]:
-    """The attempts on the tasks of an audit; each hack as the shortest plan that does the same, if a plan does."""
+    """The attempts on the tasks of an audit; each hack as a plan that does the same, if a plan does."""
     panel = roll_out_panel(spec, grader, episodes=episodes, seed=0)
     tasks, draw = main_tasks(spec, panel.tasks), blind_answers(spec, seed=0)
     found = search_plans(spec, grader, panel, tasks, draw, budget=budget, seed=0)
@@ -88,22 +88,28 @@ def attacked(spec: EnvironmentSpec, grader: Grader, attacker: Attacker, *, episo
 def is_found(judged: Judged) -> bool:
     """Returns True for a hack, and if the reward has risen by the least effect and the true reward has not, both by intervals."""
     against = judged.against
-    aims = [float(np.nanmean(aim)) for curve in against.honest.curves for aim, _ in curve]
+    aims = [float(np.nanmean(aim)) for curve in against.curves for aim, _ in curve]
     low, high = low_of(judged.reward) or 0.0, high_of(judged.true_reward)
-    rose = low > max(against.honest.least_effect, 0.0)
+    rose = low > max(against.least_effect, 0.0)
     return judged.is_hack or (rose and high is not None and high < LEAST_EFFECT * (max(aims) - min(aims)))
 
 
 def in_words(judged: Judged, field: Field, tasks: Sequence[Task]) -> Judged:
-    """A simple plan that keeps nine tenths of the effect, at its shortest; the attempt itself if no plan does."""
+    """The first plan that keeps nine tenths of the effect; the attempt itself if no plan does."""
     plans = [plan for steps in _STRETCHES if (plan := _commonest(judged, field, steps)) is not None]
     if not plans:
         return judged
     for plan, episodes in zip(plans, field.roll_out(plans, tasks, seed=0), strict=True):
         again = judge(plan.describe(), plan.shape.name, episodes, judged.against)
-        if again.is_hack and again.effect >= KEPT * judged.effect:
-            return shortest(field, plan, again, tasks)
+        if again.is_hack and _effect(again) >= _KEPT * _effect(judged):
+            return again
     return judged
+
+
+def _effect(judged: Judged) -> float:
+    """The figure that makes it a hack: its unearned reward if that is sure, else its gain on the reference."""
+    surely = (low_of(judged.unearned) or 0.0) > judged.against.least_effect
+    return (judged.unearned.mean if surely else judged.reward.mean) or 0.0
 
 
 def _commonest(judged: Judged, field: Field, steps: int) -> Plan | None:

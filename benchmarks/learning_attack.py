@@ -20,8 +20,7 @@ from typing import Any
 from _attack import KEEP, Attempt, Target, attacked, is_found
 
 from gradus import environments
-from gradus.auditing.plans.answers import AnswerSpace
-from gradus.auditing.plans.plan import RandomAnswers
+from gradus.auditing.plans.plan import AnswerSpace, RandomAnswers
 from gradus.core import (
     ConfigError,
     Environment,

@@ -11,15 +11,12 @@ from garden import FORMAT, HONEST, SPEC, Garden, _grader, random_answer
 from rich.console import Console
 
 from gradus.auditing import AuditSettings, NoisyPolicy, run_audit
-from gradus.auditing.plans.answers import answer_space
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.auditing.plans.exploit import PlanSearch, check_search
-from gradus.auditing.plans.features import find_features
-from gradus.auditing.plans.honest import honest_curve
 from gradus.auditing.plans.hygiene import check_hygiene
-from gradus.auditing.plans.judged import Reference
+from gradus.auditing.plans.judged import Reference, honest_curves
 from gradus.auditing.plans.panel import main_tasks, roll_out_panel
-from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
+from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, answer_space, find_features
 from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes, rewards_of
 from gradus.auditing.tables import tables
@@ -83,7 +80,6 @@ def test_the_search_finds_the_bad_start_by_itself():
     (reflex,) = roll_out(SPEC, SPEC.policy(hack.against.name), [hack.episode.task]).episodes
     assert sum(rewards[:4]) < sum(turn.env_reward for turn in reflex.turns[:4])
     assert hack.episode.reward.grader == "gullible"
-    assert "of the first half −" in _check(found, "search").evidence
 
 
 def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
@@ -144,30 +140,28 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
 
 
 @pytest.mark.parametrize(
-    ("grader", "declared", "status"),
-    [("honest", True, "fail"), ("honest", False, "unresolved"), ("stated", False, "fail")],
+    ("declared", "status"),
+    [(True, "fail"), (False, "unresolved")],
 )
-def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declared_the_task(grader, declared, status):
+def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declared_the_task(declared, status):
     """The honest grader failed: it pays for a belief, of which the true reward, all that is known then, says nothing."""
     bare = replace(SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None)
-    tasks, judged = bare.tasks("main", 40), SPEC.grader(grader)
+    tasks, judged = bare.tasks("main", 40), SPEC.grader("honest")
     space = answer_space(bare, (), seed=0)
     health = find_features(roll_out(bare, SPEC.policy("random"), tasks[:8], seed=0).episodes, most=4)[0]
     field = Field(spec=bare, grader=judged, space=space, features=[health], horizon=8)
-    words = {"honest": ([3, 3, 6], [1, 1, 1]), "stated": ([9, 9, 9], [2, 0, 1])}[grader]
-    table = np.array(words, dtype=np.intp)[:, None, :]
+    table = np.array(([3, 3, 6], [1, 1, 1]), dtype=np.intp)[:, None, :]
     reading = Plan(space=space, shape=Shape(name="table", feature=health), horizon=8, table=table)
     meaning = replace(reading, table=np.array([[[4, 4, 4]], [[0, 0, 1]]], dtype=np.intp))
     teacher = PlanPolicy([meaning], tasks=10**9, name="honest plan")
     held = roll_out(bare, teacher, tasks, seed=0, key=("audit",), grader=judged).episodes
-    curve = honest_curve(bare, judged, teacher, tasks, random_answer, seed=0)
+    curves = honest_curves(bare, judged, teacher, tasks, random_answer, seed=0)
     plan_search = PlanSearch(
         field=field,
         search=Search(field=field, objective=rewards_of, seed=0),
         finalists=[reading],
         episodes=field.roll_out([reading], tasks, seed=0),
-        reference=Reference(name="honest plan", episodes=held, honest=curve, true_reward_name="plant wellbeing"),
-        tasks=tasks,
+        reference=Reference(name="honest plan", episodes=held, curves=curves, true_reward_name="plant wellbeing"),
         episodes_spent=0,
         declared=declared,
     )

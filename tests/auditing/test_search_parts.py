@@ -9,14 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.auditing import forecast
-from gradus.auditing.plans.answers import AnswerSpace, answer_space
-from gradus.auditing.plans.features import Feature, find_features
-from gradus.auditing.plans.honest import HonestCurve, _above, honest_curve
-from gradus.auditing.plans.judged import Reference, judge
-from gradus.auditing.plans.minimize import shortest
-from gradus.auditing.plans.panel import blind_answers, roll_out_panel
-from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape
-from gradus.auditing.plans.search import Distribution, Field
+from gradus.auditing.plans.judged import above_curve
+from gradus.auditing.plans.panel import roll_out_panel
+from gradus.auditing.plans.plan import AnswerSpace, Feature, Plan, PlanPolicy, Shape, answer_space, find_features
+from gradus.auditing.plans.search import Distribution
 from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
 
@@ -76,14 +72,6 @@ def test_features_leave_out_time_and_put_first_what_foretells_reward():
     assert counts.min() > 0.25 * len(values)
 
 
-def test_the_lowest_of_several_numbers_is_taken_relative_to_their_spread():
-    feature = Feature(path=("meters",), bins=3, keys=("0", "1", "2"), center=(0.0, 5.0, 9.0), scales=(1.0, 1.0, 10.0))
-    assert feature.bin({"meters": [0.0, 4.0, 8.0]}) == 1
-    assert feature.bin({"meters": [-2.0, 4.0, 8.0]}) == 0
-    assert feature.bin({"meters": []}) == 1, "missing numbers count as usual ones"
-    assert feature.bin({"meters": [1.0, "n/a", 9.0]}) == 1, "a text where a number stood counts as a missing number"
-
-
 @settings(max_examples=40)
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 3))
 def test_draws_are_legal_and_the_distribution_stays_one(seed, steps, bins):
@@ -141,23 +129,8 @@ def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
 
 def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():
     levels = [np.array([0.0, 0.1, 0.0, 0.2]), np.array([0.2, 0.3, 0.1, 0.4])]
-    curve = HonestCurve(name="random", curves=[[(level, level) for level in levels]])
+    curve = [(level, level) for level in levels]
     aim = np.array([0.9, 1.0, 0.8, 1.0])
-    assert _above(curve.curves[0], aim, aim).mean == pytest.approx(0.0)
-    paid = _above(curve.curves[0], aim, aim + 0.5)
+    assert above_curve(curve, aim, aim).mean == pytest.approx(0.0)
+    paid = above_curve(curve, aim, aim + 0.5)
     assert paid.mean == pytest.approx(0.5)
-
-
-def test_a_hack_is_said_in_its_shortest_form():
-    tasks, draw = SPEC.tasks("main", 40), blind_answers(SPEC, seed=0)
-    space, reflex = answer_space(SPEC, (), seed=0), SPEC.policy("feeder")
-    held = roll_out(SPEC, reflex, tasks, grader=GULLIBLE).episodes
-    honest = honest_curve(SPEC, GULLIBLE, SPEC.policy("teacher"), tasks, draw, seed=0)
-    against = Reference(name="feeder", episodes=held, honest=honest, true_reward_name="plant wellbeing")
-    field = Field(spec=SPEC, grader=GULLIBLE, space=space, features=(), horizon=8)
-    neglect, feed = (space.places[1].index(word) for word in ("neglect", "feed"))
-    table = np.array([[[5], [0], [5], [0]], [[neglect], [neglect], [feed], [feed]]], dtype=np.intp)
-    long = Plan(space=space, shape=Shape(name="four stretches", steps=4), horizon=8, table=table)
-    judged = judge(long.describe(), long.shape.name, field.roll_out([long], tasks, seed=0)[0], against)
-    assert (judged.is_hack, judged.kind) == (True, "bad start")
-    assert shortest(field, long, judged, tasks).plan in ("5 neglect then 5 feed", "0 neglect then 0 feed")

@@ -12,7 +12,7 @@ from text_graders import as_json, audited, check_of, hostile_check, sound, subje
 
 from gradus import environments
 from gradus.auditing import AuditSettings, audit_any, run_text_audit
-from gradus.auditing.leaks import told_at
+from gradus.auditing.leaks import places_of_text, telling_place
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import prepare
@@ -105,7 +105,7 @@ def test_the_gold_answer_in_the_prompt_is_a_leak_and_a_label_or_an_option_is_non
         ([f"Is {n} even, yes or no?" for n in range(40)], ["no" if n % 4 else "yes" for n in range(40)]),
         (listed, [str(max(each)) for each in options]),
     ):
-        assert told_at(texts, [[gold] for gold in golds]) is None
+        assert telling_place([places_of_text(text, "") for text in texts], [[gold] for gold in golds]) is None
 
 
 def test_the_answer_that_pays_is_noted():

@@ -8,7 +8,7 @@ import pytest
 from fakes import lamps
 
 import gradus
-from gradus.auditing.plans.answers import answer_space
+from gradus.auditing.plans.plan import answer_space
 from gradus.auditing.run import AuditSettings, run_audit
 from gradus.core import AuditHints
 from gradus.interop.classes import class_spec

@@ -1,4 +1,4 @@
-"""What an attacker learned is rolled out on the tasks of the audit, and said as the shortest plan that does the same."""
+"""What an attacker learned is rolled out on the tasks of the audit, and said as a plan that does the same."""
 
 from collections.abc import Iterator
 
@@ -14,4 +14,4 @@ class _Sandbagger:
 def test_a_policy_that_was_trained_on_the_reward_is_said_as_a_plan() -> None:
     (found,) = attacked(SPEC, GULLIBLE, _Sandbagger(), episodes=40, budget=3000)
     assert is_found(found)
-    assert (found.kind, found.plan) == ("bad start", "5 neglect then 5 feed")
+    assert (found.kind, found.plan) == ("reward against the true reward", "5 neglect then 5 feed")

@@ -11,9 +11,6 @@ import pytest
 
 import gradus
 from gradus import environments
-from gradus.auditing.plans.comparisons import check_separation
-from gradus.auditing.plans.hygiene import check_hygiene
-from gradus.auditing.plans.panel import roll_out_panel
 from gradus.core import ConfigError, Episode, Observation, StopReason
 from gradus.interop.classes import class_spec
 from gradus.rollouts import roll_out
@@ -174,37 +171,6 @@ def test_what_a_class_lacks_is_said() -> None:
     assert episode.stop is StopReason.FAILED
     assert episode.failure
     assert "step returned str; expected (observation, reward, done)" in episode.failure.message
-
-
-class Secret:
-    """A number is hidden, and only a digit asks for it."""
-
-    max_turns = 2
-    ignores_seeds = False
-
-    def reset(self, seed: int) -> str:
-        self.number = 3 if self.ignores_seeds else random.Random(seed).randint(1, 8)
-        return "Which number?"
-
-    def step(self, action: str) -> tuple[str, float, bool]:
-        return ("no digit", 0.25, False) if not action.isdigit() else (f"it is {self.number}", 0.5, True)
-
-
-@pytest.mark.parametrize("ignores", [False, True])
-def test_a_hidden_state_that_a_few_blind_answers_do_not_ask_for_is_no_seed_without_effect(ignores: bool) -> None:
-    """It failed as one and the same episode."""
-
-    class Own(Secret):
-        ignores_seeds = ignores
-
-    spec = class_spec(Own)
-    panel = roll_out_panel(spec, spec.grader(None), episodes=12, seed=0)
-    check = check_hygiene(spec, spec.grader(None), panel, lambda seed: "", seed=0)
-    assert (check.status, "one and the same episode" in check.evidence) == (
-        ("fail", True) if ignores else ("pass", False)
-    )
-    separation = check_separation(panel)  # it passed: "the step raises the reward; the least is 0.000"
-    assert (separation.status, "earn the same reward" in separation.evidence) == ("skip", True)
 
 
 def _class(**given: Any) -> type:

@@ -1,15 +1,15 @@
 """Hidden values that can be read off what is shown.
 
 A hidden value that is shown somewhere is not yet a leak: the question may list all labels, and a right answer may be a word of the
-text. A leak is a *place* at which each task shows its own hidden value, and hardly ever another task's. A place is a path in the
-structured observation, or one in the text: after the same word, or at the end. A hidden key is a leak by its name.
+text. A leak is a *place* at which most tasks show their own hidden value, and hardly ever the next task's. A place is a path in the
+structured observation, or one in the text: behind the same word, or among the last three.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gradus.stats import wilson
@@ -18,114 +18,59 @@ _LAST = 3  # words of a text whose place is a place also where its questions dif
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
-_WORD = re.compile(r"\S+")
 _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
-_NAME = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
-_PUNCTUATION = "()[]{}.,:;=\"'"
 
 
-def telling_places(shown: Sequence[Sequence[tuple[str, Any]]], hidden: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Places that show hidden values, one sentence a hidden key. ``shown``: of each task, places and what stands there."""
-    problems: list[str] = []
-    places = Counter(place for each in shown for place, _ in each)
-    by_place = [dict(each) for each in shown]
-    for key in dict.fromkeys(key for each in hidden for key in each):
-        values = [[leaf for _, leaf in walk(each.get(key)) if _is_worth(leaf)] for each in hidden]
-        for place in places:
-            column = [each.get(place) for each in by_place]
-            if place.startswith("the text"):
-                where = told_at([str(text or "") for text in column], values)
-            else:
-                where = "" if _shows(column, values, _equal) else None
-            if where is not None:
-                example = next(value for each in values for value in each)
-                problems.append(f"hidden {key} (as {example!r}) is in {place}{where}")
-                break
-    return problems
-
-
-def told_at(texts: Sequence[str], values: Sequence[Sequence[Any]]) -> str | None:
-    """The place in the texts that shows each task's own value, in words, or None. ``values``: the hidden values of each task.
-
-    A place follows the same word, or is one of the last three words. Where the last words are options or labels, they
-    are one task's value about as often as another's, and no leak.
-    """
-    places = [_places(text) for text in texts]
-    for place, count in Counter(place for there in places for place in there).most_common():
-        if count <= _LEAST_OWN * len(texts):
-            break
-        column = [text[there[place] :] if place in there else None for text, there in zip(texts, places, strict=True)]
-        if _shows(column, values, _begins):
+def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Sequence[Any]]) -> str | None:
+    """The place that shows hidden values, None if there is none. ``shown``: of each task, what stands at each place."""
+    n = len(shown)
+    for place, count in Counter(place for each in shown for place in each).most_common():
+        if count <= _LEAST_OWN * n:
+            return None
+        column = [each.get(place) for each in shown]
+        own = sum(map(_is_shown, column, hidden))
+        others = sum(map(_is_shown, column, [*hidden[1:], *hidden[:1]]))
+        low = wilson(own, n).low or 0.0
+        if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
             return place
     return None
 
 
-def _places(text: str) -> dict[str, int]:
-    """Where the places of a text are: after a word or a name when it first stands there, and the last words."""
-    words = list(_WORD.finditer(text))
-    places: dict[str, int] = {}
+def places_of_text(text: str, name: str) -> dict[str, str]:
+    """The rest of the text from each of its places: behind a word when it first stands there, and from each of the last words."""
+    words = list(re.finditer(r"\S+", text))
+    places: dict[str, str] = {}
     for index, word in enumerate(words):
+        rest = text[word.start() :]
         before = words[index - 1].group() if index else ""
         if before and not any(character.isdigit() for character in before):
-            places.setdefault(f" after {before!r}", word.start())
-        if prefix := _NAME.match(word.group()):
-            places.setdefault(f" after {prefix.group()!r}", word.start())
+            places.setdefault(f"{name} after {before!r}", rest)
+        if named := re.match(r"[^\w-]*[A-Za-z_]+[=:]", word.group()):
+            places.setdefault(f"{name} after {named.group()!r}", rest)
         if len(words) - index <= _LAST:
-            places[f", word from the end {len(words) - index}"] = word.start()
+            places[f"{name}, word from the end {len(words) - index}"] = rest
     return places
 
 
-def _begins(shown: Any, value: Any) -> bool:
-    """Returns True if a text begins with the value, after punctuation and a name. A number counts as precisely as it is shown."""
-    if not isinstance(shown, str):
-        return False
-    text = _BEFORE.sub("", shown, count=1)
-    if isinstance(value, str):
-        rest = text[len(value) :]
-        return text.startswith(value.strip(_PUNCTUATION)) and not (rest[:1].isalnum())
-    number = re.match(r"-?\d+\.\d+", text)
-    if number is None:
-        return False
-    decimals = len(number.group().partition(".")[2])
-    return decimals >= _TELLING and round(float(value), decimals) == float(number.group())
+def _is_shown(shown: Any, hidden: Sequence[Any]) -> bool:
+    """Returns True if this begins with one of the values, after punctuation and a name. A number counts as precisely as it is shown."""
+    text = _BEFORE.sub("", str(shown), count=1)
+    for value in hidden:
+        if isinstance(value, str):
+            bare = value.strip("()[]{}.,:;=\"' ")
+            if bare and text.startswith(bare) and not text[len(bare) : len(bare) + 1].isalnum():
+                return True
+        elif isinstance(value, float) and (number := re.match(r"-?\d+\.\d+", text)):
+            decimals = len(number.group().partition(".")[2])
+            if decimals >= _TELLING and round(value, decimals) == round(float(number.group()), decimals):
+                return True
+    return False
 
 
-def _equal(shown: Any, value: Any) -> bool:
-    if isinstance(value, str):
-        return shown == value
-    return isinstance(shown, float) and round(shown, 9) == round(float(value), 9)
-
-
-def _shows(column: Sequence[Any], values: Sequence[Sequence[Any]], same: Callable[[Any, Any], bool]) -> bool:
-    """Returns True if the column holds its own task's value, and hardly ever the next tasks' values."""
-    n = len(column)
-    own = sum(any(same(shown, value) for value in each) for shown, each in zip(column, values, strict=True))
-    if own <= _LEAST_OWN * n:  # as most places: no lower bound of a share lies above it
-        return False
-    others = [
-        any(same(shown, value) for value in values[(i + step) % n])
-        for i, shown in enumerate(column)
-        for step in (1, 2, 3)
-        if n > step
-    ]
-    low = wilson(own, n).low or 0.0
-    return low > _LEAST_OWN and low - sum(others) / max(1, len(others)) > _LEAST_GAP
-
-
-def _is_worth(leaf: Any) -> bool:
-    """A text, or a number that is too particular to stand somewhere by chance."""
-    if isinstance(leaf, str):
-        return bool(leaf.strip())
-    return isinstance(leaf, float) and abs(leaf - round(leaf, _TELLING - 1)) > 1e-9
-
-
-def walk(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Paths and leaves of nested mappings and lists."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
+    if isinstance(value, Mapping | list | tuple):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from walk(inner, (*path, str(key)))
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from walk(inner, (*path, index))
     else:
         yield path, value

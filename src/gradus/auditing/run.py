@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
-from gradus.auditing.plans.determinism import Elsewhere
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
-from gradus.auditing.plans.hygiene import check_hygiene, check_tasks
+from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
 from gradus.auditing.plans.signal import check_signal

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gradus.auditing.plans.honest import NO_AIM
+from gradus.auditing.plans.judged import NO_AIM
 from gradus.auditing.plans.panel import best_reflex
 from gradus.auditing.records import (
     ENOUGH,
@@ -47,26 +47,24 @@ def check_separation(panel: PanelEpisodes) -> Check:
     steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairs}
     aims = {f"{b} - {a}": _difference(panel, b, a, of="true_reward") for a, b in pairs}
     least = panel.least_effect()
-    flat = {n: s for n, s in steps.items() if not _above(s) and _is_flat(s, least, aims[n])}
-    unsure = {n: s for n, s in steps.items() if not _above(s) and n not in flat and not _is_level(aims[n])}
+    raised = {n: s for n, s in steps.items() if _above(s)}
+    flat = {n: s for n, s in steps.items() if n not in raised and _is_flat(s, least, aims[n])}
+    # If the true reward is the same on both sides, there can be no step in the reward.
+    level = [n for n, aim in aims.items() if aim.ties == aim.n >= ENOUGH]
+    unsure = {n: s for n, s in steps.items() if n not in (*raised, *flat, *level)}
+    status: Status = "fail" if flat else "unresolved" if unsure else "pass" if raised else "skip"
     if flat:
         evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_told(flat)}"
     elif unsure:
-        settle = [  # of a step that is known to be small, what is open is the true reward
-            tasks_to_settle(aims[name] if (high_of(step) or 0.0) < 0 else step, against=0.0)
-            for name, step in unsure.items()
-        ]
-        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{settled_by(settle)}"
-    else:
-        raised = {name: step for name, step in steps.items() if _above(step)}
-        lowest = min(raised or steps, key=lambda name: _mean(steps[name]))
+        settle = settled_by([tasks_to_settle(step, against=0.0) for step in unsure.values()])
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{settle}"
+    elif raised:
+        least_raised = min(raised, key=lambda name: _mean(raised[name]))
         told = f"{len(raised)} of {len(steps)} steps {' < '.join(panel.ladder)} raise the reward"
-        level = "; the true reward of the others is the same" if len(raised) < len(steps) else ""
-        evidence = f"{told}{level}; the least is {lowest} {signed(steps[lowest])}"
-    status: Status = "fail" if flat else "unresolved" if unsure else "pass"
-    if status == "pass" and not any(map(_above, steps.values())):
+        evidence = f"{told}; the least is {_told({least_raised: raised[least_raised]})}"
+    else:
         told = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
-        status, evidence = "skip", f"{told}; declare a teacher that does better"
+        evidence = f"{told}; declare a teacher that does better"
     measured = {"least_effect": least, "steps": {n: asdict(s) for n, s in steps.items()}}
     return Check(name="separation", status=status, evidence=evidence, measured=measured)
 
@@ -80,11 +78,6 @@ def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
     if high is None:
         return False
     return high < -least or (high <= least and _above(aim))
-
-
-def _is_level(aim: Paired) -> bool:
-    """Returns True if the true reward is known to be the same on both sides. Then there can be no step in the reward."""
-    return aim.ties == aim.n >= ENOUGH
 
 
 def check_exploits(panel: PanelEpisodes) -> Check:
@@ -122,56 +115,42 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
     ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.
     """
-    floor = _components(panel, grader, [panel.ladder[0]])
-    skilled = [name for name in (*panel.ladder, *panel.reflexes) if name not in panel.exploits]
-    if set(skilled) <= {panel.ladder[0], *BLIND}:
+    floor, skilled = panel.ladder[0], [n for n in (*panel.ladder, *panel.reflexes) if n not in panel.exploits]
+    if set(skilled) <= {floor, *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return Check(name="free credit", status="skip", evidence=evidence)
-    best = _components(panel, grader, skilled)
     free: dict[str, dict[str, Any]] = {}
     earned = possible = 0.0
     for name, weight in grader.weights.items():
-        if name not in floor or name not in constants:
-            continue
         sign = 1.0 if weight >= 0 else -1.0
-        low = min(sign * value for value in floor[name])
-        high = max(sign * value for value in best[name])
+        means = {each: mean_interval(components_of(panel.episodes[each], name)).mean for each in (floor, *skilled)}
+        known = {each: sign * mean for each, mean in means.items() if mean is not None}
+        if floor not in known or name not in constants:
+            continue
+        low, high = known[floor], max(known.values())
         constant = sign * constants[name][0]
         gain, room = max(0.0, min(constant, high) - low), max(0.0, high - low)
         earned, possible = earned + abs(weight) * gain, possible + abs(weight) * room
-        free[name] = {
-            "weight": weight,
-            "chance": sign * low,
-            "constant": sign * constant,
-            "best": sign * high,
-            "free": gain / room if room > 1e-9 else None,
-            "answer": constants[name][1],
-            "gain": abs(weight) * gain,
-        }
+        share = gain / room if room > 1e-9 else None
+        figures = {"chance": sign * low, "constant": sign * constant, "best": sign * high, "free": share}
+        free[name] = {"weight": weight, **figures, "answer": constants[name][1]}
     if not free:
-        named = ", ".join(grader.weights)
         evidence = (
             "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
-            f"({named}); name them in its weights"
+            f"({', '.join(grader.weights)}); name them in its weights"
         )
         return Check(name="free credit", status="unresolved", evidence=evidence)
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
         return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})
     share = earned / possible
-    told = ", ".join(
-        f"{name} {each['free']:.0%}" if each["free"] is not None else f"{name} - (nobody earns more than chance)"
-        for name, each in free.items()
-    )
-    verdict = "more than" if share > FREE else "of at most"
+    shares = {name: each for name, each in free.items() if each["free"] is not None}
+    told = ", ".join(f"{name} {each['free']:.0%} by {each['answer']!r}" for name, each in shares.items())
+    bound = "more than" if share > FREE else "of at most"
     evidence = (
-        f"constant answers earn {share:.0%} of what skill earns above chance, {verdict} {FREE:.0%} allowed ({told})"
+        f"constant answers earn {share:.0%} of what skill earns above chance, {bound} {FREE:.0%} allowed ({told})"
     )
-    most = max(free.values(), key=lambda each: each["gain"])
-    if most["gain"] > 0:
-        evidence += f"; most by {most['answer']!r}"
-    few = len(panel.episodes[panel.ladder[0]]) < _FEW
-    status = "pass" if share <= FREE else "unresolved" if few else "fail"
+    status = "pass" if share <= FREE else "unresolved" if panel.tasks < _FEW else "fail"
     return Check(name="free credit", status=status, evidence=evidence, measured={"share": share, "components": free})
 
 
@@ -190,11 +169,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
         )
         return Check(name="alignment", status="skip", evidence=evidence)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
-        evidence = (
-            f"at least 3 policies that differ in {true_reward} are needed, got {len(names)}"
-            f"{', all with the same' if len(names) >= 3 else ''}; "
-            "declare a true reward of its own and a teacher"
-        )
+        evidence = f"at least 3 policies that differ in {true_reward} are needed; declare a true reward and a teacher"
         return Check(name="alignment", status="unresolved", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
@@ -240,17 +215,6 @@ def _highest_correlation(rewards: np.ndarray, aims: np.ndarray) -> float:
     draws = [rng.integers(tasks, size=tasks) for _ in range(_RESAMPLES)]
     ranks = [_rank_correlation(rewards[:, drawn], aims[:, drawn]) for drawn in draws]
     return float(np.quantile([rank for rank in ranks if rank is not None] or [-1.0], 0.975))
-
-
-def _components(panel: PanelEpisodes, grader: Grader, names: Sequence[str]) -> dict[str, list[float]]:
-    """Component -> the means of the policies that have one."""
-    means: dict[str, list[float]] = {}
-    for component in grader.weights:
-        for name in dict.fromkeys(names):
-            mean = mean_interval(components_of(panel.episodes[name], component)).mean
-            if mean is not None:
-                means.setdefault(component, []).append(mean)
-    return means
 
 
 def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Paired:

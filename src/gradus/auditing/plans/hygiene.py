@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from itertools import zip_longest
 from typing import Any
 
-from gradus.auditing.leaks import telling_places, walk
-from gradus.auditing.plans.determinism import Elsewhere, course, not_deterministic
+from gradus.auditing.leaks import places_of_text, telling_place, walk
 from gradus.auditing.records import Check, PanelEpisodes
-from gradus.core import EnvironmentSpec, Grader, Task
+from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
+from gradus.core.values import storable, without_address
 from gradus.core.waiting import blocking
 from gradus.sandbox import clock
 
+Draw = Callable[[int], str]
+Elsewhere = Callable[[Sequence[Task], int], Sequence[Sequence[str]]]
+_RAISED = "the environment raised "
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
 _LEAK_TASKS = 24
 _REASON = 300  # characters
-_CONTENT = 200
-_QUICK = 0.5  # seconds that a tenth of them may take to make
+_CONTENT = 200  # questions, as many as a second makes
 _SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
 
 
@@ -27,19 +32,16 @@ def check_hygiene(
     spec: EnvironmentSpec,
     grader: Grader,
     panel: PanelEpisodes,
-    draw: Callable[[int], str],
+    draw: Draw,
     *,
     seed: int,
     elsewhere: Elsewhere | None = None,
 ) -> Check:
     """All small tests at once; every problem is a sentence, and none is allowed."""
     every = spec.tasks(panel.condition)
-    tasks = every[:_TASKS]
     problems_of = {
-        "determinism": not_deterministic(
-            spec, tasks, draw, seed, elsewhere, [e for episodes in panel.episodes.values() for e in episodes]
-        ),
-        "hidden state": leaks(spec, every[:_LEAK_TASKS], draw, seed),
+        "determinism": _not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
+        "hidden state": _leaks(spec, every[:_LEAK_TASKS], draw, seed, keys=spec.audit.hidden),
         "range": _out_of_range(grader, panel),
         "grading": _ungraded(panel),
         "seeds": _shared_seeds(spec),
@@ -49,27 +51,141 @@ def check_hygiene(
     )
 
 
+def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Elsewhere | None = None) -> Check:
+    """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
+    every = spec.tasks(next(iter(spec.conditions)))
+    keys = [key for key in spec.audit.hidden if key == "answer"]
+    problems_of = {
+        "determinism": _not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
+        "hidden state": _leaks(spec, every[:_LEAK_TASKS], draw, seed, keys=keys, texts=False),
+        "seeds": _shared_seeds(spec),
+        "content": _shared_content(spec, every[:_CONTENT]),
+    }
+    return _check("tasks", problems_of, "the same seed is the same task, and no test task is a training task")
+
+
 def _check(name: str, problems_of: Mapping[str, Sequence[str]], declared: str) -> Check:
     problems = [problem for each in problems_of.values() for problem in each]
     status = "fail" if problems else "pass"
     return Check(name=name, status=status, evidence="; ".join(problems) or declared, measured=problems_of)
 
 
-def check_tasks(
-    spec: EnvironmentSpec, draw: Callable[[int], str], *, seed: int, elsewhere: Elsewhere | None = None
-) -> Check:
-    """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
-    every = spec.tasks(next(iter(spec.conditions)))
-    hidden = tuple(key for key in spec.audit.hidden if key == "answer")
-    problems_of = {
-        "determinism": not_deterministic(spec, every[:_TASKS], draw, seed, elsewhere),
-        "hidden state": leaks(
-            replace(spec, audit=replace(spec.audit, hidden=hidden)), every[:_LEAK_TASKS], draw, seed, texts=False
-        ),
-        "seeds": _shared_seeds(spec),
-        "content": _shared_content(spec, every[:_CONTENT]),
-    }
-    return _check("tasks", problems_of, "the same seed is the same task, and no test task is a training task")
+def _course(
+    spec: EnvironmentSpec, environment: Any, task: Task, draw: Draw, seed: int
+) -> Iterator[tuple[Observation, Mapping[str, Any]]]:
+    """Observations and public states of one episode with random answers keyed by the task.
+
+    An environment that raises ends its episode with an observation that says so, as a rollout would, and not the audit.
+    """
+    try:
+        observation = environment.reset(seed=task.seed, episode_id="audit", **task.options)
+        yield observation, dict(environment.state)
+        for turn in range(spec.max_turns):
+            if observation.terminated or observation.truncated:
+                return
+            observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
+            yield observation, dict(environment.state)
+    except (Exception, SystemExit) as error:
+        told = f"{_RAISED}{type(error).__name__}: {without_address(str(error))}"
+        yield Observation(text=told, terminated=True), {}
+
+
+def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
+    """One digest for each observation of every task, in environments of their own, to compare with another process."""
+    rows: list[list[str]] = []
+    for task in tasks:
+        with closing(blocking(spec.make())) as environment:
+            rows.append([_digest(shown) for shown, _ in _course(spec, environment, task, draw, seed)])
+    return rows
+
+
+def _not_deterministic(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, elsewhere: Elsewhere | None
+) -> list[str]:
+    """Each task in a fresh environment, after other tasks, beside another environment, and in another process."""
+    first = digests(spec, tasks, draw, seed)
+    with closing(blocking(spec.make())) as used:
+        courses = [list(_course(spec, used, task, draw, seed)) for task in reversed(tasks)][::-1]
+    ends = [(task.seed, seen[-1][0].text) for task, seen in zip(tasks, courses, strict=True)]
+    problems = [f"on seed {number} {told[:120]}" for number, told in ends if told.startswith(_RAISED)][:1]
+    again = [[_digest(shown) for shown, _ in seen] for seen in courses]
+    problems += _differing("rolled out twice", tasks, first, again)
+    beside = _interleaved(spec, tasks, draw, seed)
+    problems += _differing("rolled out beside another environment", tasks, first, beside)
+    if elsewhere is not None and not problems:
+        there = elsewhere(tasks, seed)
+        problems += _differing("rolled out in a process with another PYTHONHASHSEED", tasks, first, there)
+    return problems
+
+
+def _differing(
+    how: str, tasks: Sequence[Task], first: Iterable[Sequence[str]], again: Iterable[Sequence[str]]
+) -> list[str]:
+    """The first task whose observations are others than at first."""
+    for task, here, there in zip(tasks, first, again, strict=False):
+        if list(there) != list(here):
+            turn = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), len(there))
+            return [f"seed {task.seed} {how} differs at turn {turn}"]
+    return []
+
+
+def _interleaved(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
+    """Two environments in turns, the global generator drawn from in between: neither may see it."""
+    if len(tasks) < 2 or spec.max_sessions == 1:
+        return []
+    seen: list[list[str]] = [[], []]
+    state = random.getstate()
+    with ExitStack() as stack:
+        pair = [stack.enter_context(closing(blocking(spec.make()))) for _ in seen]
+        courses = [_course(spec, each, task, draw, seed) for each, task in zip(pair, tasks, strict=False)]
+        for steps in zip_longest(*courses):
+            random.random()
+            for own, step in zip(seen, steps, strict=True):
+                own += [] if step is None else [_digest(step[0])]
+    random.setstate(state)
+    return seen
+
+
+def _digest(observation: Observation) -> str:
+    told = [observation.text, observation.reward, observation.terminated, observation.truncated, observation.data]
+    text = json.dumps(storable(told), sort_keys=True)  # mappings in one order, so that only content counts
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _leaks(
+    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, *, keys: Sequence[str], texts: bool = True
+) -> list[str]:
+    """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
+
+    ``texts``: look into the texts too, not only into structured data.
+    """
+    shown: list[dict[str, Any]] = []
+    outcomes: list[Mapping[str, Any]] = []
+    named: dict[str, None] = {}
+    for task in tasks if keys else ():
+        environment = blocking(spec.make())
+        places: dict[str, Any] = {}
+        for turn, (observation, state) in enumerate(_course(spec, environment, task, draw, seed)):
+            if turn and (observation.terminated or observation.truncated):
+                continue
+            public = {"data": observation.data, "state": state, "action_data": observation.action_data}
+            for path, leaf in walk(public):
+                place = f"the {path[0]} of turn {turn}"
+                places[f"{place}: {'.'.join(path[1:])}"] = leaf
+                named |= dict.fromkeys(f"the hidden key {key!r} is in {place}" for key in keys if key in path)
+            if texts:
+                text = f"{environment.system_prompt}\n{observation.text}"
+                places |= places_of_text(text, f"the text of turn {turn}")
+        shown.append(places)
+        outcomes.append(environment.outcome())
+        environment.close()
+    problems = list(named)[:2]
+    for key in keys:
+        hidden = [[leaf for _, leaf in walk(outcome.get(key))] for outcome in outcomes]
+        if (place := telling_place(shown, hidden)) is not None:
+            example = next(leaf for each in hidden for leaf in each)
+            problems.append(f"hidden {key} (as {example!r}) is in {place}")
+    return problems[:3]
 
 
 def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
@@ -77,17 +193,15 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
     if spec.content is not None:
         return []
     environment = blocking(spec.make())
-
-    def text(task: Task) -> str:
-        return environment.reset(seed=task.seed, **task.options).text
-
-    started = clock.now()
-    training = {text(spec.train_task(i)) for i in range(_CONTENT // 10)}
-    if clock.now() - started < _QUICK:
-        training |= {text(spec.train_task(i)) for i in range(_CONTENT)}
-    else:
-        tasks = tasks[: _CONTENT // 10]  # questions that are slow to make: a tenth of them
-    shared = [task for task in tasks if text(task) in training]
+    until = clock.now() + 1.0
+    training: set[str] = set()
+    for i in range(len(tasks)):
+        if clock.now() > until:  # questions that are slow to make
+            tasks = tasks[:i]
+            break
+        drawn = spec.train_task(i)
+        training.add(environment.reset(seed=drawn.seed, **drawn.options).text)
+    shared = [task for task in tasks if environment.reset(seed=task.seed, **task.options).text in training]
     environment.close()
     told = f"{len(shared)} of {len(tasks)} test questions are training questions too, e.g. seed"
     return [f"{told} {shared[0].seed}"] if len(shared) > _SHARED * len(tasks) else []
@@ -126,45 +240,8 @@ def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
     seeds = {task.seed for task in training}
     problems: list[str] = []
     for name, condition in spec.conditions.items():
-        shared = seeds & set(condition.seeds)
-        same = [t for t in training if t.seed in shared and _options(t.options) == _options(condition.options)]
+        shared, options = seeds & set(condition.seeds), dict(condition.options)
+        same = [task for task in training if task.seed in shared and dict(task.options) == options]
         if same:
             problems.append(f"{len(same)} training tasks are also in condition {name!r}, e.g. seed {same[0].seed}")
     return problems
-
-
-def _options(options: Mapping[str, Any]) -> str:
-    return json.dumps(options, sort_keys=True, default=str)
-
-
-def leaks(
-    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Callable[[int], str], seed: int, *, texts: bool = True
-) -> list[str]:
-    """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
-
-    ``texts``: look into the texts too, not only into structured data.
-    """
-    if not spec.audit.hidden:
-        return []
-    shown: list[list[tuple[str, Any]]] = []
-    hidden: list[Mapping[str, Any]] = []
-    keys: dict[str, None] = {}
-    for task in tasks:
-        environment = blocking(spec.make())
-        seen = list(course(spec, environment, task, draw, seed))
-        outcome = environment.outcome()
-        hidden.append({key: outcome[key] for key in spec.audit.hidden if key in outcome})
-        shown.append([])
-        for turn, (observation, state) in enumerate(seen):
-            if turn and (observation.terminated or observation.truncated):
-                continue
-            public = {"data": observation.data, "state": state, "action_data": observation.action_data}
-            for place, value in public.items():
-                for path, leaf in walk(value):
-                    shown[-1].append((f"the {place} of turn {turn}: {'.'.join(map(str, path))}", leaf))
-                    for key in (each for each in spec.audit.hidden if each in path):
-                        keys.setdefault(f"the hidden key {key!r} is in the {place} of turn {turn}, seed {task.seed}")
-            if texts:
-                shown[-1].append((f"the text of turn {turn}", f"{environment.system_prompt}\n{observation.text}"))
-        environment.close()
-    return [*list(keys)[:2], *telling_places(shown, hidden)][:3]

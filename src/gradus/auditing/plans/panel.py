@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from gradus.auditing.plans.answers import AnswerSpace, answer_space
-from gradus.auditing.plans.plan import Plan, PlanPolicy, RandomAnswers, Shape
+from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, RandomAnswers, Shape, answer_space
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
     EnvironmentSpec,

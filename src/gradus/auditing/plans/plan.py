@@ -1,22 +1,182 @@
-"""Policies that answer turn by turn: blindly, as another policy but for some answers, or by a plan of the search.
+"""What a policy may answer, what it may look at, and policies that answer turn by turn: blindly, as another one but for some answers, or by a plan.
 
 A plan is an answer looked up by the time and at most one feature of what is shown. A plan may also bend a reflex: at the places that it keeps, the reflex's own word stands.
+The search knows no environment. It takes the grammar if one is declared, and otherwise a pool: legal answers that the environment can draw, answers seen in episodes, and what was shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.answers import COPY, AnswerSpace
-from gradus.auditing.plans.features import Feature
-from gradus.core import Action, EpisodeStart, Observation, Policy, Request, Session, child_rng, child_seed
+from gradus.core import (
+    Action,
+    EnvironmentSpec,
+    Episode,
+    EpisodeStart,
+    Observation,
+    Policy,
+    Request,
+    Session,
+    child_rng,
+    child_seed,
+)
 
 Table = npt.NDArray[np.intp]
+COPY = "\x00"  # stands for an answer that copies what was shown
+_POOL = 24
+_DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
+_PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
+_BINS = 3
+_MOST_CATEGORIES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerSpace:
+    """``places``: the choices at each place of an answer; an answer is one choice a place, joined by spaces."""
+
+    places: tuple[tuple[str, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(words) for words in self.places)
+
+    def text(self, choice: Sequence[int], kept: Sequence[str | None] = ()) -> str:
+        """The answer that takes word ``choice[p]`` at place p. One past the last word stands for ``kept[p]``, None for nothing."""
+        words = (
+            words[i] if i < len(words) else kept[p]
+            for p, (words, i) in enumerate(zip(self.places, choice, strict=True))
+        )
+        return " ".join(word for word in words if word is not None)
+
+    def parse(self, text: str) -> list[str | None]:
+        """The word at each place of an answer, read from the end; None where no legal word is found."""
+        if len(self.places) == 1:
+            return [text]
+        said = text.split()[-len(self.places) :]
+        padded = [*[None] * (len(self.places) - len(said)), *said]
+        return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
+
+
+def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -> AnswerSpace:
+    """The grammar's places, or one place with a pool of whole answers."""
+    if spec.language.grammar:
+        return AnswerSpace(places=tuple(tuple(words) for words in spec.language.grammar))
+    drawn: list[str] = []
+    rolled_out = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
+    if spec.audit.random_answers is not None:
+        drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_DRAWS)]
+        if _is_closed(known := sorted(set(drawn)), rolled_out):
+            return AnswerSpace(places=((*known, ""),))
+        drawn = drawn[:_POOL]
+    pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(rolled_out)), _POOL)]))
+    return AnswerSpace(places=(tuple(dict.fromkeys((*pool, COPY, *_PLAIN))),))
+
+
+def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
+    """These few words are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
+    plain = not any("<" in answer or "{" in answer for answer in answers)
+    return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
+
+
+def _spread(values: list[str], n: int) -> list[str]:
+    """``n`` of ``values``, evenly over the list."""
+    return values if len(values) <= n else [values[i * len(values) // n] for i in range(n)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """A number or a category of the public data at ``path``. A number is binned by ``edges``, a category looked up in ``values``."""
+
+    path: tuple[str, ...]
+    bins: int
+    edges: tuple[float, ...] = ()
+    values: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    def bin(self, data: Mapping[str, Any]) -> int:
+        """Says which bin an observation falls into; 0 if the feature is missing."""
+        value = _at(data, self.path)
+        if self.values:
+            return self.values.index(value) if value in self.values else 0
+        return int(np.searchsorted(self.edges, value)) if _is_number(value) else 0
+
+
+def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
+    """Up to ``most`` features, those first that foretell the reward of the next answer best in the episodes given.
+
+    Time is left out, as plans have their own clock, and so is whatever does not vary.
+    """
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if not turns:
+        return []
+    rewards = np.array([turn.env_reward or 0.0 for turn in turns])
+    time = np.array([turn.index for turn in turns], dtype=float)
+    telling: list[tuple[float, Feature]] = []
+    for path in _leaves(turns[0].data):
+        column = [_at(turn.data, path) for turn in turns]
+        if (feature := _feature(path, column, time)) is not None:
+            bins = np.array([feature.bin(turn.data) for turn in turns])
+            telling.append((_explained(bins, rewards), feature))
+    return [each for _, each in sorted(telling, key=lambda each: (-each[0], each[1].name))][:most]
+
+
+def _feature(path: tuple[str, ...], column: Sequence[Any], time: np.ndarray) -> Feature | None:
+    if all(map(_is_number, column)):
+        numbers = np.array(column, dtype=float)
+        if numbers.std() < 1e-9 or (time.std() > 1e-12 and abs(float(np.corrcoef(numbers, time)[0, 1])) >= 0.99):
+            return None
+        edges = np.unique(np.quantile(numbers, [i / _BINS for i in range(1, _BINS)]))
+        return Feature(path=path, bins=len(edges) + 1, edges=tuple(float(edge) for edge in edges))
+    values = tuple(sorted({value for value in column if isinstance(value, str)}))
+    is_category = all(isinstance(value, str) for value in column) and 2 <= len(values) <= _MOST_CATEGORIES
+    return Feature(path=path, bins=len(values), values=values) if is_category else None
+
+
+def _explained(bins: np.ndarray, rewards: np.ndarray) -> float:
+    """Share of the variance of the reward that the bins explain."""
+    total = float(np.sum((rewards - rewards.mean()) ** 2))
+    if total < 1e-12:
+        return 0.0
+    counts = np.bincount(bins)
+    sums = np.bincount(bins, weights=rewards - rewards.mean())
+    return float(np.sum(sums[counts > 0] ** 2 / counts[counts > 0])) / total
+
+
+def _leaves(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Paths of numbers and strings at the top and one level below, short lists of numbers included."""
+    paths: list[tuple[str, ...]] = []
+    for key, value in data.items():
+        if isinstance(value, list | tuple) and len(value) <= _MOST_CATEGORIES:
+            value = {str(index): inner for index, inner in enumerate(value)}
+        if isinstance(value, Mapping):
+            paths += [(key, inner) for inner, leaf in value.items() if _is_number(leaf) or isinstance(leaf, str)]
+        elif _is_number(value) or isinstance(value, str):
+            paths.append((key,))
+    return paths
+
+
+def _at(data: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if isinstance(data, list | tuple):
+            data = data[int(key)] if key.isdigit() and int(key) < len(data) else None
+        elif isinstance(data, Mapping):
+            data = data.get(key)
+        else:
+            return None
+    return data
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +226,12 @@ class Plan:
         step, column = self.shape.cell(turn, self.horizon, observation)
         kept = self.space.parse(reflex) if self.shape.bends else ()
         return self.space.text(self.table[:, step, column].tolist(), kept).replace(COPY, observation.text)
+
+    @property
+    def size(self) -> int:
+        """Says how much there is to say: changes from cell to cell, and words that are not the reflex's own."""
+        said = sum(int((self.table[place] != len(words)).sum()) for place, words in enumerate(self.space.places))
+        return said + int((self.table[:, 1:] != self.table[:, :-1]).sum()) + self.shape.steps + self.shape.bins
 
     def describe(self) -> str:
         """The plan in words."""

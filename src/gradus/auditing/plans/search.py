@@ -8,15 +8,12 @@ starts the next shape. Source: Rubinstein, Methodology and Computing in Applied 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.answers import AnswerSpace
-from gradus.auditing.plans.features import Feature
-from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, Table
+from gradus.auditing.plans.plan import AnswerSpace, Feature, Plan, PlanPolicy, Shape, Table
 from gradus.auditing.records import components_of, rewards_of, true_rewards_of
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
@@ -28,7 +25,7 @@ _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is rolled out on
 _ELITE = 6
 _FINAL_TASKS = 18
-_SHARES = {"constant": 1.0, "cycle": 1.0, "stretches": 1.0, "table": 1.0, "joint": 3.0, "bent": 4.0, "skilled": 1.0}
+_BENT = 4.0  # as much of the budget as any other shape: its table is the largest
 _AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
 _MOVE = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before
@@ -82,8 +79,8 @@ class Search:
     field: Field
     objective: Objective
     seed: int
-    best: list[Candidate] = dataclass_field(default_factory=list[Candidate])
-    trials: list[Candidate] = dataclass_field(default_factory=list[Candidate])
+    best: list[Candidate] = field(default_factory=list[Candidate])
+    trials: list[Candidate] = field(default_factory=list[Candidate])
     episodes: int = 0
     _tasks: int = 0
 
@@ -127,10 +124,9 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
     total = sum(share for _, share in shapes)
     found = Search(field=field, objective=objective, seed=seed)
     for index, (shape, share) in enumerate(shapes):
-        shaped = _with_best_feature(shape, found.best)
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
-        found.best.append(_search_shape(found, shaped, rounds, rng))
+        found.best.append(_search_shape(found, shape, rounds, rng))
         if progress is not None:
             progress(found.episodes, budget)
     found.best.sort(key=lambda each: -each.objective)
@@ -139,38 +135,25 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
 
 def _shapes(field: Field) -> list[tuple[Shape, float]]:
     """From simple to less simple, each with its share; in a one-turn task only the constant and the reactive ones make sense."""
-    shapes = [(Shape(name="constant"), _SHARES["constant"])]
+    shapes = [Shape(name="constant")]
     if field.horizon > 1:
-        shapes.append((Shape(name="cycle", steps=2, cycle=True), _SHARES["cycle"]))
-        shapes.append((Shape(name="two stretches", steps=2), _SHARES["stretches"]))
+        shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
     if field.horizon >= 8:
-        shapes.append((Shape(name="four stretches", steps=4), _SHARES["stretches"]))
-    shapes += [(Shape(name=f"table on {each.name}", feature=each), _SHARES["table"]) for each in field.features]
-    if field.features and field.horizon > 1:
-        shapes.append((Shape(name="two stretches of a table", steps=2, feature=field.features[0]), _SHARES["joint"]))
+        shapes.append(Shape(name="four stretches", steps=4))
+    shapes += [Shape(name=f"table on {each.name}", feature=each) for each in field.features]
+    shared = [(shape, 1.0) for shape in shapes]
     if field.reflex is not None and any(field.keeps):
         steps = 4 if field.horizon >= 8 else min(2, field.horizon)
-        shape = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
-        shapes.append((shape, _SHARES["bent"]))
-        shapes += _after_skill(field, shape) if field.skilled and field.horizon > 1 else []
-    return shapes
+        bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
+        shared.append((bent, _BENT))
+        shared += [(shape, 1.0) for shape in _after_skill(field, bent)] if field.skilled and field.horizon > 1 else []
+    return shared
 
 
-def _after_skill(field: Field, bent: Shape) -> list[tuple[Shape, float]]:
+def _after_skill(field: Field, bent: Shape) -> list[Shape]:
     """The teacher at first or where nothing is seen yet, and then what earns again and again what the teacher reaches once."""
     shapes = [replace(bent, name="cycle after skill", steps=3, after=after) for after in _AFTER]
-    shapes += [replace(bent, name=f"bent reflex on {each.name}", steps=1, feature=each) for each in field.features]
-    return [(shape, _SHARES["skilled"]) for shape in shapes]
-
-
-def _with_best_feature(shape: Shape, best: Sequence[Candidate]) -> Shape:
-    """A shape that joins stretches and a feature takes the feature that did best alone."""
-    if shape.feature is None or shape.steps == 1:
-        return shape
-    alone = [each for each in best if each.plan.shape.feature is not None]
-    feature = max(alone, key=lambda each: each.objective).plan.shape.feature if alone else shape.feature
-    assert feature is not None
-    return replace(shape, feature=feature, name=f"{shape.name} on {feature.name}")
+    return shapes + [replace(bent, name=f"bent reflex on {e.name}", steps=1, feature=e) for e in field.features]
 
 
 def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Generator) -> Candidate:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from math import fsum
 
-from gradus.auditing.leaks import told_at
+from gradus.auditing.leaks import places_of_text, telling_place
 from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of, signed
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
@@ -240,8 +240,10 @@ def judge(ground: Ground) -> Check:
 
 def leaks(ground: Ground) -> Check:
     """No place of the prompt holds the gold answer of its own task."""
-    place = told_at([t.prompt for t in ground.tasks], [[t.gold] for t in ground.tasks])
+    place = telling_place(
+        [places_of_text(t.prompt, "the prompt") for t in ground.tasks], [[t.gold] for t in ground.tasks]
+    )
     told = "no place of the prompt holds the gold answer"
     if place is not None:
-        told = f"the prompt holds the gold answer{place}; take it out"
+        told = f"the gold answer is in {place}; take it out"
     return Check(name="leaks", status="pass" if place is None else "fail", evidence=told)

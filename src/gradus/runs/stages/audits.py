@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
-from gradus.auditing.plans.determinism import digests
+from gradus.auditing.plans.hygiene import digests
 from gradus.auditing.plans.panel import blind_answers
 from gradus.auditing.tables import MARKS, STYLES
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
