@@ -1,6 +1,5 @@
 """``gymnasium:ID`` as a text environment."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 pytest.importorskip("gymnasium", reason="needs the extra gymnasium")
 
 import gymnasium
-import numpy as np
 
 from gradus import environments
 from gradus.core import ConfigError
@@ -21,6 +19,7 @@ def test_a_lake_is_drawn_and_crossed() -> None:
     environment = environments.load(LAKE).make()
     first = environment.reset(seed=0)
     assert first.text.splitlines()[-1] == "HFFG"
+    assert first.text.startswith("*S")  # a drawing of one color has stars
     for move in (1, 1, 2, 1, 2, 2):
         seen = environment.step(f"I go {move}")
     assert (seen.terminated, seen.reward) == (True, 1.0)
@@ -51,19 +50,13 @@ def test_every_state_of_the_taxi_has_a_text_of_its_own() -> None:
         texts.add(environment._text(taxi.s))
     assert len(texts) == 500
     assert any("<blue>R" in text for text in texts)
-    assert "blue: the passenger" in environment.system_prompt
-
-
-def test_a_drawing_of_one_color_has_stars() -> None:
-    environment = environments.load(LAKE).make()
-    assert environment.reset(seed=0).text.startswith("*S")
-    assert "color" not in environment.system_prompt
+    assert "color" in environment.system_prompt
 
 
 def test_what_cannot_be_text_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected Discrete"):
         environments.load("gymnasium:Pendulum-v1")
-    with pytest.raises(ConfigError, match="an id that another package registers is PACKAGE:ID"):
+    with pytest.raises(ConfigError, match="NoSuchThing"):
         environments.load("gymnasium:NoSuchThing-v1")
     with pytest.raises(ConfigError, match="takes an id"):
         environments.load("gymnasium")
@@ -86,27 +79,6 @@ class Line(gymnasium.Env):
         return self.place, float(self.place == 5), self.place == 5, False, {}
 
 
-def test_an_id_of_another_package_is_made_as_gymnasium_makes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lakes_of_others.py").write_text(
-        "import gymnasium\n"
-        "gymnasium.register('Pond-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv', kwargs={'is_slippery': False})"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    environment = environments.load("gymnasium:lakes_of_others:Pond-v0").make()
-    assert environment.reset(seed=0).text.splitlines()[-1] == "HFFG"
-    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
-        environments.load("gymnasium:nowhere:Pond-v0")
-    (tmp_path / "classes_of_others.py").write_text(
-        "import gymnasium\n"
-        "from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv\n"
-        "gymnasium.register('Puddle-v0', FrozenLakeEnv, kwargs={'is_slippery': False})"
-    )
-    puddle = environments.load("gymnasium:classes_of_others:Puddle-v0").make()  # a class in place of its name
-    assert puddle.reset(seed=0).text.splitlines()[-1] == "HFFG"
-
-
 def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:
     """It got the answer's text, so that every answer was the same to it, without a word."""
     spec = environments.from_class(Line)
@@ -115,13 +87,11 @@ def test_a_class_of_ones_own_gets_numbers_and_not_their_text() -> None:
     start = int(environment.reset(seed=3).text)
     assert int(environment.step("I go 1").text) == start + 1
     assert not environment.step("left").action_valid
-    with pytest.raises(ConfigError, match=r"FILE\.py:CLASS"):
-        environments.load("gymnasium:mine:Line-v0")
 
 
 @pytest.mark.parametrize(
     ("answer", "place"),
-    [("I go 1", 1), ("1.", 1), ("left-1", 1), ("2: then 0", -1), ("-1", None), ("−1", None), ("1.5", None), ("0 or -1", None), ("1e99999999999", None)],
+    [("I go 1", 1), ("1.", 1), ("2: then 0", -1), ("-1", None), ("1.5", None)],
 )  # fmt: skip
 def test_a_number_with_a_sign_or_a_fraction_is_no_action(answer: str, place: int | None) -> None:
     environment = environments.from_class(Line).make()
@@ -133,24 +103,6 @@ def test_a_number_with_a_sign_or_a_fraction_is_no_action(answer: str, place: int
 
 def _line(**given: Any) -> type:
     return type("Own", (Line,), given)
-
-
-def _seen(value: Any) -> Any:
-    return lambda self, *, seed=None, options=None: (value, {})
-
-
-@pytest.mark.parametrize(
-    ("members", "text"),
-    [
-        ({"reset": _seen("wähle «links»\nor right")}, "wähle «links»\nor right"),
-        ({"reset": _seen({"größe": np.arange(2)})}, '{"größe": [0, 1]}'),
-        ({"reset": _seen(b"abc")}, "abc"),
-        ({"reset": _seen({"s": {3, 1, 20}})}, '{"s": [1, 3, 20]}'),
-        ({"reset": _seen("x"), "metadata": {"render_modes": ["human", "ansi"]}}, "x"),
-    ],
-)
-def test_every_observation_has_a_text(members: dict[str, Any], text: str) -> None:
-    assert environments.from_class(_line(**members)).make().reset(seed=0).text == text
 
 
 def test_actions_begin_where_their_space_begins_and_what_is_cut_off_is_truncated() -> None:
@@ -167,23 +119,3 @@ def test_actions_begin_where_their_space_begins_and_what_is_cut_off_is_truncated
     assert not environment.step("2").action_valid, "there are two actions, 0 and 1"
     assert taken[1:] in ([5], [6])
     assert environments.load("gymnasium:CartPole-v1").max_turns == 500
-
-
-def _broken(self: Any) -> None:
-    raise OSError("no license")
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [({"action_space": None}, "Own has no action_space; expected Discrete"), ({"__init__": _broken}, "Own cannot be made: OSError: no license")],
-)  # fmt: skip
-def test_a_class_that_cannot_be_played_is_refused(members: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        environments.from_class(_line(**members))
-
-
-@pytest.mark.parametrize("query", ["is_slippery", "is_slippery=false&", "=1&"])
-def test_options_that_cannot_be_read_are_refused_in_a_sentence(query: str) -> None:
-    """It ended in a ValueError with a traceback."""
-    with pytest.raises(ConfigError, match="options such as"):
-        environments.load(f"gymnasium:FrozenLake-v1?{query}")

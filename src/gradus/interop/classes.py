@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Language, Observation
-from gradus.interop.suites.class_environment import ClassEnvironment, WaitingEnvironment
+from gradus.interop.suites.class_environment import ClassEnvironment
 from gradus.interop.suites.games import game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script, policy_factory
@@ -33,14 +32,12 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     _check_methods(kind)
     if any(f"{base.__module__}.{base.__qualname__}" == "gymnasium.core.Env" for base in kind.__mro__):
         return of_class(kind)  # its actions are numbers, which answers are not
-    first = _instance(kind)  # what is set in __init__, or is a property, only an instance knows
     try:
-        actions, turns = _actions(first), _turns(first)
-    finally:
-        with suppress(Exception, SystemExit):  # some need a reset before it; a close that fails after one is told
-            ClassEnvironment(first).close()
-    waits = any(inspect.iscoroutinefunction(getattr(kind, each)) for each in ("reset", "step"))
-    wrapper = WaitingEnvironment if waits else ClassEnvironment
+        first = kind()  # what is set in __init__, or is a property, only an instance knows
+        actions, turns = getattr(first, "actions", ()), getattr(first, "max_turns", _TURNS)
+    except Exception as error:
+        raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
+    _check_attributes(kind, actions, turns)
 
     def random_move(_: Observation, script: Script) -> str:
         return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
@@ -49,7 +46,7 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     spec = game_spec(
         name or kind.__name__.lower(),
         summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
-        make=lambda: wrapper(_instance(kind), actions),
+        make=lambda: ClassEnvironment(kind(), actions),
         random_move=random_move,
         moves=lambda seed: Random(seed).choice(actions) if actions else str(seed),
         max_turns=turns,
@@ -87,33 +84,10 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
 
 
-def _instance(kind: type) -> Any:
-    try:
-        return kind()
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
-
-
-def _turns(first: Any) -> int:
-    turns = _said(first, "max_turns", _TURNS)
-    if not isinstance(turns, int) or turns < 1:
-        raise ConfigError(f"{type(first).__name__}.max_turns is {turns!r}; expected a whole number from 1 on")
-    return turns
-
-
-def _actions(first: Any) -> Sequence[str]:
-    given, name = _said(first, "actions", ()), type(first).__name__
-    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"{name}.actions is {given!r}; expected a list of texts, the answers it understands")
-    if len({each.strip() for each in given}) < len(set(given)):
-        raise ConfigError(f"{name}.actions is {given!r}; expected texts that differ by more than spaces at an end")
-    return given
-
-
-def _said(first: Any, name: str, default: Any) -> Any:
-    try:
-        return getattr(first, name, default)
-    except (Exception, SystemExit) as error:  # a property that needs a reset before it
+def _check_attributes(kind: type, actions: Any, turns: Any) -> None:
+    if isinstance(actions, str) or not isinstance(actions, Sequence) or not all(isinstance(it, str) for it in actions):
         raise ConfigError(
-            f"{type(first).__name__}.{name} cannot be read: {type(error).__name__}: {error}; expected what is known before a reset"
-        ) from error
+            f"{kind.__name__}.actions is {actions!r}; expected a list of texts, the answers it understands"
+        )
+    if not isinstance(turns, int) or turns < 1:
+        raise ConfigError(f"{kind.__name__}.max_turns is {turns!r}; expected a whole number from 1 on")

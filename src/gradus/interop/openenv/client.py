@@ -75,7 +75,10 @@ def load(argument: str | None) -> EnvironmentSpec:
 
 def _describe(address: str) -> Server:
     """Read the address, and ask the server for its schema and its name."""
-    scheme, netloc, path, *_ = urlsplit(address)
+    try:
+        scheme, netloc, path, *_ = urlsplit(address)
+    except ValueError:
+        scheme = netloc = path = ""
     if scheme not in ("ws", "http", "wss", "https") or not netloc:
         raise ConfigError(f"expected the address of an OpenEnv server, as in ws://localhost:8000, got {address!r}")
     secure = "s" if scheme in ("wss", "https") else ""

@@ -6,41 +6,28 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite, nan
 from typing import Any
 
 from gradus.core import EnvironmentFault, Observation, child_rng
-from gradus.core.values import ordered
 from gradus.core.waiting import settled
 
 _FORMS = "(observation, reward, done), (observation, reward, terminated, truncated), the same with an info behind it, or an Observation"
 
 
 def as_text(seen: Any) -> str:
-    """Text as it is, bytes decoded, anything else as JSON. Raises EnvironmentFault for keys that JSON does not know."""
-    if isinstance(seen, str):
-        return seen
-    if isinstance(seen, bytes | bytearray):
-        return seen.decode("utf-8", "backslashreplace")
-    try:
-        text = json.dumps(seen, default=_listed, ensure_ascii=False)
-    except TypeError as error:
-        raise EnvironmentFault(
-            f"an observation cannot be written as JSON: {error}; give it keys that are texts"
-        ) from error
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Text as it is, anything else as JSON."""
+    return seen if isinstance(seen, str) else json.dumps(seen, default=_listed, ensure_ascii=False)
 
 
 def _listed(value: Any) -> Any:
-    if isinstance(value, set | frozenset):
-        return ordered(value)
-    if isinstance(value, bytes | bytearray):
-        return value.decode("utf-8", "backslashreplace")
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 class ClassEnvironment:
-    """An instance of a class. ``restart``: each turn is a prompt of its own, without the turns before."""
+    """An instance of a class. ``restart``: each turn is a prompt of its own, without the turns before.
+
+    ``reset`` and ``step`` give what the rollout waits for, if those of the class are coroutines: episodes wait beside each other.
+    """
 
     restart = False
 
@@ -54,8 +41,7 @@ class ClassEnvironment:
     @property
     def system_prompt(self) -> str:
         """The class's own rules; if it has none, the answers that it understands."""
-        given = getattr(self._inner, "system_prompt", "")
-        rules = str((settled(given()) if callable(given) else given) or "")
+        rules = str(getattr(self._inner, "system_prompt", None) or "")
         return rules or (f"Answer with one of: {', '.join(sorted(self._actions))}." if self._actions else "")
 
     def expert(self) -> str:
@@ -73,13 +59,15 @@ class ClassEnvironment:
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin; options go to the class's own reset."""
-        return self._began(settled(self._inner.reset(seed=seed, **options)), seed, episode_id)
+        self._steps, self._episode_id = 0, episode_id or f"{self._name}-{seed}"
+        self._rng = child_rng(seed or 0, "invalid action")
+        return _behind(self._reset_inner(seed, options), self._began)
 
     def step(self, action: str) -> Observation:
         """Pass the answer on. A random action stands in for an answer that is not an action, and the answer counts as invalid:
         if it were skipped, silence would win wherever steps cost something."""
         taken, error = self._understood(action)
-        return self._took(settled(self._inner.step(taken)), error)
+        return _behind(self._inner.step(taken), lambda given: self._took(given, error))
 
     def outcome(self) -> Mapping[str, Any]:
         """Returns the number of steps, and the class's own ``outcome`` if it has one."""
@@ -92,9 +80,10 @@ class ClassEnvironment:
         if callable(close):
             settled(close())
 
-    def _began(self, given: Any, seed: int | None, episode_id: str | None) -> Observation:
-        self._steps, self._episode_id = 0, episode_id or f"{self._name}-{seed}"
-        self._rng = child_rng(seed or 0, "invalid action")
+    def _reset_inner(self, seed: int | None, options: Mapping[str, Any]) -> Any:
+        return self._inner.reset(seed=seed, **options)
+
+    def _began(self, given: Any) -> Observation:
         if isinstance(given, Observation):
             return given
         with_info = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
@@ -122,35 +111,22 @@ class ClassEnvironment:
         return Observation(
             text=self._text(seen),
             restart=self.restart,
-            reward=self._reward(reward),
+            reward=reward,  # the rollout looks at it
             terminated=bool(terminated),
-            # a fourth value that is not a truth value is an info
-            truncated=bool(rest) and (len(given) == 5 or type(rest[0]).__name__ in ("bool", "bool_")) and bool(rest[0]),
+            truncated=bool(rest)
+            and not isinstance(rest[0], Mapping)
+            and bool(rest[0]),  # a fourth value may be an info
             action_valid=error is None,
             action_error=error,
         )
 
-    def _reward(self, given: Any) -> float | None:
-        try:
-            number = None if given is None else float(given)
-        except (TypeError, ValueError):
-            number = nan
-        if number is not None and not isfinite(number):
-            shown = repr(given) if isinstance(given, str) else given
-            raise EnvironmentFault(f"{self._name}.step gave the reward {shown!s:.60}; expected a finite number or None")
-        return number
 
+def _behind(given: Any, then: Callable[[Any], Observation]) -> Any:
+    """``then`` of what was given, or of what comes of it, if it is awaited."""
+    if not inspect.isawaitable(given):
+        return then(given)
 
-class WaitingEnvironment(ClassEnvironment):
-    """The same for a class whose ``reset`` or ``step`` is a coroutine: episodes wait beside each other."""
+    async def waited() -> Observation:
+        return then(await given)
 
-    async def reset(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, *, seed: int | None = None, episode_id: str | None = None, **options: Any
-    ) -> Observation:
-        given = self._inner.reset(seed=seed, **options)
-        return self._began(await given if inspect.isawaitable(given) else given, seed, episode_id)
-
-    async def step(self, action: str) -> Observation:  # pyright: ignore[reportIncompatibleMethodOverride]
-        taken, error = self._understood(action)
-        given = self._inner.step(taken)
-        return self._took(await given if inspect.isawaitable(given) else given, error)
+    return waited()
