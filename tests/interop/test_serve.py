@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,13 +17,10 @@ import torch
 import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
-from gradus import commands
-from gradus.core import ConfigError
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.text import conversation_ids
-from gradus.interop.serving.vllm_server import serve_with_vllm
 from gradus.policies.local.decoding import Decoder
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
@@ -67,43 +59,6 @@ def url(app) -> Iterator[str]:
 def client(url: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as opened:
         yield opened
-
-
-def test_vllm_is_started_with_the_same_model(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_tiny_qwen2(tmp_path / "tiny", context=64)
-    told = tmp_path / "told"
-    (tmp_path / "vllm").write_text(f'#!/bin/sh\necho "$VLLM_API_KEY $*" > {told}\n')
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    words = ["serve", str(model), "--engine", "vllm", "--port", "9", "--token", "key", "--rows", "2"]
-    with pytest.raises(ConfigError, match="vllm is not installed here"):
-        commands.serve(model, engine="vllm", port=9)
-    (tmp_path / "vllm").chmod(0o755)
-    more = ["--", "--gpu-memory-utilization", "0.5"]
-    subprocess.run([sys.executable, "-m", "gradus", *words, *more], check=True)
-    assert told.read_text() == (
-        f"key serve {model} --served-model-name=tiny --host=127.0.0.1 --port=9 --max-num-seqs=2 --seed=0 "
-        "--logprobs-mode=processed_logprobs --gpu-memory-utilization 0.5\n"
-    )
-    with pytest.raises(ConfigError, match=r"--gpu-memory-utilization 0\.5 is for --engine vllm"):
-        commands.serve(model, more=more[1:])
-
-
-def test_vllm_keeps_to_the_length_up_to_which_longrope_is_one_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = make_tiny_qwen2(tmp_path / "tiny", context=64)
-    config = json.loads((model / "config.json").read_text())
-    half = config["hidden_size"] // config["num_attention_heads"] // 2
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * half, "long_factor": [4.0] * half}
-    config["rope_parameters"] = rope | {"original_max_position_embeddings": 32}
-    (model / "config.json").write_text(json.dumps(config))
-    (tmp_path / "vllm").write_text("#!/bin/sh\n")
-    (tmp_path / "vllm").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    told: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda program, words, environment: told.append(words))
-    serve_with_vllm(str(model), name="tiny", host="h", port=1, rows=2, token=None, seed=0)
-    assert "--max-model-len=32" in told[0]
 
 
 def test_models(client: openai.OpenAI) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,6 @@ from gradus.commands.options import (
 )
 from gradus.commands.output import next_command, note, same
 from gradus.commands.signature import command
-from gradus.core import ConfigError
 from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
 
@@ -155,21 +154,12 @@ def chat(
     )
 
 
-_MORE = typer.Argument(
-    metavar="[-- OPTION ...]",
-    help="After --: options of vllm serve, as in -- --gpu-memory-utilization 0.5.",
-    show_default=False,
-)
-
-
 @command("serve")
 def serve(
     model: RunOrModel,
-    more: Annotated[Sequence[str], _MORE, Line(kind=list[str])] = (),
     *,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    engine: Annotated[str, typer.Option(help="gradus, or vllm: its own server, if it is installed.")] = "gradus",
     rows: Annotated[
         int,
         typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
@@ -195,18 +185,6 @@ def serve(
     from gradus.interop.serving.app import serve as serve_app
 
     name = Path(model).name or str(model)
-    if engine == "vllm":
-        from gradus.interop.serving.vllm_server import serve_with_vllm
-
-        if keep_history is not None or weights is not None:
-            raise ConfigError("--keep-history and --weights are for the engine gradus; leave them out with vllm")
-        return serve_with_vllm(
-            _source(model), name=name, host=host, port=port, rows=rows, token=token, seed=seed, more=more
-        )
-    if engine != "gradus":
-        raise ConfigError(f"expected the engine gradus or vllm, got {engine!r}")
-    if more:
-        raise ConfigError(f"{' '.join(more)} is for --engine vllm; the engine gradus takes no further options")
     with listen(host, port) as listener:
         access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
         loaded = _loaded(model, keep_history)
