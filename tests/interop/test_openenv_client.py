@@ -55,7 +55,7 @@ def address(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any
 
 @pytest.mark.parametrize("scheme", ["ws", "http"])
 def test_playing_through_a_server_is_playing_in_process(address: str, adder: EnvironmentSpec, scheme: str) -> None:
-    there = load(f"{scheme}://{address}?turns=6")
+    there = load(f"{scheme}://{address}?turns=6&sessions=8")
     tasks = [Task(environment="adder", seed=seed) for seed in range(3)]
     remote = roll_out(there, Counting(), tasks, group_size=2).episodes
     local = roll_out(adder, Counting(), tasks, group_size=2).episodes
@@ -92,14 +92,13 @@ def test_the_system_prompt_names_the_tools_of_a_server_and_a_line_calls_one(
 
 def test_a_full_server_says_so(make_adder: Callable[..., EnvironmentSpec], serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(make_adder([]), sessions=1))) as address:
-        crowded = roll_out(
-            load(f"ws://{address}?turns=2"), Counting(), load(f"ws://{address}").tasks("main", 2)
-        ).episodes
+        greedy = load(f"ws://{address}?turns=2&sessions=2")
+        crowded = roll_out(greedy, Counting(), greedy.tasks("main", 2)).episodes
         (refused,) = [episode for episode in crowded if episode.stop == StopReason.FAILED]  # whoever came second
         assert refused.failure is not None
         assert "?sessions=1" in refused.failure.message
         assert {episode.stop for episode in crowded} == {StopReason.TURN_LIMIT, StopReason.FAILED}
-        patient = load(f"ws://{address}?turns=2&sessions=1")
+        patient = load(f"ws://{address}?turns=2")
         assert [one.stop for one in roll_out(patient, Counting(), patient.tasks("main", 2)).episodes] == [
             StopReason.TURN_LIMIT
         ] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import signal
@@ -15,11 +16,13 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gradus.core import ConfigError
 from gradus.core.servers import LOOPBACK
 
 _GRACE = 5  # seconds that requests under way have when a server is told to end
+_COMING = 20.0  # seconds that a client has to send a request, its headers and its body
 # The command line's thresholds are for records without cycles. Each request leaves cycles behind, which took 10 MB and more.
 _COLLECTED = 10_000, 10, 10
 
@@ -37,8 +40,41 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_config(app: Any, **options: Any) -> uvicorn.Config:
-    """Says how uvicorn serves all applications of the house: quiet."""
-    return uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, **options)
+    """Says how uvicorn serves all applications of the house: quiet, and without patience for requests that do not come."""
+    limits = {"http": Prompt, "timeout_graceful_shutdown": _GRACE}
+    return uvicorn.Config(app, log_level="warning", access_log=False, **limits, **options)
+
+
+class Prompt(HttpToolsProtocol):
+    """uvicorn's protocol, which closes connections whose requests do not come: else a thousand of them keep all others out."""
+
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._end is not None:
+            self._end.cancel()
+
+    def _wait_for_request(self) -> None:
+        """Begin to count before a request and stop behind its body."""
+        coming = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        if self._end is not None and not coming:
+            self._end.cancel()
+            self._end = None
+        elif self._end is None and coming:
+            self._end = self.loop.call_later(_COMING, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.transport.get_protocol() is self:  # a websocket has one of its own
+            self.transport.close()
 
 
 def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:

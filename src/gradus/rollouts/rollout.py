@@ -122,7 +122,8 @@ def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int,
     if spec.max_sessions is not None:
         if group_size > spec.max_sessions:
             raise ConfigError(
-                f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {spec.max_sessions}"
+                f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {spec.max_sessions}; lower the "
+                "group size, or allow more (the address of an OpenEnv server says how many: ?sessions=8)"
             )
         max_concurrent = min(max_concurrent, spec.max_sessions)
     return max(1, max_concurrent // group_size)

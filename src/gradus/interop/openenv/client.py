@@ -1,7 +1,7 @@
 """Any OpenEnv server as an environment: ``openenv:ws://host:port``, also ``wss``, ``http`` and ``https``.
 
 What a query after the address may say: ``turns`` (most turns of an episode, default 64) and ``sessions`` (episodes that the server runs
-at once; 1 for a stock server).
+at once; 1 unless it is said, as a stock server has).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def load(argument: str | None) -> EnvironmentSpec:
         true_reward=lambda episode: episode.env_return,
         true_reward_name="return",
         max_turns=options.get("turns", _TURNS),
-        max_sessions=options.get("sessions"),
+        max_sessions=options.get("sessions", 1),
         stepping=Stepping(threads=True),
     )
 
@@ -180,7 +180,7 @@ class OpenEnvClient:
             if message["type"] == "step" and error.code == "VALIDATION_ERROR":
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
-            way_out = "; say how many it has, as in ?sessions=1" if error.code == "CAPACITY_REACHED" else ""
+            way_out = "; say how many it allows, as in ?sessions=1" if error.code == "CAPACITY_REACHED" else ""
             raise EnvironmentFault(f"{self._server.socket}: {error}{way_out}") from error
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
