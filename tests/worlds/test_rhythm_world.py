@@ -148,7 +148,7 @@ def test_the_map_from_seed_to_discrete_person_is_scrambled() -> None:
 
 def records_of(actions: list[str], seed: int) -> list[dict]:
     environment = RhythmEnvironment()
-    seen = [environment.reset(seed=seed), *(environment.step_typed({"action_type": name}) for name in actions)]
+    seen = [environment.reset(seed=seed), *(environment.step(name) for name in actions)]
     return [dict(each.data) for each in seen]
 
 
@@ -177,16 +177,11 @@ def test_the_environment_is_the_pure_world() -> None:
 def test_wrong_calls_say_what_was_expected() -> None:
     world = RhythmEnvironment()
     with pytest.raises(EnvironmentFault, match="call reset"):
-        world.step_typed({"action_type": "sleep"})
+        world.step("sleep")
     with pytest.raises(ConfigError, match="continuous, ood, discrete"):
         world.reset(seed=1, persons="martian")
     world.reset(seed=1)
-    with pytest.raises(ConfigError, match="action_type must be one of"):
-        world.step_typed({"action_type": "fly"})
-    for belief in ([0.5, 2.0, 0.5], 0.5, ["a", "b", "c"]):
-        with pytest.raises(ConfigError, match="3 numbers"):
-            world.step_typed({"action_type": "sleep", "belief": belief})
     for _ in range(STEPS):
         world.step("whatever")
     with pytest.raises(EnvironmentFault, match="over"):
-        world.step_typed({"action_type": "sleep"})
+        world.step("sleep")

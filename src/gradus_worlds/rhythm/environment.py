@@ -10,7 +10,6 @@ from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, arrays
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
-    ACTIONS,
     CRASH_BELOW,
     CRASH_PENALTY,
     DAYS,
@@ -101,47 +100,25 @@ class RhythmEnvironment:
         return self._observe(None)
 
     def step(self, action: str) -> Observation:
-        """Take an answer. One that cannot be understood spends the slot on nothing and is counted."""
+        """Spend the slot as an answer says. One that cannot be understood spends it on nothing and is counted."""
+        if self._profile is None or self._step >= STEPS:
+            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
         answer = parse_answer(action)
         self._invalid += answer.error is not None
-        return self._spend(
-            {"action_type": answer.action, "belief": answer.belief},
+        self._belief = answer.belief or self._belief
+        record = self._spend(NOTHING if answer.action is None else ACTION_INDEX[answer.action])
+        self._history.append({"action": answer.action, **record})
+        return self._observe(
+            self._history[-1],
+            reward=record["reward"],
+            action_data={"action_type": answer.action, "belief": answer.belief},
             action_valid=answer.error is None,
             action_error=answer.error,
             action_spans=answer.spans,
         )
 
-    @property
-    def action_schema(self) -> Mapping[str, Any]:
-        """JSON schema of what :meth:`step_typed` takes."""
-        belief = {
-            "type": "array",
-            "items": {"type": "number", "minimum": 0, "maximum": 1},
-            "minItems": 3,
-            "maxItems": 3,
-        }
-        properties = {
-            "action_type": {"type": "string", "enum": list(ACTIONS), "description": "What to do in this slot."},
-            "belief": {"anyOf": [belief, {"type": "null"}], "description": "Social, morning and work, each in [0, 1]."},
-        }
-        return {"title": "RhythmAction", "type": "object", "properties": properties, "required": ["action_type"]}
-
-    def step_typed(self, action: Mapping[str, Any]) -> Observation:
-        """Take a typed action, for clients that are not a language model. ConfigError (the week goes on) if it does not fit."""
-        name, belief = action.get("action_type"), action.get("belief")
-        if action.keys() - {"action_type", "belief"} or name is None:
-            raise ConfigError(f"expected action_type, with or without belief, got the fields {sorted(action)}")
-        if name not in ACTIONS:
-            raise ConfigError(f"action_type must be one of {', '.join(ACTIONS)}, got {name!r}")
-        return self._spend({"action_type": name, "belief": None if belief is None else _checked(belief)})
-
-    def _spend(self, action: Mapping[str, Any], **understood: Any) -> Observation:
-        """Spend the slot. An EnvironmentFault if the week is over."""
-        if self._profile is None or self._step >= STEPS:
-            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
-        name = action["action_type"]
-        index = NOTHING if name is None else ACTION_INDEX[name]
-        self._belief = action["belief"] or self._belief
+    def _spend(self, index: int) -> dict[str, Any]:
+        """Spend the slot on an action and return what came of it."""
         slot = self._step % len(SLOTS)
         before = self._meters
         change = felt_change(before, self._effects[slot, index], self._shocks[self._step])
@@ -150,17 +127,14 @@ class RhythmEnvironment:
         crashes = sum(level < CRASH_BELOW for level in self._meters.tolist())
         reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
         self._crashes += crashes
-        record = {
-            "action": name,
+        self._step += 1
+        return {
             "reward": round(reward, _DIGITS),
             "change": _rounded(change.tolist()),
             "anomaly": _rounded((change - expected).tolist()),
-            "event": EVENTS[self._events[self._step]],
+            "event": EVENTS[self._events[self._step - 1]],
             "crashes": crashes,
         }
-        self._step += 1
-        self._history.append(record)
-        return self._observe(record, reward=record["reward"], action_data=action, **understood)
 
     def outcome(self) -> Mapping[str, Any]:
         """The hidden person and what a belief should have been; known once the week is over."""
@@ -195,13 +169,3 @@ class RhythmEnvironment:
             "done": done,
         }
         return Observation(text=observation_text(data), data=data, terminated=done, **told)
-
-
-def _checked(belief: Any) -> list[float]:
-    try:
-        values = [] if isinstance(belief, str | Mapping) else [float(value) for value in belief]
-    except (TypeError, ValueError):
-        values = []
-    if len(values) != len(BELIEFS) or not all(0.0 <= value <= 1.0 for value in values):
-        raise ConfigError(f"belief must be {len(BELIEFS)} numbers in [0, 1] ({', '.join(BELIEFS)}), got {belief!r}")
-    return values

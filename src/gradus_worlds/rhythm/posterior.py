@@ -102,15 +102,6 @@ class Posterior:
         """Posterior mean of the belief targets, (R, 3)."""
         return belief_targets(self.weights_mean(rows), self.modifier_moments(rows)[0])
 
-    def draw(self, row: int, draws: int) -> Array:
-        """Draws of the belief targets of one row, (draws, 3)."""
-        rng = np.random.default_rng(child_seed(0, *self._keys[row], "draw", self._updates[row]))
-        mass = _normalised(self._log_modifiers[row])
-        modifiers = np.stack([rng.choice(_PLACES, draws, p=column) for column in mass], axis=1)
-        modifiers += rng.uniform(-0.5, 0.5, modifiers.shape) * (_PLACES[1] - _PLACES[0])
-        chosen = rng.choice(WEIGHT_PARTICLES, draws, p=_normalised(self._log_cloud[row]))
-        return belief_targets(self._cloud[row, chosen], modifiers)
-
     def update(self, rows: Sequence[int], evidence: Evidence) -> None:
         """Learn from one step of the given rows."""
         for row in rows:

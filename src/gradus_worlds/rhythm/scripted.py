@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from gradus.core import Action, ConfigError, EpisodeStart, Observation, Policy, Request, Session, child_seed
-from gradus.policies.scripted import FunctionPolicy, Script
+from gradus.core import Action, ConfigError, EpisodeStart, Policy, Request, Session, child_seed
+from gradus.policies.scripted import FunctionPolicy
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
-from gradus_worlds.rhythm.planner import plan
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
 from gradus_worlds.rhythm.text import answer_text, shown
-from gradus_worlds.rhythm.world import effect_tables
+from gradus_worlds.rhythm.world import effect_tables, plan
 
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
 # Who is given a person plans further than the teacher needs to: the ceiling, and blind play at its best.
@@ -149,32 +148,15 @@ def _constant(argument: str | None) -> Policy:
     return reflex_policy(f"constant:{action}", lambda data, start: action)
 
 
-def _share(policy: str, argument: str | None) -> float:
+def _blind_and_random(argument: str | None) -> Policy:
     try:
         share = float(argument or 0)
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ConfigError(f"{policy}:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
-    return share
-
-
-def _blind_and_random(argument: str | None) -> Policy:
-    tries = _share("profile-blind+random", argument)
+        raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
     name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
-    return PlannerPolicy(name, _average_person, _drawn_beliefs, tries=tries)
-
-
-def _heuristic_and_random(argument: str | None) -> Policy:
-    """The priority list beside three random digits, with any action in a share of the slots."""
-    tries = _share("heuristic+random", argument)
-
-    def answer(seen: Observation, script: Script) -> str:
-        beliefs = [script.rng.randrange(10) / 9 for _ in range(3)]
-        tried = script.rng.random() < tries
-        return answer_text(script.rng.choice(ACTIONS) if tried else heuristic_action(seen.data), beliefs)
-
-    return FunctionPolicy(f"heuristic+random:{argument}" if argument else "heuristic+random", answer)
+    return PlannerPolicy(name, _average_person, _drawn_beliefs, tries=share)
 
 
 def _two_cycle(data: Mapping[str, Any], start: EpisodeStart) -> str:
@@ -191,7 +173,6 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "random": lambda argument: reflex_policy("random", _random_action),
         "heuristic": lambda argument: reflex_policy("heuristic", heuristic),
         "heuristic+constant": lambda argument: reflex_policy("heuristic+constant", heuristic, CONSTANT_BELIEF),
-        "heuristic+random": _heuristic_and_random,
         "constant": _constant,
         "two-cycle": lambda argument: reflex_policy("two-cycle", _two_cycle),
         "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),

@@ -19,7 +19,6 @@ from gradus.core import (
     SpanDistribution,
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
-from gradus_worlds.rhythm.planner import action_values, plan
 from gradus_worlds.rhythm.posterior import Evidence, Posterior
 from gradus_worlds.rhythm.scripted import by_step, heuristic_action
 from gradus_worlds.rhythm.tables import (
@@ -34,7 +33,7 @@ from gradus_worlds.rhythm.tables import (
     STEPS,
 )
 from gradus_worlds.rhythm.text import answer_text, reasoning_text, shown
-from gradus_worlds.rhythm.world import effect_tables
+from gradus_worlds.rhythm.world import action_values, effect_tables, plan
 
 Array = NDArray[np.float64]
 

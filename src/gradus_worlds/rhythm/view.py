@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gradus.core import Episode, EpisodeView, GradingError, ViewPanel
-from gradus_worlds.rhythm.graders import BELIEF_COMPONENTS, GRADERS
+from gradus_worlds.rhythm.graders import BELIEF_COMPONENTS, GRADERS, read_week
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import METERS
-from gradus_worlds.rhythm.week import read_week
 
 
 def _play(episode: Episode) -> float | None:

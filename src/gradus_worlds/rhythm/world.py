@@ -1,4 +1,4 @@
-"""The world as pure functions over arrays: any leading dimensions, so that planners and benchmarks use many persons at once.
+"""The world as pure functions over arrays, and a planner in it: any leading dimensions, so that many persons are planned for at once.
 
 Shapes: meters, changes and effects (..., 5) in the order of ``METERS``; weights (..., 5); modifiers (..., 9).
 """
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gradus.core import child_seed
 from gradus_worlds.rhythm.tables import (
+    ACTIONS,
     BASE,
     CRASH_BELOW,
     CRASH_PENALTY,
@@ -23,6 +24,7 @@ from gradus_worlds.rhythm.tables import (
     RESILIENCE,
     REWARD_SCALE,
     SIGNATURE,
+    SLOTS,
     STEPS,
 )
 
@@ -32,6 +34,8 @@ Integers = NDArray[np.int64]
 _KEPT: Array = 1.0 - DECAY
 _RESILIENCE = MODIFIERS.index("event_resilience")
 _EVENT_THRESHOLDS: Array = np.cumsum(EVENT_PROBABILITY)[:-1]
+HORIZON = 8
+BEAM = 12
 
 
 def effect_tables(modifiers: Array) -> Array:
@@ -62,24 +66,14 @@ def settle(meters: Array) -> Array:
     return meters * _KEPT
 
 
-def count_crashes(meters: Array) -> Integers:
-    """Returns how many of the five meters are below the crash line, (...)."""
-    return np.count_nonzero(meters < CRASH_BELOW, axis=-1)
-
-
-def rewards(weights: Array, changes: Array, crashes: Integers) -> Array:
-    """Step reward (...): weighted realised changes, scaled, minus the penalty of each meter in a crash."""
-    return REWARD_SCALE * (weights * changes).sum(axis=-1) - CRASH_PENALTY * crashes
-
-
 def transition(
     meters: Array, weights: Array, effects: Array, shocks: Array | float = 0.0
 ) -> tuple[Array, Array, Array, Integers]:
-    """One step of many persons: next meters, realised changes, rewards, crashes."""
+    """One step of many persons: next meters, realised changes, rewards (...), and how many meters are in a crash (...)."""
     change = felt_change(meters, effects, shocks)
     after = settle(meters + change)
-    crashes = count_crashes(after)
-    return after, change, rewards(weights, change, crashes), crashes
+    crashes = np.count_nonzero(after < CRASH_BELOW, axis=-1)
+    return after, change, REWARD_SCALE * (weights * change).sum(axis=-1) - CRASH_PENALTY * crashes, crashes
 
 
 def draw_start(seed: int) -> Array:
@@ -98,3 +92,64 @@ def draw_events(seed: int) -> Integers:
     """The events of a week, (28,) indices into ``EVENTS``."""
     rng = np.random.default_rng(child_seed(seed, "rhythm", "events"))
     return np.searchsorted(_EVENT_THRESHOLDS, rng.random(STEPS), side="right")
+
+
+def plan(
+    meters: Array,
+    weights: Array,
+    effects: Array,
+    step: int,
+    *,
+    bonus: Array | None = None,
+    horizon: int = HORIZON,
+    beam: int = BEAM,
+) -> Integers:
+    """The best first action of each person, (R,); see :func:`search_plans`. Ties go to the action that is listed first."""
+    return search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=beam)[0][:, 0]
+
+
+def action_values(
+    meters: Array, weights: Array, effects: Array, step: int, *, bonus: Array, horizon: int = HORIZON
+) -> Array:
+    """Returns the worth of the best plan that begins with each action, (R, 10); -inf if the search lost all that begin so."""
+    first, values = search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=len(ACTIONS) ** 2)
+    best = np.full((len(meters), len(ACTIONS)), -np.inf)
+    np.maximum.at(best, (np.arange(len(meters))[:, None], first), values)
+    return best
+
+
+def search_plans(
+    meters: Array,
+    weights: Array,
+    effects: Array,
+    step: int,
+    *,
+    bonus: Array | None,
+    horizon: int,
+    beam: int,
+) -> tuple[Integers, Array]:
+    """The first actions and the values of each person's best plans, best first, (R, ``beam``) both.
+
+    meters (R, 5); weights (R, 5) and effects (R, 4, 11, 5) of the persons that are planned for; ``bonus`` (R, 10) is added
+    to the value of each first action. All rows are at the same ``step``.
+    """
+    rows, actions = len(meters), len(ACTIONS)
+    states = meters[:, None, :]  # (R, B, 5)
+    values: Array = np.zeros((rows, 1))
+    first: Integers = np.zeros((rows, 1), dtype=np.int64)
+    for depth in range(min(horizon, STEPS - step)):
+        table = effects[:, (step + depth) % len(SLOTS), None, :actions, :]  # (R, 1, 10, 5)
+        after, _, reward, _ = transition(states[:, :, None, :], weights[:, None, None, :], table)
+        total = values[:, :, None] + reward  # (R, B, 10)
+        if depth == 0:
+            total = total if bonus is None else total + bonus[:, None, :]
+            origin = np.broadcast_to(np.arange(actions), (rows, actions))
+        else:
+            origin = np.repeat(first, actions, axis=1)
+        total = total.reshape(rows, -1)
+        keep = min(beam, total.shape[1])
+        best = np.argsort(-total, axis=1, kind="stable")[:, :keep]
+        values = np.take_along_axis(total, best, axis=1)
+        first = np.take_along_axis(origin, best, axis=1)
+        states = np.take_along_axis(after.reshape(rows, -1, len(METERS)), best[:, :, None], axis=1)
+    return first, values
