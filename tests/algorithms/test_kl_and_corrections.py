@@ -62,7 +62,6 @@ def test_corrections():
     assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
         {
             "mismatch_fraction": 0.25,
-            "mismatch_ratio_mean": (1 / 3 + 3 + 1.25 + 1) / 4,
             "mismatch_ratio_max": 3.0,
             "mismatch_kl": sum(r - 1 - math.log(r) for r in (1 / 3, 3, 1.25, 1)) / 4,
         }

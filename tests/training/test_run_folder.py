@@ -313,8 +313,8 @@ def test_the_figures_of_a_pass_are_means_over_its_updates() -> None:
         half = {name: part_of_mean(name, torch.tensor(value), 0.5) for name, value in named.items()}
         return [half, half]  # two microbatches of half the tokens each
 
-    first = UpdateSums(loss=1.0, kl=0.8, entropy=6.0, read=5.0, scored=3, shown=2, measured=True)
-    second = UpdateSums(loss=3.0, kl=0.0, entropy=4.0, read=1.0, tokens=8, scored=4, shown=4)
+    first = UpdateSums(loss=1.0, kl=0.8, entropy=6.0, scored=3, measured=True)
+    second = UpdateSums(loss=3.0, kl=0.0, entropy=4.0, tokens=8, scored=4)
     first.metrics, second.metrics = noted(0.1, 0.5, 3.0, 0.7, 5.0), noted(0.2, 0.25, 2.0, 0.9, 1.0)
     assert pass_figures([first, second]) == pytest.approx(
         {
@@ -323,7 +323,6 @@ def test_the_figures_of_a_pass_are_means_over_its_updates() -> None:
             "entropy": (2.0 + 1.0) / 2,
             "clip_fraction": 0.375,
             "ratio_max": 3.0,
-            "observation_loss": 6.0 / 6,
             "mismatch_kl": (3 * 0.7 + 4 * 0.9) / 7,
             "mismatch_ratio_max": 5.0,
         }

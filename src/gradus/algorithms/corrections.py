@@ -68,10 +68,9 @@ def _metrics(ratio: Tensor, corrected: Tensor, mask: Tensor) -> dict[str, Tensor
     own = ratio[mask]
     if not own.numel():
         zero = ratio.new_zeros(())
-        return dict.fromkeys(("mismatch_fraction", "mismatch_ratio_mean", "mismatch_ratio_max", "mismatch_kl"), zero)
+        return dict.fromkeys(("mismatch_fraction", "mismatch_ratio_max", "mismatch_kl"), zero)
     return {
         "mismatch_fraction": corrected[mask].to(ratio.dtype).mean(),
-        "mismatch_ratio_mean": own.mean(),
         "mismatch_ratio_max": own.max(),
         "mismatch_kl": (own - 1.0 - own.log()).mean(),  # k3, of the trainer from the sampler
     }

@@ -28,7 +28,6 @@ class StepRecord(TypedDict):
     component_variance: Mapping[str, float | None]
     metrics: Mapping[str, float | None]
     groups: int
-    dropped_groups: NotRequired[int]
     zero_variance_groups: float | None
     episodes: int
     failed_episodes: float | None
@@ -59,12 +58,9 @@ class StepRecord(TypedDict):
     tokens_per_second: float | None
     updates: NotRequired[int]
     credit_agreement: NotRequired[float | None]
-    observation_loss: NotRequired[float | None]
     mismatch_fraction: NotRequired[float | None]
-    mismatch_ratio_mean: NotRequired[float | None]
     mismatch_ratio_max: NotRequired[float | None]
     mismatch_kl: NotRequired[float | None]
-    loss_metrics: NotRequired[Mapping[str, float | None]]
     stage: NotRequired[str | None]
     weights: NotRequired[Mapping[str, float]]
 

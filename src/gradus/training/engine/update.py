@@ -194,8 +194,6 @@ class _Update:
         everything = reference is not None or self.bonus or config.observations > 0 or own_loss
         self.trained = {index: one for index, one in credited.items() if one.actions and (everything or one.live)}
         self.scored = max(1, sum(one.actions for one in self.trained.values()))
-        read = [one.read for one in self.trained.values() if one.read is not None and config.observations > 0]
-        self.shown = sum(map(len, read))
         indexes = list(self.trained)
         self.own = [indexes[place] for place in share(len(indexes))]  # this process's
         self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
@@ -209,9 +207,7 @@ class _Update:
             share=self.shares,
             vocabulary=vocabulary_size(self.loaded.model),
         )
-        self.sums = UpdateSums(
-            tokens=self.n_tokens, scored=self.scored, shown=self.shown, measured=self.reference is not None
-        )
+        self.sums = UpdateSums(tokens=self.n_tokens, scored=self.scored, measured=self.reference is not None)
 
     def run(self, optimizer: torch.optim.Optimizer, lr: float, *, first: bool) -> tuple[float, float]:
         """Returns the gradient's norm, and the seconds that the optimizer took."""
@@ -258,11 +254,11 @@ class _Update:
     def add_up(self, *, first: bool) -> None:
         """Add up the sums of all processes, in one message."""
         sums = self.sums
-        mine = (sums.loss, sums.kl, sums.entropy, sums.read, sum(len(each) for each in sums.differences))
+        mine = (sums.loss, sums.kl, sums.entropy, sum(len(each) for each in sums.differences))
         numbers, metrics, differences = zip(
             *gather([(mine, sums.metrics, sums.differences if first else [])]), strict=True
         )
-        sums.loss, sums.kl, sums.entropy, sums.read, tokens = (sum(column) for column in zip(*numbers, strict=True))
+        sums.loss, sums.kl, sums.entropy, tokens = (sum(column) for column in zip(*numbers, strict=True))
         if tokens != (wanted := sum(one.actions for one in self.trained.values())):
             raise TrainingError(
                 f"the processes trained {tokens:.0f} of the {wanted} tokens of an update, so the gradient of a process is lost. No weight "
@@ -296,7 +292,6 @@ class _Update:
                 entropy = entropy * _row([_entropy_shares(one) for one in samples], entropy)[0]
             loss = loss - config.entropy_coef * entropy.sum() / self.n_tokens
         if scores.read is not None:
-            self.sums.read -= float(scores.read.detach().sum())
             loss = loss - config.observations * scores.read.sum() / self.n_tokens
         if self.reference is not None:
             terms = kl_terms(logprobs, self._reference_logprobs(batch), sampler_logprobs=old)
@@ -334,7 +329,7 @@ class _Update:
             **self._step_sizes(batch),
         )
         check_loss(result)
-        metrics = {name: _number(name, value) for name, value in result.metrics.items()}
+        metrics = {name: torch.as_tensor(value).detach() for name, value in result.metrics.items()}
         self.sums.metrics.append({**metrics, **mismatch})
         return result.loss
 
@@ -380,17 +375,6 @@ def check_loss(result: object) -> None:
         raise ConfigError(
             f"the algorithm's loss must be one number with a gradient, got shape {tuple(result.loss.shape)} {gradient} a gradient"
         )
-
-
-def _number(name: str, value: Any) -> Tensor:
-    """A metric of a loss, without a gradient. Raises ConfigError if it is not one number."""
-    try:
-        number = torch.as_tensor(value).detach()
-    except (TypeError, ValueError, RuntimeError):
-        number = None
-    if number is None or number.numel() != 1:
-        raise ConfigError(f"the metric {name!r} of the algorithm's loss must be one number, got {value!r:.80}")
-    return number
 
 
 def _advantages(sample: TrainingSample) -> Tensor:

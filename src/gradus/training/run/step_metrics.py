@@ -59,9 +59,8 @@ def step_record(
     seconds: Mapping[str, float],
     *,
     lr: float,
-    dropped: int,
 ) -> StepRecord:
-    """One line of docs/metrics.md. ``groups``: all that were rolled out; ``dropped``: how many of them dynamic sampling replaced."""
+    """One line of docs/metrics.md. ``groups``: all that were rolled out, those that dynamic sampling replaced too."""
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
@@ -69,7 +68,6 @@ def step_record(
         "kind": "step",
         "step": step,
         **episode_metrics(groups),
-        "dropped_groups": dropped,
         **update.figures,
         "grad_norm": update.grad_norm,
         "lr": lr,
