@@ -3,7 +3,7 @@
     python benchmarks/precision_learning.py --out runs/precision
 
 All ways begin with the same SFT student and see the same tasks. The sums are held out and the same for all; the last column is the paired
-difference to float32 with its 95 % interval. `trainer` is float32 with the trainer's own old log-probs; `http` lets
+difference to float32 with its 95 % interval. `http` lets
 `gradus serve` sample in a process of its own. The last line is JSON.
 """
 
@@ -33,7 +33,6 @@ SETTINGS = ["grpo.lr=7e-4", "grpo.schedule=cosine", "grpo.warmup=0.03", "grpo.mi
             "stage=[]", "grpo.lora="]  # fmt: skip
 WAYS = {
     "float32": [],
-    "trainer": ["grpo.old_logprobs=trainer"],
     "bfloat16": ["grpo.dtype=bfloat16"],
     "autocast": ["grpo.autocast=true"],
     "adapters": ["grpo.lora={rank=32,alpha=64}", "grpo.lr=2e-3"],

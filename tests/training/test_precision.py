@@ -23,6 +23,7 @@ from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine import update
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.loss_step import TrainingError, precision, prepare_model
 from gradus.training.engine.master_weights import MasterWeights, master_of
@@ -89,10 +90,13 @@ def test_a_model_under_autocast_samples_under_it_in_validation_too(
     assert seen == [True] * 5  # rollouts; validation before and after, sampled and greedy
 
 
-def test_trainer_and_sampler_logprobs_are_one_in_float32(echo_model: Path, tmp_path: Path) -> None:
-    few: dict[str, Any] = {"max_steps": 6, "epochs": 2, "minibatches": 2}
-    by_sampler = run_records(echo_model, tmp_path / "sampler", old_logprobs="sampler", **few)
-    by_trainer = run_records(echo_model, tmp_path / "trainer", old_logprobs="trainer", **few)
+def test_trainer_and_sampler_logprobs_are_one_in_float32(
+    echo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few: dict[str, Any] = {"max_steps": 3, "epochs": 2, "minibatches": 2}
+    by_sampler = run_records(echo_model, tmp_path / "sampler", **few)
+    monkeypatch.setattr(update, "uses_trainer_logprobs", lambda *_: True)
+    by_trainer = run_records(echo_model, tmp_path / "trainer", **few)
     for one, other in zip(by_sampler, by_trainer, strict=True):
         assert one["reward_mean"] == other["reward_mean"]
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-6)
@@ -100,7 +104,9 @@ def test_trainer_and_sampler_logprobs_are_one_in_float32(echo_model: Path, tmp_p
 
 
 @pytest.mark.parametrize("updates", [{}, {"epochs": 2}, {"minibatches": 2}])
-def test_the_first_ratio_is_exactly_one_in_bfloat16(lamps_model: Path, updates: dict[str, int]) -> None:
+def test_the_first_ratio_is_exactly_one_in_bfloat16(
+    lamps_model: Path, updates: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = load_model(lamps_model, device="cpu", dtype="bfloat16")
     config = lamps_config(dtype="bfloat16", **updates)
     samples = sampled(loaded, config)
@@ -109,8 +115,8 @@ def test_the_first_ratio_is_exactly_one_in_bfloat16(lamps_model: Path, updates: 
     assert result.figures["ratio_max"] == 1.0
     assert result.logp_diff is not None
     assert 0 < result.logp_diff.mean <= result.logp_diff.p99 <= result.logp_diff.max < 0.2
-    wrong = config.model_copy(update={"old_logprobs": "sampler"})
-    assert policy_update(loaded, still, samples, wrong, 0.0).figures["ratio_max"] > 1.0
+    monkeypatch.setattr(update, "uses_trainer_logprobs", lambda *_: False)
+    assert policy_update(loaded, still, samples, config, 0.0).figures["ratio_max"] > 1.0
 
 
 @pytest.mark.parametrize("updates", [{}, {"epochs": 2}, {"minibatches": 2, "epochs": 2}])
@@ -145,14 +151,11 @@ def test_limits_and_denominators_follow_the_precision(lamps_model: Path) -> None
     assert not uses_trainer_logprobs(wide, lamps_config())
     assert uses_trainer_logprobs(wide, lamps_config(autocast=True))
     assert uses_trainer_logprobs(narrow, lamps_config())
-    assert not uses_trainer_logprobs(narrow, lamps_config(old_logprobs="sampler"))
     assert logp_diff_limits(wide, lamps_config()).max == 1e-3
     assert logp_diff_limits(wide, lamps_config(max_logp_diff=0.5)).max == 0.5
     server = lamps_config(sampler="http", sampler_url="http://localhost:1/v1", correction="truncate", epochs=2)
     assert uses_trainer_logprobs(wide, server)
     assert logp_diff_limits(wide, server).mean == 0.5
-    with pytest.raises(ValueError, match="has no effect with old_logprobs"):
-        lamps_config(correction="mask", old_logprobs="sampler")
 
 
 def test_bfloat16_weights_move_at_small_rates(lamps_model: Path, tmp_path: Path) -> None:

@@ -126,15 +126,6 @@ def test_ctrl_c_in_the_last_step_is_not_lost() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_run_whose_settings_are_gone_is_not_begun_on_top_of_itself(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    folder.open(SftConfig(), resume=False)
-    folder.append({"kind": "sft", "step": 1})
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(StorageError, match=r"config\.json is gone, but .* holds a run"):
-        RunFolder(tmp_path).open(SftConfig(), resume=False)
-
-
 def test_resuming_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistyped folder took all steps again without a word."""
     RunFolder(tmp_path / "new").open(SftConfig(), resume=False)

@@ -94,12 +94,13 @@ def test_ratio_is_one_before_the_first_update_and_not_after_it(loaded: LoadedMod
     assert moved.logp_diff_max == once.logp_diff_max  # measured before the weights moved
 
 
-@pytest.mark.parametrize("old_logprobs", ["sampler", "trainer"])
+@pytest.mark.parametrize("by_trainer", [False, True])
 @pytest.mark.parametrize("minibatches", [1, 4])
 def test_a_difference_in_any_minibatch_stops_the_step_before_a_weight_moves(
-    loaded: LoadedModel, old_logprobs: str, minibatches: int
+    loaded: LoadedModel, by_trainer: bool, minibatches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = config(minibatches=minibatches, old_logprobs=old_logprobs)
+    monkeypatch.setattr(update, "uses_trainer_logprobs", lambda *_: by_trainer)
+    settings = config(minibatches=minibatches)
     credited = sampled(loaded, settings)
     wrong = [replace(one, logprobs=one.logprobs - 1.5) if one.key[0] == 2 else one for one in credited]
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
@@ -279,7 +280,8 @@ def with_memory_for(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_out_of_memory_halves_the_passes_and_changes_no_gradient(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = config(grad_clip=0, token_budget=4000, epochs=1, minibatches=2, old_logprobs="trainer")
+    settings = config(grad_clip=0, token_budget=4000, epochs=1, minibatches=2)
+    monkeypatch.setattr(update, "uses_trainer_logprobs", lambda *_: True)
     credited = sampled(loaded, settings)
     whole = gradient(loaded, credited, settings)
     assert not capsys.readouterr().err

@@ -80,8 +80,7 @@ class Algorithm:
 
     ``scale`` None: the advantage scales in its own way, so a run cannot set it. ``credit`` None: what the grader supports
     (by turn if it has terms per turn). ``credits``: those that a run may choose. ``clip``: low and high, None for a loss that
-    does not clip. ``advantage`` is used with credit by episode, ``turn_advantage`` by turn and by span. ``negative``: whether
-    rewards may be negative. ``average``: how the loss averages its tokens, so that the KL term is averaged
+    does not clip. ``advantage`` is used with credit by episode, ``turn_advantage`` by turn and by span. ``average``: how the loss averages its tokens, so that the KL term is averaged
     in the same way. If over sequences, each of several that an episode is cut into at its restarts weighs as much as its share of
     the episode's tokens (by ``weights``).
     """
@@ -95,7 +94,6 @@ class Algorithm:
     baseline: Baseline = "mean"
     advantage: EpisodeAdvantage = _group
     turn_advantage: TurnAdvantage = span_advantages
-    negative: bool = True
     average: Average = "tokens"
     dynamic_sampling: int = 0  # rounds that replace zero-variance groups, if the run does not say
     without: str = ""  # what the source has besides, and where it is here; a run prints it
@@ -155,7 +153,6 @@ _ALGORITHMS: dict[str, Algorithm] = {
         clip=(0.2, 0.28),
         credits=_EPISODE_ONLY,
         advantage=_maxrl,
-        negative=False,
     ),
 }
 

@@ -96,11 +96,6 @@ class GrpoConfig(TrainerConfig):
     dynamic_sampling: int = Field(
         default=0, ge=0, description="Further rounds that may replace zero-variance groups; 0 takes what comes."
     )
-    old_logprobs: Literal["trainer", "sampler", "auto"] = Field(
-        default="auto",
-        description="What the ratio divides by: the sampler's log-probs, or what the trainer computes before the first update. "
-        "`auto` is the sampler's if it is this process in float32, else the trainer's.",
-    )
     max_logp_diff: float | None = Field(
         default=None,
         gt=0,
@@ -186,23 +181,16 @@ class GrpoConfig(TrainerConfig):
 
     def _check_sampler(self, given: set[str]) -> None:
         """A server needs an address and a correction; without one their settings would be silent."""
-        if self.correction is not None and self.old_logprobs == "sampler":
-            raise ValueError(
-                "correction weighs the trainer's old log-probs against the sampler's; it has no effect with "
-                "old_logprobs = 'sampler': leave one of them out"
-            )
         if self.sampler == "local":
             refuse_without_effect(
                 given & {"sampler_url"},
                 "while sampler is local; set sampler = 'http', or leave it out",
             )
             return
-        if self.sampler_url is None:
-            raise ValueError(f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1")
-        if self.correction is None:
+        if self.sampler_url is None or self.correction is None:
             raise ValueError(
-                f"sampler = {self.sampler!r} computes log-probs elsewhere, perhaps with older weights; set correction = 'truncate'"
-                + (", and leave old_logprobs out" if self.old_logprobs == "sampler" else "")
+                f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1, and computes log-probs elsewhere: set "
+                "correction = 'truncate'"
             )
 
     def check_own_sampler(self) -> None:

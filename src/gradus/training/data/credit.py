@@ -39,7 +39,6 @@ def credit_groups(
     algorithm, scale = config.named, config.scale or "batch"  # an algorithm without a scale does not read it
     if config.entropy_spans is not None:
         shares = config.entropy_spans
-        _check_span_names(shares, episodes)
         samples = [replace(each, entropy=_entropy(shares, each, episodes[each.episode], renderer)) for each in samples]
     if config.credit == "episode":
         rewards = _episode_rewards(episodes, names, weights)
@@ -104,16 +103,6 @@ def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
         raise ConfigError(f"the algorithm must give one advantage for {each}, got shape {tuple(values.shape)}")
     if not bool(values.isfinite().all()):
         raise ConfigError("the algorithm's advantages must be finite numbers, got NaN or infinity")
-
-
-def _check_span_names(shares: Mapping[str, float], episodes: Sequence[Episode]) -> None:
-    """Raise ConfigError if answers have spans and none is of a kind that gets a share of the entropy bonus."""
-    known = {span.name for episode in episodes for turn in episode.turns for span in turn.spans}
-    if known and not known & set(shares):
-        raise ConfigError(
-            f"entropy_spans names {', '.join(sorted(shares)) or 'no kind of span'}, but the answers have spans of the kinds "
-            f"{', '.join(sorted(known))}; name some of these, or leave entropy_spans out"
-        )
 
 
 def _is_graded(episode: Episode) -> bool:

@@ -6,24 +6,18 @@ the model's weight is that copy rounded. Gradients are added up in float32 as we
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gradus.training.distributed.processes import gather_full_tensor, shard_like
-
-_MASTERS = WeakIdKeyDictionary()  # parameter -> weak reference to its master, which the optimizer owns
 
 
 def master_of(parameter: nn.Parameter) -> nn.Parameter:
     """Returns what the optimizer moves for ``parameter``: its float32 master, or the parameter itself."""
-    reference = cast("weakref.ref[nn.Parameter] | None", _MASTERS.get(parameter))
-    master = None if reference is None else reference()
-    return parameter if master is None else master
+    return getattr(parameter, "master", parameter)
 
 
 class MasterWeights(torch.optim.Optimizer):
@@ -43,9 +37,9 @@ class MasterWeights(torch.optim.Optimizer):
         super().__init__(list(self._masters.values()), {})
         self.param_groups = self._inner.param_groups
         for name, parameter in self._parameters.items():
-            if parameter not in _MASTERS:  # each pass is added up in float32 as it comes
+            if master_of(parameter) is parameter:  # each pass is added up in float32 as it comes
                 parameter.register_post_accumulate_grad_hook(_take_gradient)
-            _MASTERS[parameter] = weakref.ref(self._masters[name])
+            parameter.master = self._masters[name]  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of parameters and masters."""
@@ -86,8 +80,7 @@ def _in_float32(parameter: nn.Parameter) -> Tensor:
 
 def _take_gradient(parameter: Tensor) -> None:
     master = master_of(cast(nn.Parameter, parameter))
-    if master is parameter or parameter.grad is None:
-        return
+    assert parameter.grad is not None
     gradient = parameter.grad.float()
     master.grad = gradient if master.grad is None else master.grad.add_(gradient)
     parameter.grad = None

@@ -101,10 +101,8 @@ _SERVER = LogpDiff(mean=0.5, p99=math.inf, max=math.inf)  # another engine, or w
 def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
     """Says whether the ratio's denominator is what the trainer computes before the first update.
 
-    With ``old_logprobs = "auto"`` it is, unless sampler and trainer are one function: in this process, in float32.
+    It is, unless sampler and trainer are one function: in this process, in float32.
     """
-    if config.old_logprobs != "auto":
-        return config.old_logprobs == "trainer"
     return config.sampler != "local" or config.correction is not None or not _exact(loaded, config)
 
 

@@ -79,15 +79,10 @@ class RunFolder:
                 f"{self.path} holds a run already; go on with --resume, or choose another folder with --out"
             )
         if stored.exists():
-            before = _settings(stored)
-            others = _compare(before, now, self.path, free=getattr(config, "resources", frozenset()))
+            others = _compare(read_json(stored), now, self.path, free=getattr(config, "resources", frozenset()))
             if not others:
                 return
             print(f"{self.path} goes on with {others}", file=sys.stderr)
-        elif self.metrics.exists() or (self.path / "checkpoints").exists():
-            raise StorageError(
-                f"{stored} is gone, but {self.path} holds a run; restore it, or remove the folder to begin again"
-            )
         elif resume:
             print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
         write_text(stored, json.dumps(now, indent=2) + "\n")  # last: with it the run has begun
@@ -139,14 +134,12 @@ class RunFolder:
         """Cut the metrics back to what had been written at a checkpoint."""
         if not self.writing:
             return
+        if self.offset() < offset:
+            raise StorageError(
+                f"{self.metrics} is shorter than the checkpoint remembers ({offset} bytes); it was changed by hand"
+            )
         if self.metrics.exists():
-            if self.metrics.stat().st_size < offset:
-                raise StorageError(
-                    f"{self.metrics} is shorter than the checkpoint remembers ({offset} bytes); it was changed by hand"
-                )
             os.truncate(self.metrics, offset)
-        elif offset:
-            raise StorageError(f"{self.metrics} is missing, but the checkpoint remembers {offset} bytes of it")
 
     def records(self) -> list[dict[str, Any]]:
         """All metrics so far. Raises StorageError if a line is damaged."""
@@ -162,13 +155,6 @@ def _placed(context: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return dict(context)
     path, run = Path(model).resolve(), folder.resolve()
     return {**context, "model": os.path.relpath(path, run) if run.parent in path.parents else str(path)}
-
-
-def _settings(path: Path) -> Mapping[str, Any]:
-    value = read_json(path)
-    if not isinstance(value, Mapping):
-        raise StorageError(f"{path} should hold a run's settings, it holds {str(value)[:80]!r}")
-    return value
 
 
 def _compare(stored: Mapping[str, Any], now: Mapping[str, Any], path: Path, *, free: Collection[str]) -> str:
