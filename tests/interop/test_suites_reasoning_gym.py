@@ -1,19 +1,13 @@
 """``reasoning-gym:NAME`` as an environment: its items, its scores, its errors."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("reasoning_gym", reason="needs the extra suites (pip install reasoning-gym)")
 
 from gradus import environments
-from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec
-from gradus.interop.suites import reasoning_gym
+from gradus.core import ConfigError, EnvironmentSpec
 from gradus.interop.suites.naming import list_suite
 from gradus.rollouts import roll_out
-from gradus.sandbox.worker import Worker
 
 
 @pytest.fixture(scope="module")
@@ -40,25 +34,6 @@ def test_options_stand_behind_a_question_mark() -> None:
     spec = environments.load("reasoning-gym:chain_sum?max_terms=2&max_digits=1")
     assert len(spec.make().reset(seed=0).text) < 100
     assert spec.name == "reasoning-gym:chain_sum?max_terms=2&max_digits=1"
-
-
-def test_items_are_the_same_under_every_hash_seed() -> None:
-    code = (
-        "from gradus import environments; s = environments.load('reasoning-gym:{}'); "
-        "print([s.make().reset(seed=n).text for n in range(3)])"
-    )
-    for name in ("isomorphic_strings",):
-        seen = {
-            subprocess.run(
-                [sys.executable, "-c", code.format(name)],
-                env={**__import__("os").environ, "PYTHONHASHSEED": seed},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for seed in ("1", "2")
-        }
-        assert len(seen) == 1
 
 
 def test_an_exception_of_a_grader_is_an_error_of_that_answer() -> None:
@@ -95,18 +70,5 @@ def test_what_does_not_exist_is_said() -> None:
         environments.load("reasoning-gym:legs")
     with pytest.raises(ConfigError, match="makes no tasks"):
         environments.load("reasoning-gym:chain_sum?no_such_option=1")
-    with pytest.raises(ConfigError, match="takes a data set"):
+    with pytest.raises(ConfigError, match="no data set ''"):
         environments.load("reasoning-gym")
-
-
-def test_a_task_that_takes_too_long_to_make_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It said that the CPU time was used up, not how much, nor what helps."""
-    script = tmp_path / "slow.py"
-    script.write_text("def item(**_):\n    while True:\n        pass\nHANDLERS = {'item': item}\n")
-    worker = Worker(script, cpu_seconds=1)
-    monkeypatch.setattr(reasoning_gym, "_worker", lambda: worker)
-    source = reasoning_gym.ReasoningGymTasks("futoshiki", {}, "reasoning-gym:futoshiki")
-    with pytest.raises(
-        EnvironmentFault, match=r"more than 1 s of CPU time; give it .* reasoning-gym:futoshiki\?OPTION"
-    ):
-        source.item("train", 0)

@@ -10,7 +10,6 @@ import pytest
 
 from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation
-from gradus.interop.suites.verifiers import _item
 from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
 from gradus.runs.stages.sources import environment_sources
@@ -60,23 +59,6 @@ def test_without_verifiers_the_message_says_what_to_install(monkeypatch: pytest.
     monkeypatch.delenv("GRADUS_VERIFIERS_PYTHON", raising=False)
     with pytest.raises(ConfigError, match=r"pip install verifiers.*GRADUS_VERIFIERS_PYTHON"):
         environments.load("verifiers:some_taskset")
-
-
-@pytest.mark.parametrize(("answer", "text"), [(0, "0"), (False, "False"), (None, ""), ("7", "7")])
-def test_an_answer_of_0_is_an_answer(answer: object, text: str) -> None:
-    assert _item({"question": "q", "answer": answer, "system": "", "messages": []}, 0).answer == text
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("verifiers:none.py", r"no file none\.py"),
-        ("verifiers", "takes a module"),
-    ],
-)
-def test_what_is_missing_is_said(name: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        environments.load(name)
 
 
 @pytest.fixture
@@ -137,18 +119,18 @@ def test_a_task_of_one_reply_has_its_own_prompt_and_messages_and_its_hooks_run(w
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("setup(self, trace)", "setup(self, trace, runtime)", r"Add\.setup needs a runtime"),
+        ("setup(self, trace)", "setup(self, trace, runtime)", "it has a sandbox"),
         (
             "    @vf.reward\n",
             "    @vf.intercept\n    async def cut(self, it): ...\n\n    @vf.reward\n",
-            r"Add\.cut intercepts",
+            "it has interceptors",
         ),
-        ("prompt=question.content", "prompt=None", "has no prompt"),
+        ("prompt=question.content", "prompt=None", "a user who speaks first"),
         ("class AddTaskset", "class NoTaskset", "cannot be loaded"),
         (
             "    @vf.reward\n",
             "    @classmethod\n    def toolsets(cls, config):\n        return [vf.Toolset]\n\n    @vf.reward\n",
-            "it has tools, and tasks here take one reply",
+            "it has tools, and tasks here take a prompt and one reply",
         ),
     ],
 )

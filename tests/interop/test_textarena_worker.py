@@ -8,8 +8,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import gradus.interop.suites.textarena as suite
-from gradus.core import ConfigError
-from gradus.sandbox.worker import WorkerError
 
 WORKER = Path(suite.__file__).parent / "workers" / "textarena_worker.py"
 
@@ -62,13 +60,12 @@ def play(monkeypatch: pytest.MonkeyPatch):
 def test_an_opponent_without_a_legal_move_fails_the_game_and_does_not_lose_it(play) -> None:
     """Any legal move won three games, because the opponent then said an illegal one."""
     handlers = play(2, ("[a]",), ("[zz]",))
+    handlers["begin"]("key", "Take-v0", 0, 2)
     with pytest.raises(RuntimeError, match="opponent found no legal move"):
-        handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")
-    with pytest.raises(RuntimeError, match="opponent found no legal move"):
-        handlers["trial"]("Take-v0")
+        handlers["step"]("key", "[a]")
     handlers = play(2, ("[a]",), ("[a]",))
-    assert not handlers["play"]("Take-v0", 0, 2, ["[a]"], "key")["done"]
-    assert handlers["trial"]("Take-v0")["legal"]
+    handlers["begin"]("key", "Take-v0", 0, 2)
+    assert not handlers["step"]("key", "[a]")["done"]
 
 
 @pytest.mark.parametrize("legal", ["[a]", "[zz]"])
@@ -78,37 +75,17 @@ def test_a_trial_says_whether_random_moves_are_legal(legal: str, play) -> None:
 
 
 class Answering:
-    """A worker that answers what it is told."""
-
-    def __init__(self, **answers) -> None:
-        self.answers = {"names": {"Take-v0": ""}, **answers}
+    """A worker whose game has no legal random move."""
 
     def start(self) -> None: ...
 
     def call(self, method: str, **params):
-        if isinstance(answer := self.answers[method], Exception):
-            raise answer
-        return answer
-
-
-def load(monkeypatch: pytest.MonkeyPatch, **answers):
-    worker = Answering(**answers)
-    monkeypatch.setattr(suite, "_worker", lambda: worker)
-    return suite.load("Take-v0")
+        return {"names": {"Take-v0": ""}, "trial": {"players": 1, "legal": False}}[method]
 
 
 def test_a_game_in_which_random_moves_are_illegal_has_no_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first model was taught illegal answers, without a word."""
-    spec = load(monkeypatch, trial={"players": 1, "legal": False})
+    monkeypatch.setattr(suite, "_worker", Answering)
+    spec = suite.load("Take-v0")
     assert (spec.teacher, spec.recipe, spec.language.vocabulary) == (None, None, None)
     assert "no legal move was found" in spec.summary
-    assert load(monkeypatch, trial={"players": 1, "legal": True}).teacher == "random"
-
-
-def test_a_game_whose_opponent_has_no_moves_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="its opponent could make none"):
-        load(monkeypatch, trial={"players": 2, "legal": False})
-    with pytest.raises(ConfigError, match="no legal move"):
-        load(monkeypatch, trial=WorkerError("RuntimeError", "the opponent found no legal move"))
-    with pytest.raises(ConfigError, match="newer Python"):
-        load(monkeypatch, trial=WorkerError("SyntaxError", "f-string: unmatched '['"))

@@ -7,7 +7,6 @@ the hash seed of the process.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -19,12 +18,11 @@ from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
 from gradus.interop.suites.naming import SuiteNames, read_options, started
 from gradus.rewards import read_answer
-from gradus.sandbox.worker import Worker, WorkerError, WorkerLimit
+from gradus.sandbox.worker import Worker, WorkerError
 
 _SYSTEM = "Answer the question. Write the final answer between <answer> and </answer>."
 _BLOCK = 1000
 _ANSWERS, _TEXTS = 60, 200  # items for random answers, and for the vocabulary, which is made when it is needed
-_FEW, _CPU_SECONDS = 12, 4.0  # items whose making costs so much are fewer, down to so many
 _STEP = 37  # coprime to the block: a task that belongs to another split gives way to the one so many places on
 _FIRST = {"train": 0, "in-distribution": 1_000_000_000, "held-out": 1_500_000_000}
 _SHARES = {"train": (0.2, 1.0), "in-distribution": (0.1, 0.2), "held-out": (0.0, 0.1)}
@@ -42,12 +40,8 @@ def suite_names() -> SuiteNames:
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """``NAME`` or ``NAME?option=value&...``."""
-    if not argument:
-        raise ConfigError(
-            "reasoning-gym takes a data set, as in reasoning-gym:leg_counting; gradus envs reasoning-gym: lists them"
-        )
     known = suite_names()
-    name, _, query = argument.partition("?")
+    name, _, query = (argument or "").partition("?")
     if name not in known:
         raise ConfigError(
             f"reasoning-gym has no data set {name!r}; gradus envs reasoning-gym: lists all {len(known)}, "
@@ -87,7 +81,6 @@ class ReasoningGymTasks:
         self.name = name
         self._dataset, self._options = dataset, options
         self._numbered = lru_cache(maxsize=4096)(self._make)
-        self._seconds = 0.0
 
     def size(self, split: str) -> int | None:
         """No end."""
@@ -106,11 +99,8 @@ class ReasoningGymTasks:
         raise EnvironmentFault(f"{self.name} has too few different questions for a {split} task; give it other options")
 
     def examples(self, number: int) -> list[Item]:
-        """Training items. If the first few take long, a half or a quarter of ``number``, so that noise in times changes nothing."""
-        few = [self.item("train", TRAIN_SEEDS + index) for index in range(min(_FEW, number))]
-        cost = self._seconds / self._numbered.cache_info().misses * number / _CPU_SECONDS
-        number = max(len(few), number // (1 if cost < 1 else 2 if cost < 2 else 4))
-        return few + [self.item("train", TRAIN_SEEDS + index) for index in range(len(few), number)]
+        """Training items."""
+        return [self.item("train", TRAIN_SEEDS + index) for index in range(number)]
 
     def judge(self, item: Item, text: str) -> Verdict:
         """Scores the marked answer by ``score_answer``. What that raises is an error of this answer."""
@@ -119,8 +109,6 @@ class ReasoningGymTasks:
             score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)
         except WorkerError as error:
             return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset}: {error}")
-        if not isinstance(score, float) or not math.isfinite(score):
-            return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset} returned {score}")
         return Verdict(score=score, given=reading.text, problem=reading.problem)
 
     def _make(self, number: int) -> Item | None:
@@ -128,13 +116,8 @@ class ReasoningGymTasks:
         try:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
-            easier = f"; give it options of smaller tasks, as in reasoning-gym:{self._dataset}?OPTION=VALUE"
-            way_out = easier if isinstance(error, WorkerLimit) else ""
-            raise EnvironmentFault(
-                f"reasoning-gym's {self._dataset} made no item {number}: {error}{way_out}"
-            ) from error
+            raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
         answer = entry["answer"]
-        self._seconds += entry["seconds"]
         text = "" if answer is None else str(answer)
         if answer is not None and not text.strip():
             return None

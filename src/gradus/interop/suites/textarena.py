@@ -19,7 +19,6 @@ from gradus.interop.suites.naming import SuiteNames, known_options, started
 from gradus.policies.scripted import Script
 from gradus.sandbox.worker import Worker, WorkerError
 
-_SYSTEM = "You play a game. Answer with one move in square brackets."
 _TURNS = 40
 _keys = count()
 
@@ -36,15 +35,19 @@ def suite_names() -> SuiteNames:
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """``NAME`` as TextArena registers it, or ``NAME?turns=N`` for another limit than 40 turns."""
-    if not argument:
-        raise ConfigError(
-            "textarena takes a game, as in textarena:GuessTheNumber-v0; gradus envs textarena: lists them"
-        )
-    name, _, query = argument.partition("?")
+    name, _, query = (argument or "").partition("?")
     if name not in suite_names():
-        raise ConfigError(f"textarena has no game {name!r}; gradus envs textarena: lists them")
+        raise ConfigError(
+            f"textarena has no game {name!r}, as in textarena:GuessTheNumber-v0; gradus envs textarena: lists them"
+        )
     turns = known_options(f"textarena:{name}", query, {"turns": int}).get("turns", _TURNS)
-    players, legal = _tried(name)
+    try:
+        trial = _worker().call("trial", name=name)
+    except WorkerError as error:
+        raise ConfigError(f"textarena's {name} cannot be played here: {error}") from error
+    players = trial["players"]
+    if not players:
+        raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
         f"textarena:{argument}",
@@ -55,60 +58,38 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         max_turns=turns,
         limits=(-1.0, 1.0),
     )
-    if legal:
+    if trial["legal"]:
         return spec
     said = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
     return replace(spec, summary=said, teacher=None, language=Language(), recipe=None)
 
 
-def _tried(name: str) -> tuple[int, bool]:
-    """Returns how many players the game has, and whether random moves in it are legal. Raises ConfigError if it cannot be played."""
-    try:
-        trial = _worker().call("trial", name=name)
-    except WorkerError as error:
-        newer = " (files of this game may need a newer Python)" if error.type == "SyntaxError" else ""
-        raise ConfigError(f"textarena's {name} cannot be played here: {error}{newer}") from error
-    players, legal = trial["players"], trial["legal"]
-    if not players:
-        raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
-    if players == 2 and not legal:
-        raise ConfigError(
-            f"textarena's {name} cannot be played here: no legal move was found at random, so its opponent could make none"
-        )
-    return players, legal
-
-
 class TextArenaGame:
     """One game; we are player 0. What the others did since our last move is the observation."""
 
-    system_prompt = _SYSTEM
+    system_prompt = "You play a game. Answer with one move in square brackets."
 
     def __init__(self, name: str, players: int) -> None:
-        self._game: dict[str, Any] = {"name": name, "players": players, "key": f"{os.getpid()}-{next(_keys)}"}
-        self._actions: list[str] = []
+        self._name, self._players, self._key = name, players, f"{os.getpid()}-{next(_keys)}"
+        self._moves = 0
         self._episode_id = ""
         self._end: dict[str, Any] = {}
 
     @property
     def state(self) -> Mapping[str, Any]:
         """Episode id and number of moves."""
-        return {"episode_id": self._episode_id, "step_count": len(self._actions)}
+        return {"episode_id": self._episode_id, "step_count": self._moves}
 
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None) -> Observation:
         """Begin the game that belongs to ``seed``."""
-        if options:
-            raise ConfigError(f"a TextArena game takes no reset options, got {', '.join(options)}")
-        self._actions, self._end = [], {}
-        self._game["seed"] = seed or 0
-        self._episode_id = episode_id or f"{self._game['name']}-{seed or 0}"
-        return Observation(text=self._ask()["shown"])
+        self._moves, self._end = 0, {}
+        self._episode_id = episode_id or f"{self._name}-{seed or 0}"
+        return Observation(text=self._call("begin", name=self._name, seed=seed or 0, players=self._players))
 
     def step(self, action: str) -> Observation:
         """Make a move."""
-        if "seed" not in self._game or self._end:
-            raise EnvironmentFault("expected reset before this step: the game is over, or has not begun")
-        self._actions.append(action)
-        after = self._ask()
+        self._moves += 1
+        after = self._call("step", action=action)
         if after["done"]:
             self._end = after
         return Observation(
@@ -130,14 +111,11 @@ class TextArenaGame:
     def close(self) -> None:
         """The worker forgets games that are over."""
 
-    def _ask(self) -> dict[str, Any]:
-        return self._call("play")
-
     def _call(self, method: str, **more: Any) -> Any:
         try:
-            return _worker().call(method, **self._game, actions=self._actions, **more)
+            return _worker().call(method, key=self._key, **more)
         except WorkerError as error:
-            raise EnvironmentFault(f"textarena's {self._game['name']}: {error}") from error
+            raise EnvironmentFault(f"textarena's {self._name}: {error}") from error
 
 
 def _random_move(seen: Observation, script: Script) -> str:

@@ -56,14 +56,13 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     module = {"module": path, "limit": _TASKS}
     worker = _running(path)
     try:
-        about = worker.call("describe", **module)
+        rows = worker.call("describe", **module)
     except WorkerError as error:
         raise ConfigError(f"verifiers:{argument} cannot be loaded: {error}") from error
-    rows = about["rows"]
     system = next((row["system"] for row in rows if row["system"]), "")
     items = [_item(row, index) for index, row in enumerate(rows)]
     tasks = split_items(f"verifiers:{argument}", items, None, system_prompt=system)
-    sources = file_sources(path) if path.endswith(".py") else {f"code of {path}": about["code"]}
+    sources = file_sources(path) if path.endswith(".py") else {}
     return replace(_one_reply(worker, tasks, module, rows), sources=sources)
 
 
@@ -77,11 +76,11 @@ def _one_reply(
     def judge(item: Item, text: str) -> Verdict:
         index = item.columns["index"]
         try:
-            result = worker.call("score", **module, index=index, reply=text)
+            reward = worker.call("score", **module, index=index, reply=text)
         except WorkerError as error:
             return Verdict(score=None, given=text, error=f"rewards of {name}: {error}")
-        problem = "no reward of this task can be computed without a sandbox" if result["reward"] is None else None
-        return Verdict(score=result["reward"], given=text or None, error=problem)
+        problem = "no reward of this task can be computed without a sandbox" if reward is None else None
+        return Verdict(score=reward, given=text or None, error=problem)
 
     return one_turn_of(
         tasks,

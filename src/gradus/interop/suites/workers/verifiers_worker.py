@@ -11,7 +11,6 @@ import random
 import re
 import sys
 from functools import lru_cache
-from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -26,63 +25,37 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 LOOP = asyncio.new_event_loop()
 
 
-@lru_cache(maxsize=8)
 def _import(module):
     """The name under which a module is imported. That of a file is one that no package has."""
     if not module.endswith(".py"):
         importlib.import_module(module.replace("-", "_"))
         return module
     path = Path(module)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # it may import its neighbors
+    sys.path.insert(0, str(path.parent))  # it may import its neighbors
     name = "file_" + re.sub(r"\W", "_", path.stem).lower()
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(sys.modules[name])
-    except BaseException:
-        del sys.modules[name]
-        raise
+    spec.loader.exec_module(sys.modules[name])
     return name
-
-
-@lru_cache(maxsize=8)
-def _code(module):
-    """A digest of the files of an installed module and its package; empty for a file, whose code can be read without importing it."""
-    if module.endswith(".py"):
-        return ""
-    package = module.replace("-", "_").partition(".")[0]
-    loaded = [each for name, each in sys.modules.items() if name.partition(".")[0] == package]
-    files = sorted({each.__file__ for each in loaded if getattr(each, "__file__", None)})
-    return sha256(b"\0".join(Path(each).read_bytes() for each in files)).hexdigest()
 
 
 @lru_cache(maxsize=8)
 def _tasks(module, limit):
     name = _import(module)
     taskset = loaders.taskset_class(name)(loaders.taskset_config_type(name)(id=name))
-    if (own := loaders.environment_class(name)) is not SingleAgentEnv:
-        raise ValueError(f"it has an environment of its own, {own.__name__}; expected a taskset alone")
     tasks = list(islice(taskset, limit))
-    for task in tasks:
-        _check(task)
-        if [*type(taskset).toolsets(taskset.config), *type(task).toolsets(task.config)]:
-            raise ValueError("it has tools, and tasks here take one reply; write the tools as a class (docs/tools.md)")
+    needs = {
+        "an environment of its own": loaders.environment_class(name) is not SingleAgentEnv,
+        "tools": any(
+            [*type(taskset).toolsets(taskset.config), *(t for e in tasks for t in type(e).toolsets(e.config))]
+        ),
+        "a sandbox": any(_needs_runtime(task, hook) for task in tasks for hook in ("setup", "finalize")),
+        "interceptors": any(discover_decorated(task, "intercept") for task in tasks),
+        "a user who speaks first": any(task.data.prompt is None for task in tasks),
+    }
+    if found := [need for need, is_so in needs.items() if is_so]:
+        raise ValueError(f"it has {' and '.join(found)}, and tasks here take a prompt and one reply, offline")
     return tasks
-
-
-def _check(task):
-    """Raise ValueError for what a task needs and does not get here."""
-    kind = type(task).__name__
-    for name in ("setup", "finalize"):
-        hook = _hook(task, name)
-        runtime = inspect.signature(hook).parameters.get("runtime") if hook else None
-        if runtime is not None and runtime.default is inspect.Parameter.empty:
-            raise ValueError(f"{kind}.{name} needs a runtime (a sandbox), which is not supported")
-    if hooks := discover_decorated(task, "intercept"):
-        raise ValueError(f"{kind}.{hooks[0].__name__} intercepts requests or responses, which is not supported")
-    if task.data.prompt is None:
-        raise ValueError(f"a {kind} has no prompt: its user speaks first, which is not supported")
 
 
 def _hook(task, name):
@@ -90,10 +63,15 @@ def _hook(task, name):
     return None if getattr(type(task), name) is getattr(vf.Task, name) else getattr(task, name)
 
 
+def _needs_runtime(task, name):
+    hook = _hook(task, name)
+    runtime = inspect.signature(hook).parameters.get("runtime") if hook else None
+    return runtime is not None and runtime.default is inspect.Parameter.empty
+
+
 def describe(module, limit):
-    """A digest of the module's code, and its tasks."""
-    rows = [_row(_prompt(each), getattr(each.data, "answer", None)) for each in _tasks(module, limit)]
-    return {"code": _code(module), "rows": rows}
+    """The tasks: what each asks, its answer, its system prompt, and its other messages."""
+    return [_row(task) for task in _tasks(module, limit)]
 
 
 def _prompt(task):
@@ -103,55 +81,44 @@ def _prompt(task):
     return [vf.SystemMessage(content=data.system_prompt), *messages] if data.system_prompt else messages
 
 
-def _row(prompt, answer):
-    """A task: what it asks, its answer, its system prompt, and its other messages."""
-    messages = [_plain(each) for each in ([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)]
-    system = messages.pop(0)["content"] if messages and messages[0]["role"] == "system" else ""
-    question = "\n".join(each["content"] for each in messages if each["role"] != "system")
+def _row(task):
+    messages = [_plain(each) for each in _prompt(task)]
+    system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
+    question = "\n".join(each["content"] for each in messages)
+    answer = getattr(task.data, "answer", None)
     return {"question": question, "answer": answer, "system": system, "messages": messages}
 
 
 def _plain(message):
     """A message of verifiers as JSON values."""
     values = message if isinstance(message, dict) else message.model_dump()
-    return {"role": values["role"], "content": _text(values.get("content"))}
-
-
-def _text(content):
-    if not isinstance(content, list):
-        return content or ""
-    parts = [each if isinstance(each, dict) else each.model_dump() for each in content]
-    if other := [str(each.get("type")) for each in parts if "text" not in each]:
-        raise ValueError(f"a message has a part of the type {other[0]!r}; expected text alone")
-    return "\n".join(each["text"] for each in parts)
+    content = values.get("content") or ""
+    if not isinstance(content, str):
+        content = "\n".join(each["text"] for each in content)  # an image has no text
+    return {"role": values["role"], "content": content}
 
 
 def score(module, limit, index, reply):
-    """The reward of one reply and what it is made of; None if no reward could be computed without a sandbox."""
+    """The reward of one reply; None if no reward could be computed without a sandbox."""
     random.seed(index)
     return LOOP.run_until_complete(_scored(_tasks(module, limit)[index], reply))
 
 
 async def _scored(task, reply):
-    trace = _trace(task)
+    about = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    trace = Trace(task=about, agent=AgentInfo(config=vf.AgentConfig()), state=state_cls(type(task))())
     await _call_hook(task, "setup", trace)
     for message in _prompt(task):
         _say(trace, message)
     _say(trace, vf.AssistantMessage(content=reply), sampled=True)
     await _call_hook(task, "finalize", trace)
     await task.score(trace)
-    parts = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
-    return {"reward": float(trace.reward) if parts else None, "parts": parts}
+    return float(trace.reward) if any(reward is not None for reward in trace.rewards.values()) else None
 
 
 async def _call_hook(task, name, trace):
     if hook := _hook(task, name):
         await invoke(hook, {"trace": trace})
-
-
-def _trace(task):
-    about = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-    return Trace(task=about, agent=AgentInfo(config=vf.AgentConfig()), state=state_cls(type(task))())
 
 
 def _say(trace, message, sampled=False):
