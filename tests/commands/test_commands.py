@@ -105,15 +105,6 @@ def test_every_environment_says_what_it_is_and_what_it_needs():
             assert f"; {row['name']}:" in row["summary"]
 
 
-@pytest.mark.parametrize(
-    "words", [["check", "a\udcff.jsonl"], ["teach", "a\udcff.jsonl"], ["chat", "m", "--system", "\udcff"]]
-)
-def test_bytes_that_are_no_text_are_refused_by_one_sentence(words, monkeypatch, capsys):
-    """They came as half characters, which no file takes and no tokenizer reads."""
-    assert ends_with(monkeypatch, *words) == 3
-    assert "expected text in UTF-8, got b'" in capsys.readouterr().err
-
-
 def test_characters_that_the_output_does_not_have_stop_no_table(monkeypatch):
     monkeypatch.setattr("sys.stdout", output := io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert json.loads(json_text("ő")) == "ő"

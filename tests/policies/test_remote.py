@@ -300,7 +300,7 @@ def test_a_key_that_a_server_echoes_is_never_kept(server: Server) -> None:
     spec = environments.load("arithmetic")
     remote = RemotePolicy("m", api_key=key, retries=0)
     failed = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
-    here.every = lambda attempt: JSONResponse(completion(f"your key is {key} \\ud800"))
+    here.every = lambda attempt: JSONResponse(completion(f"your key is {key}"))
     answered = roll_out(spec, remote, [spec.train_task(0)]).episodes[0]
     assert failed.failure is not None
     assert "[key]" in failed.failure.message

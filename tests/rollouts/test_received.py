@@ -43,13 +43,10 @@ def _ended(**values: Any) -> Any:
         ({"step": lambda: ("x", 1.0, True)}, "step", "step: expected an Observation, got tuple"),
         ({"reset": lambda: "go"}, "reset", "reset: expected an Observation, got a str, 'go'"),
         ({"step": _ended(text=5)}, "step", "the text that step gave is a int, 5; expected text"),
-        ({"step": _ended(reward="1.0")}, "step", "gave the reward '1.0'; expected a finite number"),
+        ({"step": _ended(reward="much")}, "step", "gave the reward 'much'; expected a finite number"),
         ({"step": _ended(reward=float("nan"))}, "step", "gave the reward nan; expected a finite number"),
-        ({"step": _ended(terminated="yes")}, "step", "expected terminated to be True or False, got 'yes'"),
         ({"step": _ended(messages=("hello",))}, "step", "expected messages that are Messages"),
-        ({"step": _ended(data={"a": {"b": object()}})}, "step", "data['a']['b'] is of type object"),
-        ({"outcome": lambda: {"x": 1, "y": object()}}, "outcome", "outcome['y'] is of type object"),
-        ({"outcome": lambda: {"y": [0.0, float("nan")]}}, "outcome", "outcome['y'][1] is nan"),
+        ({"step": _ended(data={(1, 2): 3})}, "step", "keys must be str, int, float, bool or None, not tuple"),
     ],
 )
 def test_what_cannot_be_used_fails_its_own_episode_and_says_why(spec, tmp_path, methods, stage, message):
@@ -67,6 +64,7 @@ def test_what_cannot_be_used_fails_its_own_episode_and_says_why(spec, tmp_path, 
     ("given", "plain"),
     [
         ({"x": np.int64(3), "y": np.arange(2), "z": np.float32(0.5)}, {"x": 3, "y": [0, 1], "z": 0.5}),
+        ({"s": {"b", "a"}, "o": object(), "n": [float("nan")]}, {"s": ["a", "b"], "o": "<object object>", "n": [None]}),
     ],
 )
 def test_values_of_other_kinds_are_made_plain(spec, tmp_path: Path, given, plain):
@@ -115,7 +113,7 @@ def test_a_group_that_begins_differently_says_in_what(spec):
         roll_out(replace(spec, make=Leaky), spec.policy("bisect"), spec.tasks("main", 1), group_size=2)
 
 
-@pytest.mark.parametrize("text", [None, 3, "\ud800"])
+@pytest.mark.parametrize("text", [None, 3])
 def test_an_answer_that_is_no_text_fails_its_episode(spec, scripted, text):
     class Odd(scripted):
         def act(self, requests):

@@ -173,3 +173,11 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path, episodes):
     assert target.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.jsonl", "target.jsonl"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2000
+
+
+def test_what_json_or_a_file_cannot_hold_is_replaced_where_it_is_written(tmp_path):
+    turn = Turn(index=0, observation="a\ud800", action="b", action_data={"x": float("inf"), "y": {3, 1}})
+    episode = Episode(task=Task(environment="e", seed=1), policy="p", turns=(turn,), stop=StopReason.TERMINATED)
+    write_episodes(tmp_path / "e.jsonl", [episode], environment="e")
+    (read,) = read_episodes(tmp_path / "e.jsonl").episodes
+    assert (read.turns[0].observation, read.turns[0].action_data) == ("a?", {"x": None, "y": [1, 3]})

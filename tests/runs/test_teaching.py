@@ -41,8 +41,8 @@ class Moody:
     name = "moody"
     concurrency = 4
 
-    def __init__(self, fails: Collection[int] = (), odd: Collection[int] = (), stop_at: int | None = None) -> None:
-        self.fails, self.odd, self.stop_at = fails, odd, stop_at
+    def __init__(self, fails: Collection[int] = (), stop_at: int | None = None) -> None:
+        self.fails, self.stop_at = fails, stop_at
         self.asked: list[int] = []
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Moody:
@@ -58,7 +58,7 @@ class Moody:
         self.asked.append(task)
         if task in self.fails:
             return Action(failure=Failure(stage="act", type="CallError", message="the server was busy"))
-        return Action(text="\ud800" if task in self.odd else "5")
+        return Action(text="5")
 
     def close(self) -> None:
         """Nothing is held."""

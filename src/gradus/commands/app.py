@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 import gradus.commands  # noqa: F401 - the commands register themselves
 from gradus.commands.guests import attach_guests
 from gradus.commands.signature import attach
-from gradus.core import ConfigError, GradusError
+from gradus.core import GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING
 from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STRICT_VARIABLE, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
@@ -114,7 +114,6 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a table is worth more than a character that the output does not have
         sys.stdout.reconfigure(errors="replace")
     try:
-        _refuse_odd_bytes(sys.argv[1:])
         app(_ordered(sys.argv[1:]))
     except (GradusError, ModuleNotFoundError, OSError) as error:
         said = _sentence(error)
@@ -128,14 +127,6 @@ def main() -> None:
             raise
         typer.echo(_stopped(sys.argv[1:]), err=True)
         sys.exit(_INTERRUPTED)
-
-
-def _refuse_odd_bytes(words: list[str]) -> None:
-    """Refuses words that are not text: no file could hold them. Raises ConfigError."""
-    for word in words:
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
-            shown = os.fsencode(word)
-            raise ConfigError(f"expected text in UTF-8, got {shown!r}; type it in UTF-8, or rename the file")
 
 
 def _sentence(error: Exception) -> str:

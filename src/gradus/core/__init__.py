@@ -60,7 +60,6 @@ from gradus.core.spec import (
     ViewPanel,
     Vocabulary,
 )
-from gradus.core.values import whole_characters
 
 __all__ = [
     "Action",
@@ -117,7 +116,6 @@ __all__ = [
     "child_seed",
     "parse_json_lines",
     "read_text",
-    "whole_characters",
     "without_thoughts",
     "write_text",
 ]

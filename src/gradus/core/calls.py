@@ -14,7 +14,6 @@ from typing import Any
 
 from gradus.core.call_forms import FORMS
 from gradus.core.records import Message, Span, ToolCall
-from gradus.core.values import is_storable, whole_characters
 
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
 
@@ -70,16 +69,7 @@ def read_message(text: str, form: str | None = None, tools: Sequence[Mapping[str
     calls = tuple(FORMS[form](visible))
     if form == "xml":
         calls = tuple(_typed(call, tools) for call in calls)
-    calls = tuple(map(checked_call, calls))
     return Message(role="assistant", content=without_calls(text, calls), calls=calls)
-
-
-def checked_call(call: ToolCall) -> ToolCall:
-    """Return the call; a malformed one in place of one that no file can hold: 1e999 is infinite, and ``\\ud800`` half a character."""
-    if is_storable([call.name, call.arguments, call.id, call.error]):
-        return call
-    error = call.error or "the call holds a number that is not finite, or half of a character"
-    return ToolCall(name="", start=call.start, end=call.end, fault="malformed", error=whole_characters(error))
 
 
 def none_carried_out(calls: Sequence[ToolCall]) -> tuple[tuple[ToolCall, ...], str]:

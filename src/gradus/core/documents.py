@@ -16,7 +16,7 @@ from gradus.core.errors import ConfigError, StorageError
 from gradus.core.files import read_json
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
 SCHEMA = 2
 T = TypeVar("T")
@@ -266,13 +266,20 @@ def checked(value: Any, kind: type[T], name: str, *, partial: bool = False) -> T
         errors = [each for each in error.errors(include_url=False) if not (partial and each["type"] == "missing")]
         if not errors:
             return cast(T, value)
-        first = errors[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        got = repr(first["input"])
         raise StorageError(
-            f"{name} is not what Gradus writes there: at {place}: {first['msg'].lower()}, got {got[:60]}; "
+            f"{name} is not what Gradus writes there: {_told(errors[0])}; "
             "it was damaged or comes from another program or version"
         ) from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that pydantic found wrong: the place, what it should be, and what it is."""
+    return _told(error.errors(include_url=False)[0])
+
+
+def _told(problem: Any) -> str:
+    place = ".".join(map(str, problem["loc"])) or "the whole"
+    return f"at {place}: {problem['msg'].lower()}, got {problem['input']!r:.60}"
 
 
 @cache

@@ -164,10 +164,15 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     with replacing(path) as aside:
         if path.suffix.lower() == ".gz":
             with aside.open("wb") as raw, gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed:
-                packed.writelines(line.encode("utf-8") for line in lines)
+                packed.writelines(as_bytes(line) for line in lines)
         else:
-            with aside.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
+            with aside.open("wb") as file:
+                file.writelines(as_bytes(line) for line in lines)
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text as every file holds it: UTF-8, with ``?`` for half of a character, which JSON can spell and no file takes."""
+    return text.encode("utf-8", "replace")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -215,7 +220,7 @@ def read_text(path: Path) -> str:
 
 def pack(text: str) -> bytes:
     """Compress ``text`` with gzip; the same text gives the same bytes, and packed texts can stand one after another."""
-    return gzip.compress(text.encode("utf-8"), _LEVEL, mtime=0)
+    return gzip.compress(as_bytes(text), _LEVEL, mtime=0)
 
 
 def read_lines(path: Path, problems: list[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from gradus.core.documents import check_metrics
 from gradus.core.errors import OutOfTime
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
 from gradus.core.records import LARGEST_REWARD
-from gradus.core.values import storable, whole_characters
+from gradus.core.values import plain
 
 T = TypeVar("T")
 
@@ -74,11 +74,7 @@ def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError
 def _storable(reward: Reward) -> Reward:
     """Return the reward without what no file can hold: a figure that is NaN is missing."""
     return replace(
-        reward,
-        components=storable(reward.components),
-        error=None if reward.error is None else whole_characters(reward.error),
-        metrics=storable(reward.metrics),
-        extras=storable(reward.extras),
+        reward, components=plain(reward.components), metrics=plain(reward.metrics), extras=plain(reward.extras)
     )
 
 
@@ -133,7 +129,7 @@ def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float |
     check_metrics(spec.name, metrics)  # an evaluation would say so after the training
     true, wrong_too = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
     metrics["true_reward"] = true
-    return storable(metrics), [each for each in (wrong, wrong_too) if each]
+    return plain(metrics), [each for each in (wrong, wrong_too) if each]
 
 
 def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -> tuple[T | None, str]:

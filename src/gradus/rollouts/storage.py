@@ -5,41 +5,25 @@ Fields that hold their default are left out. Floats are written so that they rea
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
-from gradus.core import (
-    Asked,
-    Episode,
-    Failure,
-    Message,
-    Observation,
-    Reward,
-    RewardTerm,
-    Span,
-    StopReason,
-    StorageError,
-    Task,
-    ToolCall,
-    Turn,
-    TurnTokens,
-    Usage,
-)
-from gradus.core.files import pack, read_lines, write_lines
+from pydantic import TypeAdapter, ValidationError
+
+from gradus.core import Episode, StorageError
+from gradus.core.documents import first_problem
+from gradus.core.files import as_bytes, pack, read_lines, write_lines
+from gradus.core.values import plain
 
 SCHEMA = 2
 _KIND = "gradus episodes"
-_UNREADABLE = (ValueError, TypeError, KeyError, RecursionError)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,92 +68,12 @@ def _defaults(kind: type) -> list[tuple[str, Any]] | None:
     return [(each.name, each.default if make is MISSING else make()) for each, make in made]
 
 
-_PLAIN: dict[str, type | tuple[type, ...]] = {
-    "str": str,
-    "int": int,
-    "bool": bool,
-    "float": (int, float),
-    "str | None": (str, NoneType),
-    "int | None": (int, NoneType),
-    "float | None": (int, float, NoneType),
-}
-
-
-@cache
-def _plain_fields(kind: type) -> dict[str, type | tuple[type, ...]]:
-    """Return the fields of a record that hold a text, a number or a truth value -> what may stand there."""
-    return {each.name: _PLAIN[str(each.type)] for each in fields(kind) if str(each.type) in _PLAIN}
-
-
-def _made(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Return the record of these values. Raises TypeError if a plain field holds something else."""
-    for name, types in _plain_fields(kind).items():
-        if name in values and not isinstance(values[name], types):
-            raise TypeError(f"{name} of a {kind.__name__} should not be {values[name]!r:.60}")
-    return kind(**values)
-
-
 def decode(data: Mapping[str, Any]) -> Episode:
-    """Return the episode that :func:`encode` wrote."""
-    values = dict(data)
-    values["task"] = _made(Task, values["task"])
-    values["tools"] = tuple(values.get("tools", ()))
-    values["turns"] = tuple(_turn(turn) for turn in values.get("turns", ()))
-    values["stop"] = StopReason(values["stop"])
-    if values.get("failure") is not None:
-        values["failure"] = _made(Failure, values["failure"])
-    if values.get("reward") is not None:
-        values["reward"] = _grade(values["reward"])
-    if values.get("final") is not None:
-        final = dict(values["final"])
-        final["action_spans"] = _spans(final.get("action_spans", ()))
-        final["action_calls"] = _calls(final.get("action_calls", ()))
-        final["messages"] = _messages(final.get("messages", ()))
-        final["asked"] = _asked(final.get("asked"))
-        values["final"] = _made(Observation, final)
-    return _made(Episode, values)
+    """Return the episode that :func:`encode` wrote. Raises ValueError for anything else."""
+    return _EPISODES.validate_python(data)
 
 
-def _asked(data: Mapping[str, Any] | None) -> Asked | None:
-    if data is None:
-        return None
-    return _made(Asked, {**data, "tools": tuple(data.get("tools", ())), "stop": tuple(data.get("stop", ()))})
-
-
-def _turn(data: Mapping[str, Any]) -> Turn:
-    values = dict(data)
-    values["spans"] = _spans(values.get("spans", ()))
-    values["calls"] = _calls(values.get("calls", ()))
-    values["messages"] = _messages(values.get("messages", ()))
-    values["asked"] = _asked(values.get("asked"))
-    if values.get("tokens") is not None:
-        tokens = dict(values["tokens"])
-        for name in ("context_ids", "action_ids", "logprobs"):
-            tokens[name] = tuple(tokens[name])
-        if tokens.get("legal") is not None:
-            tokens["legal"] = tuple(None if row is None else tuple(row) for row in tokens["legal"])
-        values["tokens"] = _made(TurnTokens, tokens)
-    if values.get("usage") is not None:
-        values["usage"] = _made(Usage, values["usage"])
-    return _made(Turn, values)
-
-
-def _spans(data: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
-    return tuple(_made(Span, span) for span in data)
-
-
-def _calls(data: Iterable[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
-    return tuple(_made(ToolCall, call) for call in data)
-
-
-def _messages(data: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    return tuple(_made(Message, {**message, "calls": _calls(message.get("calls", ()))}) for message in data)
-
-
-def _grade(data: Mapping[str, Any]) -> Reward:
-    values = dict(data)
-    values["terms"] = tuple(tuple(_made(RewardTerm, term) for term in turn) for turn in values.get("terms", ()))
-    return _made(Reward, values)
+_EPISODES = TypeAdapter(Episode)
 
 
 def _header(environment: str, note: str | None) -> str:
@@ -177,7 +81,7 @@ def _header(environment: str, note: str | None) -> str:
 
 
 def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 class EpisodeWriter:
@@ -205,7 +109,7 @@ class EpisodeWriter:
 
     def _append(self, text: str) -> None:
         before = self._file.seek(0, os.SEEK_END)
-        rest = memoryview(pack(text) if self.path.suffix.lower() == ".gz" else text.encode("utf-8"))
+        rest = memoryview(pack(text) if self.path.suffix.lower() == ".gz" else as_bytes(text))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -234,14 +138,10 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 def _mend(path: Path) -> None:
     """Drop what a killed writer left after the last whole line, so that appending does not glue two lines together."""
     problems: list[str] = []
-    if path.suffix.lower() != ".gz":
-        whole = path.read_bytes().rfind(b"\n") + 1
-        if whole < path.stat().st_size:
-            os.truncate(path, whole)
-        return
-    lines = [line for line in read_lines(path, problems) if line.endswith("\n")]
-    if problems:
-        write_lines(path, lines)
+    lines = list(read_lines(path, problems))
+    whole = [line for line in lines if line.endswith("\n")]
+    if problems or len(whole) < len(lines):
+        write_lines(path, whole)
 
 
 def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment: str, note: str | None = None) -> None:
@@ -250,15 +150,11 @@ def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment
     write_lines(Path(path), chain((_header(environment, note),), lines))
 
 
-def read_episodes(
-    path: Path | str, *, keep: Callable[[Episode], Episode] | None = None, policy: str | None = None
-) -> EpisodeFile:
+def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] | None = None) -> EpisodeFile:
     """Read a file of episodes. What cannot be read is named in ``problems``; the other episodes are returned.
 
-    ``keep`` is given each episode as it is read and returns what to keep of it, for files that are larger than memory. ``policy``: its
-    episodes alone; those of others are not decoded, which is what takes the time.
+    ``keep`` is given each episode as it is read and returns what to keep of it, for files that are larger than memory.
     """
-    named = None if policy is None else f'"policy":{json.dumps(policy, ensure_ascii=False)}'
     path = Path(path)
     if not path.exists():
         raise StorageError(f"no file {path}; `gradus teach` or `gradus eval --out` writes one")
@@ -266,33 +162,15 @@ def read_episodes(
     lines = read_lines(path, problems)
     header = _read_header(path, lines)
     episodes: list[Episode] = []
-    with _uncollected():
-        for number, line in enumerate(lines, start=2):
-            if not line.strip() or (named is not None and named not in line and '"policy":"' in line):
-                continue
-            try:
-                episode: Episode = decode(json.loads(line))
-                if policy is not None and episode.policy != policy:
-                    continue
-                episodes.append(episode if keep is None else keep(episode))
-            except _UNREADABLE as error:
-                cut = "is cut off (the writer was stopped?)"
-                kind = f"cannot be read ({type(error).__name__}: {error})" if line.endswith("\n") else cut
-                problems.append(f"{path.name} line {number} {kind}; it was left out")
+    for number, line in enumerate(lines, start=2):
+        try:
+            episode = _EPISODES.validate_json(line)
+            episodes.append(episode if keep is None else keep(episode))
+        except ValidationError as error:
+            cut = "is cut off (the writer was stopped?)"
+            kind = f"cannot be read ({first_problem(error)})" if line.endswith("\n") else cut
+            problems.append(f"{path.name} line {number} {kind}; it was left out")
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which would look for cycles among millions of records again and again: it takes three
-    quarters of the time that reading takes."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _read_header(path: Path, lines: Iterator[str]) -> dict[str, Any]:
@@ -300,7 +178,7 @@ def _read_header(path: Path, lines: Iterator[str]) -> dict[str, Any]:
     try:
         header = json.loads(line)
         kind, schema, environment = header["kind"], header["schema"], header["environment"]
-    except _UNREADABLE as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(
             f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}"
         ) from error

@@ -27,9 +27,9 @@ from gradus.core import (
     Turn,
 )
 from gradus.core.foreign import STEP_SECONDS, raised_at, within
-from gradus.core.values import whole_characters
+from gradus.core.values import plain
 from gradus.core.waiting import settled
-from gradus.rollouts.received import check_answer, checked_prompt, plain, received
+from gradus.rollouts.received import check_text, checked_prompt, received
 from gradus.rollouts.stepping import Call
 
 
@@ -73,7 +73,7 @@ class UnderWay:
         try:
             self.observation = received(observation, "reset")
             self.system_prompt = checked_prompt(self.environment.system_prompt)
-            self.tools = tuple(plain(tuple(getattr(self.environment, "tools", ())), "tools"))
+            self.tools = tuple(plain(list(getattr(self.environment, "tools", ()))))
         except (Exception, SystemExit) as raised:
             self._fail("reset", raised)
 
@@ -97,11 +97,11 @@ class UnderWay:
         """Say whether there is an answer for the environment; an episode without one ends."""
         if action.failure is None:
             try:
-                check_answer(action.text)
+                check_text(action.text, "the answer")
             except EnvironmentFault as error:
                 self._fail("act", error)
             return self.stop is None
-        self.failure = replace(action.failure, message=whole_characters(action.failure.message))
+        self.failure = action.failure
         overlong = action.failure.type == "ContextLengthError" and self.turns
         self.stop = StopReason.TOKEN_LIMIT if overlong else StopReason.FAILED
         return False
@@ -134,7 +134,7 @@ class UnderWay:
         if self.stop is not StopReason.FAILED:
             try:
                 given = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
-                outcome = plain(dict(given or {}), "outcome")
+                outcome = plain(dict(given or {}))
             except (Exception, SystemExit) as error:
                 self._fail("outcome", error)
         assert self.stop is not None
@@ -181,9 +181,7 @@ class UnderWay:
         )
 
     def _fail(self, stage: str, error: Exception | SystemExit) -> None:
-        self.failure = Failure(
-            stage=stage, type=type(error).__name__, message=whole_characters(f"{error}{raised_at(error)}")
-        )
+        self.failure = Failure(stage=stage, type=type(error).__name__, message=f"{error}{raised_at(error)}")
         self.stop = StopReason.FAILED
 
 

@@ -193,10 +193,10 @@ def _episodes(folder: Path, results: Results, policy: str) -> dict[int, Sequence
 
 def _stored(folder: Path, policy: str) -> Sequence[Episode]:
     path = folder / "eval" / "episodes.jsonl.gz"
-    stored = read_episodes(path, policy=policy)
+    stored = read_episodes(path)
     for problem in (*stored.problems, *changed_since(path)):
         go_around(problem, "the other episodes are compared")
-    return stored.episodes
+    return [each for each in stored.episodes if each.policy == policy]
 
 
 def _same(values: Mapping[str, Any], what: str) -> str:

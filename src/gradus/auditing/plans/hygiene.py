@@ -13,7 +13,7 @@ from typing import Any
 from gradus.auditing.leaks import places_of_text, telling_place, walk
 from gradus.auditing.records import Check, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
-from gradus.core.values import storable, without_address
+from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.sandbox import clock
 
@@ -86,7 +86,7 @@ def _course(
             observation = environment.step(draw(child_seed(seed, "hygiene", task.seed, turn) % 2**31))
             yield observation, dict(environment.state)
     except (Exception, SystemExit) as error:
-        told = f"{_RAISED}{type(error).__name__}: {without_address(str(error))}"
+        told = f"{_RAISED}{type(error).__name__}: {error}"
         yield Observation(text=told, terminated=True), {}
 
 
@@ -148,7 +148,7 @@ def _interleaved(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed:
 
 def _digest(observation: Observation) -> str:
     told = [observation.text, observation.reward, observation.terminated, observation.truncated, observation.data]
-    text = json.dumps(storable(told), sort_keys=True)  # mappings in one order, so that only content counts
+    text = json.dumps(plain(told), sort_keys=True)  # mappings in one order, so that only content counts
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import ordered, without_address
+from gradus.core.values import stand_in
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
@@ -196,11 +196,7 @@ def public_methods(kind: type) -> list[str]:
 
 def as_text(value: Any) -> str:
     """Writes what a tool returned for the model: texts as they are, everything else as JSON, sets as lists in order."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_listed)
-
-
-def _listed(value: Any) -> Any:
-    return ordered(value) if isinstance(value, set | frozenset) else without_address(str(value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=stand_in)
 
 
 def error_text(error: Exception) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
-from gradus.core.values import storable
+from gradus.core.values import plain
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
@@ -104,10 +104,7 @@ class VerifiableEnvironment:
             "error": verdict.error,
             "format": None if self._format is None else float(self._format),
             "worked": self._item.worked,
-            "columns": {
-                "answer": self._item.answer,
-                **{name: storable(value) for name, value in self._item.columns.items()},
-            },
+            "columns": {"answer": self._item.answer, **plain(dict(self._item.columns))},
         }
 
     def close(self) -> None:

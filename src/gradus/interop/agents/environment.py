@@ -17,7 +17,7 @@ from typing import Any
 from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
 from gradus.core.calls import read_message
 from gradus.core.printing import quiet
-from gradus.core.values import is_storable
+from gradus.core.values import plain
 from gradus.interop.agents.calls import (
     AgentFault,
     AgentLimits,
@@ -32,7 +32,6 @@ from gradus.interop.agents.calls import (
 from gradus.interop.agents.running import Agent, Running
 from gradus.interop.serving.replies import Answer, answer_of
 from gradus.interop.serving.requests import ApiError
-from gradus.rollouts.storage import encode
 
 _LETS_GO = 1.0  # seconds that an agent has to return when a limit cut it
 Rows = Callable[[int, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
@@ -207,12 +206,9 @@ def _answered(action: Action, call: Call, turn: int) -> Answer:
 
 
 def _plain(result: Any) -> Any:
-    """Returns what an agent returned in the form that an episode holds: JSON values as they are, everything else as its text."""
+    """Returns what an agent returned in the form that an episode holds."""
     dump = getattr(result, "model_dump", None)
-    for value in (result, dump() if callable(dump) else None):
-        if (value is result or value is not None) and is_storable(encode(value)):
-            return encode(value)
-    return str(result)
+    return plain(dump() if callable(dump) else result)
 
 
 @cache

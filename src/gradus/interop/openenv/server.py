@@ -23,11 +23,12 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gradus.core import ConfigError, Environment, EnvironmentSpec, Observation, Task
+from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.interop import servers
 from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.received import checked_prompt, plain, received
+from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.under_way import stepped_episode
 from gradus.version import __version__
 
@@ -195,7 +196,7 @@ class Session:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
         observation = received(given, "reset")
         prompt = checked_prompt(environment.system_prompt)
-        tools = plain(tuple(getattr(environment, "tools", ())), "tools")
+        tools = plain(list(getattr(environment, "tools", ())))
         self._open, self._task, self._first, self._taken = True, task, observation, []
         return observation_data(observation, prompt, tools)
 
@@ -260,7 +261,7 @@ class Session:
         """Public state, empty before the first reset."""
         if self._environment is None:
             return {"episode_id": None, "step_count": 0}
-        return plain(self._environment.state, "state")
+        return plain(self._environment.state)
 
     def close(self) -> None:
         """Free the environment and its place."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.core import EnvironmentFault, Observation, child_rng
+from gradus.core.values import stand_in
 from gradus.core.waiting import settled
 
 _FORMS = "(observation, reward, done), (observation, reward, terminated, truncated), the same with an info behind it, or an Observation"
@@ -16,11 +17,7 @@ _FORMS = "(observation, reward, done), (observation, reward, terminated, truncat
 
 def as_text(seen: Any) -> str:
     """Text as it is, anything else as JSON."""
-    return seen if isinstance(seen, str) else json.dumps(seen, default=_listed, ensure_ascii=False)
-
-
-def _listed(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    return seen if isinstance(seen, str) else json.dumps(seen, default=stand_in, ensure_ascii=False)
 
 
 class ClassEnvironment:

@@ -18,7 +18,7 @@ from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.call_forms import FORMS
-from gradus.core.calls import checked_call, read_message, write_calls
+from gradus.core.calls import read_message, write_calls
 from gradus.policies.local.answer_text import close_thought
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ToolRenderer:
     def read(self, text: str) -> Message:
         """An answer with its calls, in the template's own form."""
         message = read_message(text, self.form, self.tools)
-        calls = [replace(call, id=call.id if _is_id(call.id) else "") for call in map(checked_call, message.calls)]
+        calls = [replace(call, id=call.id if _is_id(call.id) else "") for call in message.calls]
         if len(calls) > 1 and not self.several:
             error = f"this model's chat template takes one call an answer, got {len(calls)}"
             calls = [replace(call, fault="malformed", error=error) for call in calls]

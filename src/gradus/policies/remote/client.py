@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import Usage
 from gradus.core.servers import ChatOptions
-from gradus.core.values import whole_characters
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -179,9 +178,8 @@ class ChatClient:
         }
 
     def _clean(self, text: str) -> str:
-        """Returns a server's message, fit to be stored: without the key and without half characters."""
+        """Returns a server's message, without the key."""
         key = self.client.api_key
-        text = whole_characters(text)
         return text.replace(key, "[key]") if len(key) > 7 else text
 
 

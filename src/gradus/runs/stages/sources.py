@@ -13,7 +13,7 @@ from pathlib import Path
 from gradus import environments
 from gradus.core import EnvironmentSpec, Grader
 from gradus.core.naming import file_sources
-from gradus.core.values import storable
+from gradus.core.values import plain
 from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards import RewardConfig, find_reward
 from gradus.rewards.catalog import BUILT_IN
@@ -84,7 +84,7 @@ def rows_digest(tasks: TableTasks) -> str:
         ]
         for split, several in tasks.splits.items()
     }
-    return sha256(json.dumps(storable([tasks.system_prompt, items])).encode()).hexdigest()
+    return sha256(json.dumps(plain([tasks.system_prompt, items])).encode()).hexdigest()
 
 
 def _rows_label(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gradus.core import StorageError, beginning, whole_characters
+from gradus.core import StorageError, beginning
 from gradus_worlds.memory.store.index import Index
 from gradus_worlds.memory.store.records import NINE_BANKS, Entry, Operation, RefusedCall, Schema
 from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
@@ -272,13 +272,9 @@ class Memory:
 
 
 def _short(text: str) -> str:
-    return beginning(whole_characters(text), 40)
+    return beginning(text, 40)
 
 
 def _plain(text: str) -> str:
-    """A text with its white space evened out, composed. JSON can spell half a character, which no file takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RefusedCall("the text holds half a character") from error
+    """A text with its white space evened out, composed."""
     return composed(" ".join(text.split()))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core import whole_characters
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.store.records import Entry, RefusedCall
 from gradus_worlds.memory.tools.parsing import WrittenCall, parse_calls
@@ -78,8 +77,7 @@ def run_calls(
 
 def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
     def result(message: str, *, ok: bool = False, **told: Any) -> CallResult:
-        name, message = whole_characters(call.name), whole_characters(message)
-        return CallResult(name=name, ok=ok, message=message, start=call.start, end=call.end, **told)
+        return CallResult(name=call.name, ok=ok, message=message, start=call.start, end=call.end, **told)
 
     if call.wrong:
         return result(call.wrong)
