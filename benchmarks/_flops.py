@@ -42,7 +42,7 @@ def _product_seconds(size: int, device: str, dtype: torch.dtype) -> float:
 def training_flops(model: nn.Module, passes: Sequence[MicroBatch]) -> float:
     """Floating-point operations that forward and backward passes need: matrix products of layers, head and attention.
 
-    Counted: real tokens only, without padding, a shared prefix once; the upper triangle of attention is not needed.
+    Counted: real tokens only (in attention padding too), a shared prefix once; the upper triangle of attention is not needed.
     """
     causal = causal_model(model)
     config = causal.config.get_text_config()
@@ -55,7 +55,15 @@ def training_flops(model: nn.Module, passes: Sequence[MicroBatch]) -> float:
     width = config.num_hidden_layers * config.hidden_size
     return float(
         sum(
-            6 * matrices * batch.tokens + 6 * head * len(batch.labels.target) + 12 * width * batch.pairs
+            6 * matrices * batch.tokens + 6 * head * len(batch.labels.target) + 12 * width * pairs(batch)
             for batch in passes
         )
     )
+
+
+def pairs(batch: MicroBatch) -> int:
+    """Pairs of a token and one it attends to; padding behind a row counts as tokens of it."""
+    tree = batch.tree
+    rows, longest = tree.suffixes
+    before = sum(length * members for length, members in zip(tree.lengths, tree.members, strict=True))
+    return sum(n * (n + 1) // 2 for n in tree.lengths) + rows * longest * (longest + 1) // 2 + longest * before

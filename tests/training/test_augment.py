@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.lessons import answer_pools, short_turns, with_history_noise
 
 
 def sequence(turns=5):

@@ -139,14 +139,14 @@ def test_a_model_that_teaches_itself_has_nothing_to_teach(rhythm_model: Path, tm
 
 def test_another_tokenizer_is_refused(rhythm_model: Path, lamps_model: Path) -> None:
     student, other = (load_model(path, device="cpu") for path in (rhythm_model, lamps_model))
-    with pytest.raises(ConfigError, match="another vocabulary than the student"):
+    with pytest.raises(ConfigError, match="another vocabulary or chat template than the student"):
         ModelTeacher(other, RHYTHM, student, SAMPLING)
     own = load_model(rhythm_model, device="cpu")
     own.tokenizer.chat_template = own.tokenizer.chat_template.replace(
         "'<|observation|>' +", "'<|observation|>' + 'x' +"
     )
     changed = replace(own, renderer=type(own.renderer)(own.tokenizer))
-    with pytest.raises(ConfigError, match="another chat template than the student"):
+    with pytest.raises(ConfigError, match="another vocabulary or chat template than the student"):
         ModelTeacher(changed, RHYTHM, student, SAMPLING)
 
 

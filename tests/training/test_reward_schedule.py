@@ -49,13 +49,12 @@ def records(folder: Path) -> list[dict]:
     return [{key: line.get(key) for key in keys} for line in lines(folder)]
 
 
-def staged(model: Path, folder: Path, stages: list[StageConfig] | None = STAGES, *, every: int = 1, **options) -> None:
-    """Train with these stages, without a schedule if there are none."""
+def staged(model: Path, folder: Path, stages: list[StageConfig] = STAGES, *, every: int = 1, **options) -> None:
+    """Train with these stages."""
     config = grpo_config(
         max_steps=4, groups=2, lr=1e-2, checkpoint_every=every, sampling=SamplingConfig(max_new_tokens=6)
     )
-    plan = None if stages is None else schedule(stages)
-    train(model, folder, config, SPEC, grader=GRADER, schedule=plan, **options)
+    train(model, folder, config, SPEC, grader=GRADER, schedule=schedule(stages), **options)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def test_stages_and_weights_are_paid_and_written_down(whole: Path) -> None:
 
 
 # 2 is cut exactly between two stages; with a checkpoint every second step, 3 goes back to that cut.
-@pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize(("every", "killed"), [(1, 2), (2, 3)])
 def test_a_resumed_schedule_is_the_unbroken_one(
     every: int, killed: int, nano: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +97,5 @@ def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path
 def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         staged(nano, tmp_path, on_step=stop_after(1))
-    with pytest.raises(ConfigError, match="had one schedule of rewards, now there is none"):
-        staged(nano, tmp_path, None, resume=True)
     with pytest.raises(ConfigError, match=r"stage was .* is now"):
         staged(nano, tmp_path, STAGES[1:], resume=True)

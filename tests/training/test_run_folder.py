@@ -30,8 +30,7 @@ from gradus.core import (
     Turn,
     TurnTokens,
 )
-from gradus.core.files import replaceable, write_folder, write_text
-from gradus.interop.packages.writing import write_package
+from gradus.core.files import write_folder, write_text
 from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.optimizers import lr_at
 from gradus.training.engine.update_figures import (
@@ -65,24 +64,6 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     write_folder(target, lambda path: write_text(path / "b", "new"))
     assert {path.name for path in target.iterdir()} == {"b", "SHA256SUMS"}
-
-
-def test_the_folder_that_is_worked_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no name, which was a traceback."""
-    (inside := tmp_path / "outer" / "inner").mkdir(parents=True)
-    monkeypatch.chdir(inside)
-    for folder in (".", "..", "../inner", str(inside), "../../outer", "/"):
-        with pytest.raises(ConfigError, match="name a new folder"):
-            replaceable(Path(folder))
-        with pytest.raises(ConfigError, match="name a new folder"):
-            write_package("arithmetic", folder)
-    (inside / "other").mkdir()
-    assert replaceable(Path("model")) == Path("model")
-    (tmp_path / "repository" / ".git").mkdir(parents=True)
-    for folder in (Path("other/.."), Path("../inner"), tmp_path / "repository"):
-        with pytest.raises(StorageError, match="does not take its place"):
-            write_folder(folder, lambda path: write_text(path / "a", "new"))
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".git", "inner", "other", "outer", "repository"]
 
 
 def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(

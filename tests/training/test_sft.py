@@ -19,11 +19,10 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
-from gradus.training.data.augmentation import answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sft_sequences import text_only, text_sequences
 from gradus.training.lesson_config import SftConfig
-from gradus.training.lessons import LessonResult
+from gradus.training.lessons import LessonResult, answer_pools, short_turns, with_history_noise
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import RunOptions
 from gradus.training.run.splits import task_id

@@ -67,7 +67,7 @@ def twice_worked(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"gsm8k:{path}"
 
 
-@pytest.mark.parametrize("name", ["arithmetic", "arithmetic:digits=1", "arithmetic:operations=+-*", "twice worked"])
+@pytest.mark.parametrize("name", ["arithmetic", "arithmetic:digits=1", "twice worked"])
 def test_what_judges_is_kept_apart_by_what_it_asks(name: str, twice_worked: str) -> None:
     """Four sums in five of a condition were trained on under other seeds, and questions whose twin has another solution."""
     spec = load(twice_worked if name == "twice worked" else name)
@@ -156,12 +156,6 @@ def test_a_model_is_not_validated_on_what_it_was_taught(lamps_model: Path, tmp_p
     splits = json.loads((tmp_path / "grpo" / "splits.json").read_text())
     assert len(splits["teach"]) == 12
     assert splits["validation"] == sorted(spec.identify(spec.train_task(index)).id for index in range(12, 16))
-
-
-def test_a_small_set_of_which_all_was_taught_is_refused(data: EnvironmentSpec) -> None:
-    rows = frozenset(data.identify(data.train_task(index)).id for index in range(1000))
-    with pytest.raises(ConfigError, match="teach fewer"):
-        validation_tasks(data, GrpoConfig(validation_tasks=4), rows)
 
 
 def test_sft_holds_out_tasks_and_not_episodes(lamps_model: Path, tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.fsdp import shard, sync_inference_model
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.loss_step import PassBudget, prepare_model
 from gradus.training.engine.optimizers import lr_at, make_optimizer
-from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
@@ -318,9 +317,6 @@ class GrpoLoop:
         checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
         self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         barrier()
-        if self.state.step and (self.schedule is None) != (self.state.schedule is None):
-            stored, now = ("none", "one") if self.state.schedule is None else ("one", "none")
-            raise ConfigError(f"the run in {self.folder.path} had {stored} schedule of rewards, now there is {now}")
         if self.schedule is not None and self.state.schedule is not None:
             self.schedule.restore(self.state.schedule)
         self.records = [record for record in self.folder.records() if record.get("kind") in ("step", "validation")]

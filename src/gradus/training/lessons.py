@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -15,14 +15,12 @@ from torch import Tensor
 from gradus.core import child_rng, child_seed
 from gradus.core.metrics import SftRecord
 from gradus.policies.local.loading import LoadedModel
-from gradus.training.data.augmentation import Pools, answer_pools, short_turns, with_history_noise
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.fsdp import is_sharded, shard
-from gradus.training.engine.loss_step import precision, run_update
+from gradus.training.engine.loss_step import PassBudget, precision, run_update
 from gradus.training.engine.optimizers import lr_at, make_optimizer
-from gradus.training.engine.passes import PassBudget
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
@@ -30,6 +28,7 @@ from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
 
+Pools = Mapping[int, Tensor]
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
@@ -98,6 +97,35 @@ class _Run:
     step: int = 0
     best: float | None = None
     last: dict[str, float | None] = field(default_factory=dict)
+
+
+def answer_pools(sequences: Sequence[TrainingSample]) -> Pools:
+    """Place within an answer -> the token ids that were said there, each once. Noise is drawn from these."""
+    offsets = torch.cat([sequence.offsets for sequence in sequences])
+    said = torch.cat([sequence.ids[sequence.positions] for sequence in sequences])
+    return {place: said[offsets == place].unique() for place in offsets.unique().tolist()}
+
+
+def with_history_noise(
+    sequence: TrainingSample, share: float, pools: Pools, rng: np.random.Generator
+) -> TrainingSample:
+    """Replace ``share`` of the answer tokens that are read; what is learned at their places stays what it was.
+
+    Only tokens that can be something else are touched, so a stop token that ends every answer stays.
+    """
+    targets = sequence.targets if sequence.targets is not None else sequence.ids[sequence.positions]
+    ids = sequence.ids.clone()
+    noisy = torch.from_numpy(rng.random(sequence.actions) < share)
+    for place, pool in pools.items():
+        chosen = (noisy & (sequence.offsets == place)).nonzero()[:, 0]
+        if len(pool) > 1 and len(chosen):
+            ids[sequence.positions[chosen]] = torch.from_numpy(rng.choice(pool.numpy(), size=len(chosen)))
+    return replace(sequence, ids=ids, targets=targets)
+
+
+def short_turns(sequence: TrainingSample, turns: int) -> TrainingSample:
+    """The sequence with only its first ``turns`` turns learned; what comes after them is not computed either."""
+    return sequence.only(sequence.turns < sequence.turns.min() + turns)
 
 
 class Augmented:

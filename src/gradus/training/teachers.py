@@ -221,20 +221,16 @@ def check_same_words(student: LoadedModel, teacher: LoadedModel) -> None:
     """Raises ConfigError unless both have one vocabulary and render one conversation alike."""
     system, first, answer, second = _CONVERSATION
 
-    def rendered(loaded: LoadedModel) -> list[tuple[int, ...]]:
+    def rendered(loaded: LoadedModel) -> list[object]:
         renderer = loaded.renderer
-        return [renderer.first(system, first), renderer.encode_answer(answer), renderer.following(second)]
+        said = [renderer.first(system, first), renderer.encode_answer(answer), renderer.following(second)]
+        return [loaded.tokenizer.get_vocab(), *said]
 
-    if student.tokenizer.get_vocab() != teacher.tokenizer.get_vocab():
-        reason = "another vocabulary"
-    elif rendered(student) != rendered(teacher):
-        reason = "another chat template"
-    else:
-        return
-    raise ConfigError(
-        f"the teacher {teacher.path} has {reason} than the student {student.path}, so its probabilities are those of other tokens; "
-        "name a teacher with the student's tokenizer, or train on the teacher's text with gradus teach and gradus sft"
-    )
+    if rendered(student) != rendered(teacher):
+        raise ConfigError(
+            f"the teacher {teacher.path} has another vocabulary or chat template than the student {student.path}, so its probabilities are "
+            "those of other tokens; name a teacher with the student's, or train on the teacher's text with gradus teach and gradus sft"
+        )
 
 
 class _Drawing:

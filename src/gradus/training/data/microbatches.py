@@ -88,8 +88,7 @@ class MicroBatch:
     """One forward and backward pass.
 
     ``input_ids`` and ``positions`` (1, P * Lp + B * Ls). ``sequences``: index, in the list that was cut, of each row.
-    ``tokens``: real tokens computed, a shared prefix counted once; padding is what ``input_ids`` holds beyond. ``pairs``: how
-    many pairs of a token and one it attends to they make.
+    ``tokens``: real tokens computed, a shared prefix counted once; padding is what ``input_ids`` holds beyond.
     """
 
     input_ids: Tensor
@@ -98,7 +97,6 @@ class MicroBatch:
     labels: Labels
     sequences: tuple[int, ...]
     tokens: int
-    pairs: int
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same microbatch on ``device``."""
@@ -223,16 +221,14 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vo
     prefix_ids = torch.zeros((prefixes, longest_prefix), dtype=torch.int64)
     suffix_ids = torch.zeros((len(rows), longest), dtype=torch.int64)
     start = [branches[number].prefix for number, _ in rows]
-    tokens = pairs = 0
+    tokens = 0
     for number, branch in enumerate(branches[:prefixes]):
         prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
         tokens += branch.prefix
-        pairs += branch.prefix * (branch.prefix + 1) // 2
     for row, (_, index) in enumerate(rows):
         suffix = sequences[index].ids[start[row] : _reach(sequences[index])]
         suffix_ids[row, : len(suffix)] = suffix
         tokens += len(suffix)
-        pairs += len(suffix) * (2 * start[row] + len(suffix) + 1) // 2
     # Padding has the place of its row's last token: one behind it may be further than the model's context reaches.
     last = torch.tensor([_reach(sequences[index]) - 1 for _, index in rows])
     places = torch.minimum(torch.tensor(start)[:, None] + torch.arange(longest), last[:, None])
@@ -243,7 +239,6 @@ def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vo
         labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
         sequences=tuple(index for _, index in rows),
         tokens=tokens,
-        pairs=pairs,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ from gradus.training.engine.master_weights import master_of
 from gradus.training.engine.optimizers import clip_gradients, trainable
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.trainer_config import LoraConfig, TrainerConfig
+
+T = TypeVar("T")
 
 
 class TrainingError(GradusError):
@@ -238,3 +241,37 @@ def _finite(norm: float) -> float:
             f"the gradient's norm is {norm}; the weights were left as they are. Lower lr, or train in float32"
         )
     return norm
+
+
+class PassBudget:
+    """Tokens of a pass: ``token_budget``, halved whenever memory runs out, unless there are other processes.
+
+    No result depends on how a step is cut into passes, so a run goes on as if it had begun with the smaller budget.
+    """
+
+    def __init__(self, config: TrainerConfig) -> None:
+        self.tokens = config.token_budget
+        self._halves = world().size == 1  # other processes would not know
+
+    def spend(self, work: Callable[[int], T], longest: int) -> T:
+        """``work(tokens)``, begun again with half the tokens as often as memory runs out.
+
+        ``longest``: tokens of the longest sequence, which is never cut. Raises TrainingError if no smaller pass is left to try.
+        """
+        while True:
+            try:
+                return work(self.tokens)
+            except torch.OutOfMemoryError as error:
+                reason = first_line(error) or "out of memory"
+            # The exception is gone, and with it the tensors of the pass.
+            if torch.cuda.is_available():
+                gc.collect()
+                torch.cuda.empty_cache()
+            if not self._halves or self.tokens <= longest:
+                raise TrainingError(
+                    f"out of memory in a pass of {max(self.tokens, longest)} tokens ({reason}); lower token_budget, set "
+                    "gradient_checkpointing = true, set lora (adapters need few gradients and moments), or shorten the sequences (the "
+                    f"longest has {longest} tokens)"
+                )
+            self.tokens = max(self.tokens // 2, longest)
+            print(f"out of memory: going on with token_budget = {self.tokens}", file=sys.stderr)

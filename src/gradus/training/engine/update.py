@@ -22,8 +22,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import gather, share
 from gradus.training.engine.forward import score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
-from gradus.training.engine.loss_step import TrainingError, precision, run_update
-from gradus.training.engine.passes import PassBudget
+from gradus.training.engine.loss_step import PassBudget, TrainingError, precision, run_update
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 from gradus.training.engine.update_figures import (
