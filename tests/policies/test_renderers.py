@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
@@ -183,7 +182,7 @@ def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
     texts = [
         f"page {place} says <|im_end|> and more " * 20 if place % 2 else f"page {place} " * 40 for place in range(1000)
     ]
-    encode = partial(renderer.following, cached=False)
+    encode = renderer.following
     alone = [encode(text) for text in texts]
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(encode, texts)) == alone
@@ -215,20 +214,6 @@ def test_an_answer_closes_the_thought_that_the_prompt_opens():
     assert renderer.encode_answer(renderer.decode(thought)) == thought
     cut = tokenizer.encode("2 + 2 is <answer>5</answer>", add_special_tokens=False)
     assert without_thoughts(renderer.decode(cut)) == "", "nothing in a thought that never ended is an answer"
-
-
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("{{ 'x' * 4 * 10 ** 7 }}", "it writes 40000000 characters"),
-        ("{{ 'x' * 10 ** 18 }}", "it needs more memory than there is"),
-        ("{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}", "took more than 2 s"),
-    ],
-)
-def test_a_template_that_does_not_end_is_refused_in_a_sentence(template: str, why: str, monkeypatch: Any):
-    monkeypatch.setattr("gradus.policies.local.renderers._SECONDS", 2.0)
-    with pytest.raises(ConfigError, match=f"the chat template cannot render .*{why}"):
-        ChatRenderer(byte_tokenizer(template))
 
 
 def test_answers_in_channels_are_refused_in_a_sentence():

@@ -121,7 +121,7 @@ def test_calls_and_results_are_the_tokens_that_the_template_writes(family: str):
     before = written()
     assert ids == encoded(before)
     for calls, results in turns:
-        answer = renderer.encode_answer(write_calls(calls), [each.id for each in calls])
+        answer = renderer.encode_answer(write_calls(calls))
         text = renderer.decode(answer)
         read = renderer.read(text)
         assert [(each.name, each.arguments, each.fault) for each in read.calls] == [

@@ -46,7 +46,7 @@ def chat_loop(
             messages.append({"role": "user", "content": said})
             if read:
                 renderer, question = loaded.renderer.for_tools(tools), Message(role="user", content=said)
-                read += prompt_ids(renderer, "", [question], later=True, cached=False)
+                read += prompt_ids(renderer, "", [question], later=True)
             else:
                 read = conversation_ids(loaded, messages, tools)
             answer = _answer(batch, read, sampling or free_sampling(loaded.settings), child_seed(seed, turn), show)

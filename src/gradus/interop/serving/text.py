@@ -13,10 +13,10 @@ from gradus.interop.serving.generation import Generation, Sampled
 from gradus.interop.serving.messages import check_tools, read_messages
 from gradus.interop.serving.replies import Answer, answer_of
 from gradus.interop.serving.requests import ApiError
-from gradus.policies.local.answer_text import RunningText
 from gradus.policies.local.conversation import Speaker, prompt_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer, answer_message
+from gradus.policies.local.text_ids import RunningText
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 _CHARACTERS = 8  # of a token, at most on average: text has about four
@@ -31,7 +31,7 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]],
     said = read_messages(messages)
     check_length(loaded, [json.dumps(tools), *(message.content for message in said)], "messages")
     try:
-        return list(prompt_ids(_renderer(loaded, tools, said), loaded.settings.system_prompt, said, cached=False))
+        return list(prompt_ids(_renderer(loaded, tools, said), loaded.settings.system_prompt, said))
     except PolicyError as error:
         raise ApiError(f"messages: {error}", param="messages") from error
 
@@ -67,7 +67,7 @@ class ReplyText:
 
     def __init__(self, tokenizer: Any, renderer: ChatRenderer | None, stops: Sequence[str] = ()) -> None:
         self._tokenizer, self._renderer, self._stops = tokenizer, renderer, stops
-        self._running = renderer.running_text() if renderer else RunningText(self._decode)
+        self._running = RunningText(renderer.ids.decode if renderer else self._decode)
         self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
         self._begin = len(self._opened)
         self._held = ""  # could still become a stop string

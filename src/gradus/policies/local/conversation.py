@@ -61,7 +61,7 @@ def opening_ids(renderer: Renderer, system_prompt: str, seen: Observation | Turn
 
 
 def prompt_ids(
-    renderer: Speaker, system_prompt: str, messages: Sequence[Message], *, later: bool = False, cached: bool = True
+    renderer: Speaker, system_prompt: str, messages: Sequence[Message], *, later: bool = False
 ) -> tuple[int, ...]:
     """Return the ids of a conversation up to where the model speaks, in the pieces that a policy is trained on.
 
@@ -78,9 +78,8 @@ def prompt_ids(
     if plain and not later and not _in_turn(said):
         if chat.plain:
             raise PolicyError("this model has no chat template: give system, user and assistant in turn")
-        front = [{"role": "system", "content": system}] if system else []
         try:
-            return tuple(chat.conversation([*front, *({"role": m.role, "content": m.content} for m in said)]))
+            return chat.conversation(system, said)
         except TemplateError as error:
             raise PolicyError(f"the chat template cannot render these messages: {error}") from error
     ids: list[int] = []
@@ -89,23 +88,20 @@ def prompt_ids(
         if message.role != "assistant":
             heard.append(message)
             continue
-        ids += [*_heard(renderer, system, heard, later or bool(ids), cached), *_answered(renderer, message)]
+        ids += [*_heard(renderer, system, heard, later or bool(ids)), *_answered(renderer, message)]
         heard = []
-    return (*ids, *_heard(renderer, system, heard, later or bool(ids), cached))
+    return (*ids, *_heard(renderer, system, heard, later or bool(ids)))
 
 
 def _in_turn(said: Sequence[Message]) -> bool:
     return [each.role for each in said] == [("user", "assistant")[place % 2] for place in range(len(said))]
 
 
-def _heard(renderer: Speaker, system: str, messages: Sequence[Message], later: bool, cached: bool) -> Sequence[int]:
+def _heard(renderer: Speaker, system: str, messages: Sequence[Message], later: bool) -> Sequence[int]:
     try:
-        if isinstance(renderer, ToolRenderer):
-            return renderer.following(messages) if later else renderer.first(system, messages)
-        if len(messages) == 1 and messages[0].role == "user":
-            text = messages[0].content
-            return renderer.following(text, cached=cached) if later else renderer.first(system, text, cached=cached)
-        return renderer.following(messages) if later else renderer.first(system, messages)
+        one = isinstance(renderer, ChatRenderer) and len(messages) == 1 and messages[0].role == "user"
+        said = messages[0].content if one else messages
+        return renderer.following(said) if later else renderer.first(system, said)
     except TemplateError as error:
         raise PolicyError(f"the chat template cannot render these messages: {error}") from error
 
@@ -116,7 +112,7 @@ def _answered(renderer: Speaker, message: Message) -> Sequence[int]:
     text = message.content.removeprefix(chat.lead)
     if message.calls:
         text = f"{text}\n{write_calls(message.calls)}".strip()
-    return renderer.encode_answer(text, [call.id for call in message.calls], cached=False)
+    return renderer.encode_answer(text)
 
 
 def _check_length(seen: Observation, limit: int | None) -> None:

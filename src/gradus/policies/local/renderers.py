@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date as Date
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,15 +18,7 @@ from typing import Any, Literal
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
-from gradus.core.errors import OutOfTime
-from gradus.core.foreign import within
-from gradus.policies.local.answer_text import (
-    RunningText,
-    close_thought,
-    is_spoken,
-    open_thought,
-)
-from gradus.policies.local.text_ids import TextIds
+from gradus.policies.local.text_ids import TextIds, close_thought, is_spoken, open_thought
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
 
@@ -45,9 +37,7 @@ PLAIN_TEMPLATE = (
 
 # Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
-_MOST_TOOLS = 256  # lists of tools whose renderers are kept
-_TOOLS_TEXT = 2**22  # characters of their schemas
-_SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
+_KEPT = 512  # texts of each kind whose ids are kept, and lists of tools whose renderers are: a server meets many
 _THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
 
 
@@ -87,15 +77,9 @@ class ChatRenderer:
         self.tokenizer, self.keep_history, self._tool_calls = tokenizer, keep_history, tool_calls or "auto"
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
-        try:
-            template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
-        except ValueError:
-            raise ConfigError(
-                f"the tokenizer has chat templates called {', '.join(tokenizer.chat_template)}, and none called default; set "
-                "tokenizer.chat_template to one of them, and save it"
-            ) from None
-        self._template = _dated(template, Date.fromisoformat(date))
+        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
         self._day = Date.fromisoformat(date)
+        self._template = _dated(template, self._day)
         self.ids = TextIds(tokenizer)
         if self.plain and tokenizer.eos_token_id is None:
             raise ConfigError(
@@ -104,18 +88,16 @@ class ChatRenderer:
             )
         self.has_system_role = self._accepts_system()
         tail = self._tail(keep_history)
-        self.stop_text = self._stop_token(tail)[1]
-        self.stop_id = self._last_stop(tail)
+        self.stop_id, self.stop_text = self._stop_token(tail)
         self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
         before, after = tail[len(self.stop_text) :].split(_SECOND)
         self._before, self._after = before, after
         self.add_frame(self._frame)
-        self._clean = self._content_rule()
-        self._check_third_turn()
-        self._by_tools: dict[str, ToolRenderer] = {}
-        self._first_cached: Callable[[str, str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._first)
-        self._following_cached: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=4096)(self._following)
-        self._answer_cached = lru_cache(maxsize=4096)(self._encode_answer)
+        self._strips = self._strips_content()
+        self._by_tools = lru_cache(maxsize=_KEPT)(self._make_with_tools)
+        self._first_cached = lru_cache(maxsize=_KEPT)(self._first)
+        self._following_cached = lru_cache(maxsize=_KEPT)(self._following)
+        self._answer_cached = lru_cache(maxsize=_KEPT)(self._encode_answer)
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -127,54 +109,38 @@ class ChatRenderer:
         return self._with_tools(tools) if tools else self
 
     def _with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ToolRenderer:
-        key = json.dumps([dict(tool) for tool in tools], sort_keys=True)
-        renderer = self._by_tools.get(key)
-        if renderer is None:
-            nano = self.plain or self.tokenizer.chat_template == NANO_TEMPLATE
-            plain = self._tool_calls == "json" or (self._tool_calls == "auto" and nano)
-            renderer = ToolRenderer(self, tools, plain=plain, listed=self._tool_calls == "json")
-            self._by_tools[key] = renderer
-            _drop_oldest(self._by_tools)
-        return renderer
+        return self._by_tools(json.dumps([dict(tool) for tool in tools]))
 
-    def first(self, system_prompt: str, observation: Said, *, cached: bool = True) -> tuple[int, ...]:
-        """Ids of the whole prompt of a training sequence, up to where the model speaks. A server keeps none: ``cached`` false."""
+    def _make_with_tools(self, tools: str) -> ToolRenderer:
+        nano = self.plain or self.tokenizer.chat_template == NANO_TEMPLATE
+        plain = self._tool_calls == "json" or (self._tool_calls == "auto" and nano)
+        return ToolRenderer(self, json.loads(tools), plain=plain, listed=self._tool_calls == "json")
+
+    def first(self, system_prompt: str, observation: Said) -> tuple[int, ...]:
+        """Ids of the whole prompt of a training sequence, up to where the model speaks."""
         if not isinstance(observation, str):
             return self._with_tools(()).first(system_prompt, observation)
-        return self._first_cached(system_prompt, observation) if cached else self._first(system_prompt, observation)
+        return self._first_cached(system_prompt, observation)
 
-    def following(self, observation: Said, *, cached: bool = True) -> tuple[int, ...]:
+    def following(self, observation: Said) -> tuple[int, ...]:
         """Ids between the last sampled stop token and where the model speaks again."""
         if not isinstance(observation, str):
             return self._with_tools(()).following(observation)
-        return self._following_cached(observation) if cached else self._following(observation)
+        return self._following_cached(observation)
 
-    def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def conversation(self, system_prompt: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """Ids of any conversation that the template can render, up to where the model speaks."""
+        return tuple(self.ids.encode_marked(self._with_tools(()).render(messages, system=system_prompt)))
 
-        def content(message: Mapping[str, str]) -> str:
-            if message["role"] == "assistant":  # the template may cut its thoughts off
-                return self.ids.mark(message["content"], only=self.frame_tokens())
-            return self._as_content(message["content"])[0]
-
-        marked = [{**message, "content": content(message)} for message in messages]
-        return self.ids.encode_marked(self._render(marked))
-
-    def encode_answer(self, text: str, ids: Sequence[str] = (), *, cached: bool = True) -> tuple[int, ...]:
-        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as.
-        ``ids`` are those of its calls, of which there are none without tools. A server keeps none: ``cached`` false."""
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
         if self.opened:
             text = close_thought(self.opened, text)
-        encode = self._answer_cached if cached else self._encode_answer
-        return (*encode(self.lead + text, len(self.lead)), self.stop_id)
+        return (*self._answer_cached(text), self.stop_id)
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
         return self.opened + self.ids.decode(self._spoken(action_ids))
-
-    def running_text(self) -> RunningText:
-        """Returns what tells the text of an answer while it is sampled, without :attr:`opened`, which the prompt says."""
-        return RunningText(self.ids.decode)
 
     def _spoken(self, action_ids: Sequence[int]) -> list[int]:
         ids = list(action_ids)
@@ -184,32 +150,19 @@ class ChatRenderer:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
         """The template's text of messages and tools, up to where the model speaks."""
-        named = {} if tools is None else {"tools": tools}
+        options = self._options if tools is None else {**self._options, "tools": tools}
         template = self._template
-        if tools is not None and isinstance(self.tokenizer.chat_template, dict):  # some have another one for tools
+        if tools is not None and not self.plain:  # some have another one for tools
             template = _dated(self.tokenizer.get_chat_template(tools=tools), self._day)
-        return self._apply(list(messages), add_generation_prompt=True, chat_template=template, **named)
-
-    def _apply(self, messages: list[Any], **named: Any) -> str:
-        """The template's text. A template is a stranger's program: one that writes or takes too much raises TemplateError."""
-        try:
-            options = {"tokenize": False, **self._options, **named}
-            text = within(
-                _SECONDS, "the chat template", lambda: self.tokenizer.apply_chat_template(messages, **options)
-            )
-        except (OutOfTime, MemoryError) as error:
-            raise TemplateError(str(error) or "it needs more memory than there is") from error
-        if len(text) > _LONGEST:
-            raise TemplateError(f"it writes {len(text)} characters, and at most {_LONGEST} are taken")
-        return text
+        return self.tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, chat_template=template, **options
+        )
 
     def dated_tokenizer(self) -> Any:
         """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
-        dated, template = copy.deepcopy(self.tokenizer), self.tokenizer.chat_template
-        if isinstance(template, dict):
-            dated.chat_template = {name: _dated(each, self._day) for name, each in template.items()}
-        elif template is not None:
-            dated.chat_template = _dated(template, self._day)
+        dated = copy.deepcopy(self.tokenizer)
+        if isinstance(dated.chat_template, str):
+            dated.chat_template = self._template
         return dated
 
     def add_stop(self, stop_id: int) -> None:
@@ -239,13 +192,10 @@ class ChatRenderer:
         turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
         return turns
 
-    def _render(self, messages: list[dict[str, str]], *, speak: bool = True) -> str:
-        return self._apply(messages, add_generation_prompt=speak, chat_template=self._template)
-
     def _accepts_system(self) -> bool:
         self.has_system_role = True
         try:
-            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            whole = self.render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
             return _SYSTEM in whole.split(_ANSWER)[0]  # some templates write it in front of the newest message
         except TemplateError:  # Gemma's way of saying that it has no system role
             return False
@@ -253,9 +203,9 @@ class ChatRenderer:
     def _tail(self, keep_history: bool) -> str:
         """The template's text behind the first answer of a conversation with two observations."""
         try:
-            prompt = self._render(self.messages(_SYSTEM, _FIRST))
-            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
-            reasoned = self._render(self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
+            prompt = self.render(self.messages(_SYSTEM, _FIRST))
+            whole = self.render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+            reasoned = self.render(self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
         except TemplateError as error:
             raise ConfigError(
                 f"the chat template cannot render a conversation of user and assistant: {error}; give the tokenizer another"
@@ -299,79 +249,34 @@ class ChatRenderer:
             )
         return ids[0], text
 
-    def _last_stop(self, tail: str) -> int:
-        """The token that ends the newest answer; some templates replace it by another once the conversation goes on."""
-        last = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER), speak=False).rpartition(_ANSWER)[2]
-        self._frame += last
-        return self._stop_token(last if last.strip() else tail)[0]
-
-    def _content_rule(self) -> Callable[[str], str] | None:
-        """Says how the template writes an observation: as it is, stripped, or in a way that only the template knows (None)."""
+    def _strips_content(self) -> bool:
+        """Says whether the template strips an observation. Checks that it changes nothing else of it, and that the same tokens follow the
+        second answer as the first one."""
         probe = "  zq \n two lines\n "
-        whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, probe))
-        written = whole.split(_ANSWER, 1)[1]
-        for rule in (_unchanged, str.strip):
-            if written == self.stop_text + self._before + rule(probe) + self._after:
-                return rule
-        return None
-
-    def _check_third_turn(self) -> None:
-        """Checks that the same tokens follow the second answer as the first one."""
-        whole = self._render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, _SECOND))
-        if whole.split(_ANSWER, 1)[1] != self.stop_text + self._before + _SECOND + self._after:
+        whole = self.render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, probe))
+        written = whole.split(_ANSWER, 1)[1].removeprefix(self.stop_text + self._before).removesuffix(self._after)
+        if written not in (probe, probe.strip()):
             raise ConfigError(
-                "the chat template writes the third turn differently from the second, so it cannot be extended turn by "
-                "turn; give the tokenizer another chat template"
+                "the chat template writes a third turn differently from the second, or changes what a user says, so it cannot be "
+                "extended turn by turn; give the tokenizer another chat template"
             )
+        return written != probe
 
     # -- text to ids ----------------------------------------------------------------------------------------------
 
     def _first(self, system_prompt: str, observation: str) -> tuple[int, ...]:
-        system_prompt, observation = self._as_content(system_prompt, observation)
-        return tuple(self.ids.encode_marked(self._render(self.messages(system_prompt, observation))))
+        messages = self.messages(self.ids.mark(system_prompt), self.ids.mark(observation))
+        return tuple(self.ids.encode_marked(self.render(messages)))
 
     def _following(self, observation: str) -> tuple[int, ...]:
-        if self._clean is not None:
-            observation = self._clean(observation)
-        (observation,) = self._as_content(observation)
-        if self._clean is None:
-            whole = self._render(self.messages(_SYSTEM, _FIRST, _ANSWER, observation))
-            text = whole.split(_ANSWER, 1)[1]
-        else:
-            text = self.stop_text + self._before + observation + self._after
+        said = self.ids.mark(observation.strip() if self._strips else observation)
+        text = self.stop_text + self._before + said + self._after
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
         return tuple(self.ids.encode_marked(text)[1:])
 
-    def _encode_answer(self, text: str, lead: int = 0) -> list[int]:
+    def _encode_answer(self, text: str) -> list[int]:
         """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
-        matches = list(self.ids.special_tokens(text, lead))
-        tokens = self.frame_tokens() if matches else set[str]()
-        frame = [match for match in matches if match[0] in tokens]
-        if not frame:
-            return self.ids.encode(text)
-        ids: list[int] = []
-        start = 0
-        for match in frame:
-            ids += self.ids.encode(text[start : match.start()]) if match.start() > start else []
-            ids += self.ids.letters(match[0])
-            start = match.end()
-        return ids + (self.ids.encode(text[start:]) if start < len(text) else [])
-
-    def _as_content(self, *contents: str) -> Sequence[str]:
-        """The contents, marked as letters if one of them spells out a special token: content must not end a frame."""
-        if self.ids.special is None or not any(map(self.ids.special.search, contents)):
-            return contents
-        return [self.ids.mark_all(part) for part in contents]
-
-
-def _drop_oldest(by_tools: dict[str, ToolRenderer]) -> None:
-    """Keep the newest tools, within bounds: a server's clients may send others with every request."""
-    kept = list(by_tools)
-    size = sum(map(len, kept))
-    while len(kept) > 1 and (len(kept) > _MOST_TOOLS or size > _TOOLS_TEXT):
-        oldest = kept.pop(0)
-        size -= len(oldest)
-        by_tools.pop(oldest, None)
+        return self.ids.encode_marked(self.lead + self.ids.mark(text, only=self.frame_tokens()))
 
 
 def answer_message(renderer: ChatRenderer, tools: Sequence[Mapping[str, Any]], text: str) -> Message | None:
@@ -389,10 +294,6 @@ def _dated(template: str, day: Date) -> str:
 
 def _behind(text: str, prompt: str) -> str:
     return text[len(prompt) :] if text.startswith(prompt) else ""
-
-
-def _unchanged(text: str) -> str:
-    return text
 
 
 def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -1,22 +1,23 @@
-"""Text to token ids, and content that spells out special tokens kept apart from the tokens of the frame."""
+"""Text to token ids, and back: special tokens that content spells out stay letters, and thoughts have the one form ``<think>``.
+
+Most templates leave thoughts to the model, which writes ``<think>`` itself. Some end the prompt with an open ``<think>``.
+"""
 
 from __future__ import annotations
 
 import copy
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from gradus.policies.nano.model import splits_words
+from tokenizers import AddedToken
 
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters, around a special token that content spells out
-_MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}|[{_OPEN}{_CLOSE}]", re.DOTALL)
-_PRIVATE = re.compile(f"[{_OPEN}{_CLOSE}]")
-_KNOWN_WORDS = 2**14  # whose ids are kept
+_MARK, _END = "\ue000", "\ue001"  # private characters, around a special token that content spells out
+_MARKED = re.compile(f"{_MARK}(.*?){_END}|[{_MARK}{_END}]", re.DOTALL)
+_PRIVATE = re.compile(f"[{_MARK}{_END}]")
+_HALF = "\ufffd"
+_OPEN = re.compile(r"<(think|thinking|thought|reasoning)>\s*$")
+_SPOKEN = re.compile(r"</?(think|thinking|thought|reasoning|tools?|tool_call|tool_response)>")
 
 
 class TextIds:
@@ -24,21 +25,25 @@ class TextIds:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.frame: frozenset[str] = (
-            frozenset()
-        )  # tokens around messages: letters in content, also if not declared special
+        # Tokens around messages: letters in content, also if they are not declared special.
+        self.frame: frozenset[str] = frozenset()
         self.special = _special_pattern(tokenizer)
         self.added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
+        self._letters: dict[frozenset[str], Any] = {}
         self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
-        if self.special is not None and splits_words(tokenizer):
-            self.encode = _by_words(self.encode, self.special)
 
     def letters(self, text: str) -> list[int]:
-        """Ids where special tokens that the text spells out are ordinary letters."""
-        core = _letters_core(self._tokenizer, self.frame)
-        if core is None:
-            return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return core.encode(text, add_special_tokens=False).ids
+        """Ids where special tokens that the text spells out are ordinary letters.
+
+        A copy of the tokenizer's core splits them: the wrapper would switch the one core that all threads encode with.
+        """
+        if self.frame not in self._letters:
+            core = copy.deepcopy(self._tokenizer.backend_tokenizer)
+            added = sorted(self.frame.intersection(self.added.values()))
+            core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+            core.encode_special_tokens = True
+            self._letters[self.frame] = core
+        return self._letters[self.frame].encode(text, add_special_tokens=False).ids
 
     def special_tokens(self, text: str, start: int) -> Iterator[re.Match[str]]:
         """Special tokens in a text, from ``start`` on."""
@@ -46,23 +51,17 @@ class TextIds:
 
     def mark(self, text: str, only: Collection[str] | None = None) -> str:
         """The text with marks around special tokens that it spells out, or around those of ``only`` that are in it."""
-        text = self.plain(text)
+        text = _PRIVATE.sub("", text)
         if self.special is None:
             return text
-        marked = f"{_OPEN}{{}}{_CLOSE}"
+        marked = f"{_MARK}{{}}{_END}"
         return self.special.sub(
             lambda each: marked.format(each[0]) if only is None or each[0] in only else each[0], text
         )
 
-    def mark_all(self, text: str) -> str:
-        """The text with marks around the whole of it, but for white space at its ends, which a template may strip."""
-        said = self.plain(text)
-        inside = said.strip()
-        return said.replace(inside, f"{_OPEN}{inside}{_CLOSE}", 1) if inside else said
-
     def cut(self, text: str, token: str) -> tuple[str, str]:
         """Returns what stands before and behind the first ``token`` that is not marked as content; everything and nothing if there is none."""
-        for match in re.finditer(f"{_OPEN}.*?{_CLOSE}|{re.escape(token)}", text, re.DOTALL):
+        for match in re.finditer(f"{_MARK}.*?{_END}|{re.escape(token)}", text, re.DOTALL):
             if match[0] == token:
                 return text[: match.start()], text[match.end() :]
         return text, ""
@@ -70,10 +69,6 @@ class TextIds:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-    def plain(self, text: str) -> str:
-        """The text without private characters."""
-        return _PRIVATE.sub("", text)
 
     def encode_marked(self, text: str) -> list[int]:
         """Ids of a text in which content was marked: what is marked is letters, every other special token is itself."""
@@ -84,36 +79,6 @@ class TextIds:
             ids += self.letters(mark[1]) if mark[1] else []
             start = mark.end()
         return ids + (self.encode(text[start:]) if start < len(text) else [])
-
-
-_LETTERS: WeakKeyDictionary[Any, dict[frozenset[str], Any]] = WeakKeyDictionary()
-_COPYING = threading.Lock()
-
-
-def _letters_core(tokenizer: Any, frame: frozenset[str]) -> Any:
-    """A copy of a fast tokenizer's core that splits special tokens and those of ``frame``; None for a slow tokenizer, which
-    splits all added tokens.
-
-    The wrapper would switch the one core that all threads encode with, while they encode.
-    """
-    core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None:
-        return None
-    from tokenizers import AddedToken
-
-    with _COPYING:
-        cores = _LETTERS.setdefault(tokenizer, {})
-        if frame not in cores:
-            letters = copy.deepcopy(core)
-            letters.no_truncation()
-            letters.no_padding()
-            added = {str(token) for token in tokenizer.added_tokens_decoder.values()}
-            letters.add_special_tokens(
-                [AddedToken(token, special=True, normalized=False) for token in sorted(frame & added)]
-            )
-            letters.encode_special_tokens = True
-            cores[frame] = letters
-        return cores[frame]
 
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
@@ -129,22 +94,64 @@ def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
     return encode
 
 
-def _by_words(encode: Callable[[str], list[int]], special: re.Pattern[str]) -> Callable[[str], list[int]]:
-    """The same ids for a nano tokenizer, which encodes each word by itself: its core takes 100 us for a line of 20 words, this takes 5."""
-    known = lru_cache(maxsize=_KNOWN_WORDS)(lambda part: tuple(encode(part)))
-    parts = re.compile(f"({special.pattern})")
-
-    def encode_words(text: str) -> list[int]:
-        ids: list[int] = []
-        for part in filter(None, parts.split(text)):
-            words = part.split(" ")
-            # A line break or a further space is a token of its own, or none: where it stands decides.
-            ids.extend(known(part) if "\n" in part or "" in words else chain.from_iterable(map(known, words)))
-        return ids
-
-    return encode_words
-
-
 def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
     texts = sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+
+def open_thought(prompt: str) -> str:
+    """Returns the tag that the prompt leaves open, with what stands behind it; empty if it leaves none.
+
+    >>> open_thought("<|im_start|>assistant\\n<think>\\n"), open_thought("<|im_start|>assistant\\n")
+    ('<think>\\n', '')
+    """
+    match = _OPEN.search(prompt)
+    return match[0] if match else ""
+
+
+def is_spoken(token: str) -> bool:
+    """Says if a token is a tag that belongs to what is said, though some templates write it around messages as well."""
+    return _SPOKEN.fullmatch(token) is not None
+
+
+def close_thought(opened: str, text: str) -> str:
+    """Returns what is said behind an open thought: its end first, where ``text`` has no thought of its own.
+
+    >>> close_thought("<think>\\n", "4"), close_thought("<think>\\n", "<think>\\n2 + 2</think>4")
+    ('\\n</think>\\n\\n4', '2 + 2</think>4')
+    """
+    tag = opened.strip()
+    if text.startswith(opened):
+        return text[len(opened) :]
+    if text.lstrip().startswith(tag):
+        return text.lstrip()[len(tag) :].lstrip("\n")
+    end = tag.replace("<", "</")
+    return text if end in text else f"\n{end}\n\n{text}"
+
+
+class RunningText:
+    """Tells what each token adds to a text. A token costs the same however long the text is.
+
+    Texts of tokens do not simply add up: a character may have several tokens, and some tokenizers drop a space at the
+    beginning. So new tokens are decoded together with the whole characters before them.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._window: list[int] = []
+        self._whole = 0  # tokens of the window that are known to spell whole characters
+        self._told = ""  # of the window's text
+
+    def add(self, token: int) -> str:
+        """Returns what the text gains; nothing while the token may be half of a character."""
+        self._window.append(token)
+        now = self._decode(self._window)
+        settled = now.rstrip(_HALF)
+        added = settled[len(self._told) :]
+        if settled == now:
+            self._window = self._window[self._whole :]
+            self._whole = len(self._window)
+            self._told = self._decode(self._window)
+        elif added:
+            self._told = settled
+        return added

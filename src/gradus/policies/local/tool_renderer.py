@@ -8,7 +8,6 @@ token ends it, and whether the pieces add up to what the template writes.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +18,7 @@ from jinja2.exceptions import TemplateError
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.call_forms import FORMS
 from gradus.core.calls import read_message, write_calls
-from gradus.policies.local.answer_text import close_thought
+from gradus.policies.local.text_ids import close_thought
 
 if TYPE_CHECKING:
     from gradus.policies.local.renderers import ChatRenderer
@@ -45,7 +44,7 @@ class ToolRenderer:
     def __init__(self, chat: ChatRenderer, tools: Sequence[Mapping[str, Any]], *, plain: bool, listed: bool) -> None:
         self.chat, self.tools, self.plain = chat, tuple(tools), plain
         self._listing = tool_listing(tools) if plain and listed else ""
-        self.form, self.several, self._as_texts = "json", True, False
+        self.form, self.several = "json", True
         self.stop_id = chat.stop_id
         self._frame = chat.frame_tokens()
         if plain or not tools:
@@ -72,7 +71,7 @@ class ToolRenderer:
         messages = _messages(observation)
         if self.plain:
             return self.chat.first("\n\n".join(filter(None, (system_prompt, self._listing))), _joined(messages))
-        return tuple(self.chat.ids.encode_marked(self._render(messages, system=system_prompt)))
+        return tuple(self.chat.ids.encode_marked(self.render(messages, system=system_prompt)))
 
     def following(self, observation: str | Sequence[Message]) -> tuple[int, ...]:
         """Ids between the last sampled stop token and where the model speaks again: results of tools, or what the user says."""
@@ -90,43 +89,30 @@ class ToolRenderer:
     def read(self, text: str) -> Message:
         """An answer with its calls, in the template's own form."""
         message = read_message(text, self.form, self.tools)
-        calls = [replace(call, id=call.id if _is_id(call.id) else "") for call in message.calls]
+        calls = message.calls
         if len(calls) > 1 and not self.several:
             error = f"this model's chat template takes one call an answer, got {len(calls)}"
-            calls = [replace(call, fault="malformed", error=error) for call in calls]
-        return replace(message, calls=tuple(calls))
+            calls = tuple(replace(call, fault="malformed", error=error) for call in calls)
+        return replace(message, calls=calls)
 
-    def encode_answer(self, text: str, ids: Sequence[str] = (), *, cached: bool = True) -> tuple[int, ...]:
-        """Ids of an answer as the template writes it, stop token included. Calls in ``text`` may have any known form; ``ids`` are
-        what their results will refer to."""
-        message = self._taught(text)
-        if not _well_formed(message):
-            return self.chat.encode_answer(text, cached=cached)
+    def encode_answer(self, text: str) -> tuple[int, ...]:
+        """Ids of an answer as the template writes it, stop token included. Calls in ``text`` may have any known form."""
+        read = (read_message(text, form, self.tools) for form in ("json", self.form, None))
+        message = next((each for each in read if each.calls and all(call.fault is None for call in each.calls)), None)
+        if message is None:
+            return self.chat.encode_answer(text)
         if self.plain:
             kept = read_message(text, "json").calls == message.calls
-            text = text if kept else f"{message.content}\n{write_calls(message.calls)}".strip()
-            return self.chat.encode_answer(text, cached=cached)
-        named = [*ids, *(f"call{place:05d}" for place in range(len(ids), len(message.calls)))]
-        calls = tuple(replace(call, id=_nine(each)) for call, each in zip(message.calls, named, strict=False))
-        answer, _ = self._answer(replace(message, calls=calls))
+            return self.chat.encode_answer(text if kept else f"{message.content}\n{write_calls(message.calls)}".strip())
+        answer, _ = self._answer(message)
         return (
             *self.chat.ids.encode_marked(close_thought(self.chat.opened, answer) if self.chat.opened else answer),
             self._call_stop,
         )
 
-    def _taught(self, text: str) -> Message:
-        """A text that may have its calls in any form. Lines of JSON may spell out the marks of another form."""
-        message = read_message(text, self.form, self.tools)
-        message = message if message.calls else read_message(text, None, self.tools)
-        if any(call.fault == "malformed" for call in message.calls):
-            lines = read_message(text, "json")
-            if _well_formed(lines) and not read_message(lines.content).calls:
-                return lines
-        return message
-
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
-    def _render(self, messages: Sequence[Message], *, system: str = "") -> str:
+    def render(self, messages: Sequence[Message], *, system: str = "") -> str:
         """The template's text, with marks around special tokens that a message, a call or a schema spells out."""
         records = [self._record(message) for message in messages]
         if system and self.chat.has_system_role:
@@ -138,7 +124,7 @@ class ToolRenderer:
     def _record(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
         if message.role == "tool":
-            about = {"tool_call_id": _nine(message.call_id), "name": self._mark(message.name)}
+            about = {"tool_call_id": message.call_id, "name": self._mark(message.name)}
             return {"role": "tool", "content": self._mark(message.content), **about}
         spoken = message.role == "assistant"
         record: dict[str, Any] = {"role": message.role, "content": self._mark(message.content, frame=spoken)}
@@ -147,28 +133,25 @@ class ToolRenderer:
         return record
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        arguments: Any = self._mark(dict(call.arguments))
-        if self._as_texts:
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        function = {"name": self._mark(call.name), "arguments": arguments}
-        return {"type": "function", "id": _nine(call.id), "function": function}
+        function = {"name": self._mark(call.name), "arguments": self._mark(dict(call.arguments))}
+        return {"type": "function", "id": call.id, "function": function}
 
     @cached_property
     def _start(self) -> str:
         """The prompt of a conversation in which the user has said one word, without the thought that it may open."""
-        return self._render([Message(role="user", content=_USER)]).removesuffix(self.chat.opened)
+        return self.render([Message(role="user", content=_USER)]).removesuffix(self.chat.opened)
 
     def _answer(self, message: Message) -> tuple[str, str]:
         """Returns what the template writes for an answer with calls, and behind the token that ends it."""
         results = [Message(role="tool", content=_RESULT, call_id=call.id, name=call.name) for call in message.calls]
-        whole = self._render([Message(role="user", content=_USER), message, *results])
+        whole = self.render([Message(role="user", content=_USER), message, *results])
         return self.chat.ids.cut(whole[len(self._start) :], self._stop_text)
 
     def _following(self, messages: Sequence[Message]) -> tuple[str, str]:
         """The text behind an answer's stop token, and that token's."""
         calls = [replace(_PROBE, id=each.call_id, name=each.name) for each in messages if each.role == "tool"]
         said = Message(role="assistant", calls=tuple(calls)) if calls else Message(role="assistant", content=_ANSWER)
-        whole = self._render([Message(role="user", content=_USER), said, *messages])
+        whole = self.render([Message(role="user", content=_USER), said, *messages])
         stop = self._stop_text if calls else self.chat.stop_text
         behind = whole[len(self._start) :].partition(_ANSWER)[2] if not calls else whole[len(self._start) :]
         return self.chat.ids.cut(behind, stop)[1], stop
@@ -179,13 +162,9 @@ class ToolRenderer:
         said = Message(role="assistant", calls=(_PROBE,))
         result = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_NAME)
         try:
-            whole = self._render([user, said, result])
-        except (TemplateError, TypeError):
-            self._as_texts = True  # some templates want the arguments as a text
-            try:
-                whole = self._render([user, said, result])
-            except (TemplateError, TypeError) as error:
-                raise ConfigError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
+            whole = self.render([user, said, result])
+        except (TemplateError, TypeError) as error:
+            raise ConfigError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
         prompt = self._start
         names = [tool.get("function", tool)["name"] for tool in self.tools]
         words = {"schemas": names[0] in prompt, "calls": _VALUE in whole, "results": _RESULT in whole}
@@ -226,7 +205,7 @@ class ToolRenderer:
         result = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_NAME)
         user, answer = Message(role="user", content=_USER), Message(role="assistant", content=_ANSWER)
         question = Message(role="user", content=_QUESTION)
-        whole = self._render([user, said, result, said, result, answer, question])
+        whole = self.render([user, said, result, said, result, answer, question])
         call, _ = self._answer(said)
         later, stop = self._following([question])
         step = call + self._stop_text + self._following([result])[0]
@@ -258,22 +237,5 @@ def _messages(observation: str | Sequence[Message]) -> Sequence[Message]:
     return (Message(role="user", content=observation),) if isinstance(observation, str) else observation
 
 
-def _well_formed(message: Message) -> bool:
-    """Says whether there are calls, and all of them can be read."""
-    return bool(message.calls) and all(call.fault != "malformed" for call in message.calls)
-
-
 def _joined(messages: Sequence[Message]) -> str:
     return "\n".join(message.content for message in messages)
-
-
-def _is_id(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9]{9}", text) is not None
-
-
-def _nine(call_id: str) -> str:
-    """An id as every template takes it: nine letters or digits."""
-    if _is_id(call_id):
-        return call_id
-    plain = re.sub(r"[^A-Za-z0-9]", "", call_id)
-    return (plain or "call")[-9:].rjust(9, "0")

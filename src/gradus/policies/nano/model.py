@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,19 +148,6 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     return fast
 
 
-def splits_words(tokenizer: Any) -> bool:
-    """Says whether a tokenizer cuts texts as :func:`build_tokenizer`'s do: frame tokens first, then words, each encoded by itself."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
-    if core is None or core.normalizer is None or core.pre_tokenizer is None:
-        return False
-    alike = all(
-        repr(own) == repr(nano) for own, nano in zip((core.normalizer, core.pre_tokenizer), _splitting(), strict=True)
-    )
-    added = core.get_added_tokens_decoder().values()
-    return alike and not any(each.lstrip or each.rstrip or each.single_word or each.normalized for each in added)
-
-
-@cache
 def _splitting() -> tuple[Any, Any]:
     """Returns the normalizer of a tokenizer and the part that cuts a text into words.
 

@@ -59,7 +59,7 @@ def _cut(loaded: LoadedModel, episode: Episode, number: int) -> list[TrainingSam
             shown = speaker.following(turn.shown)
             read.extend(range(len(ids), len(ids) + len(shown)))
             ids.extend(shown)
-        answer = list(speaker.encode_answer(turn.action, [call.id for call in turn.calls]))
+        answer = list(speaker.encode_answer(turn.action))
         if turn.valid:
             # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
             learned = answer[:-1] if turn.cut else answer
