@@ -56,7 +56,7 @@ def server(core: int):
 
 def messages(seed: int) -> list[str]:
     """A whole week: a reset and 28 steps."""
-    steps = [{"action_type": ACTIONS[step % 4], "belief": [0.1, 0.5, 0.9]} for step in range(28)]
+    steps = [{"text": f"1 5 9 {ACTIONS[step % 4]}"} for step in range(28)]
     return [json.dumps({"type": "reset", "data": {"seed": seed}})] + [
         json.dumps({"type": "step", "data": step}) for step in steps
     ]

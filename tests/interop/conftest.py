@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import uvicorn
@@ -50,12 +50,6 @@ class Adder:
     total: float = 0.0
     factor: float = 0.0
     system_prompt: str = "Say a number."
-    action_schema: ClassVar[Mapping[str, Any]] = {
-        "title": "AdderAction",
-        "type": "object",
-        "properties": {"number": {"type": "number"}},
-        "required": ["number"],
-    }
 
     @property
     def state(self) -> Mapping[str, Any]:
@@ -74,11 +68,6 @@ class Adder:
             return self._add(float(action))
         except ValueError:
             return self._add(0.0, error=f"not a number: {action}")
-
-    def step_typed(self, action: Mapping[str, Any]) -> Observation:
-        if set(action) != {"number"} or not isinstance(action["number"], int | float):
-            raise ValueError(f"expected {{'number': x}}, got {dict(action)}")
-        return self._add(float(action["number"]))
 
     def _add(self, number: float, error: str | None = None) -> Observation:
         self.count += 1

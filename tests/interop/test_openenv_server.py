@@ -76,14 +76,13 @@ def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder:
         assert first["data"]["done"] is False
         assert first["data"]["observation"]["system_prompt"] == "Say a number."
         for turn, number in enumerate(numbers):
-            typed = turn % 2 == 0
-            answer = ask(socket, "step", **({"number": number} if typed else {"text": repr(number)}))["data"]
+            answer = ask(socket, "step", text=repr(number))["data"]
             assert answer["reward"] == expected[turn].reward  # exactly: JSON floats read back as the same number
             assert answer["done"] is expected[turn].terminated
             assert answer["observation"]["total"] == expected[turn].data["total"]
             assert answer["observation"]["text"] == expected[turn].text
         assert ask(socket, "state")["data"] == {"episode_id": "e5", "step_count": 6}
-        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"  # the episode is over
+        assert code(ask(socket, "step", text="1.0")) == "SESSION_ERROR"  # the episode is over
         assert ask(socket, "reset", seed=6)["type"] == "observation"  # and another may begin
 
 
@@ -96,7 +95,7 @@ def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder:
         ('{"type": ["reset"]}', "UNKNOWN_TYPE"),
         ('{"type": "step", "data": 4}', "VALIDATION_ERROR"),
         ('{"type": "step", "data": {}}', "VALIDATION_ERROR"),
-        ('{"type": "step", "data": {"number": "much"}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {"text": 5}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"seed": true}}', "VALIDATION_ERROR"),
         (b"\xff\xfe", "INVALID_JSON"),
     ],
@@ -104,12 +103,12 @@ def test_an_episode_over_the_wire_is_the_episode_in_process(address: str, adder:
 def test_a_bad_message_is_answered_and_the_episode_goes_on(address: str, raw: str | bytes, expected: str) -> None:
     with dial(address) as socket, dial(address) as other:
         ask(socket, "reset", seed=1)
-        ask(socket, "step", number=2.0)
+        ask(socket, "step", text="2.0")
         ask(other, "reset", seed=1)
         socket.send(raw)
         assert code(json.loads(socket.recv(10))) == expected
-        assert ask(socket, "step", number=3.0)["data"]["observation"]["total"] == 5.0
-        assert ask(other, "step", number=1.0)["data"]["observation"]["total"] == 1.0
+        assert ask(socket, "step", text="3.0")["data"]["observation"]["total"] == 5.0
+        assert ask(other, "step", text="1.0")["data"]["observation"]["total"] == 1.0
 
 
 def test_nothing_of_an_episode_is_left_for_the_next(serve: Callable[..., Any]) -> None:
@@ -172,7 +171,7 @@ def test_an_episode_has_no_more_turns_than_the_environment_says(
         assert code(ask(socket, "step", text="5")) == "SESSION_ERROR"
     session = Session(replace(adder, max_turns=2), SessionSlots(1))
     session.reset({"seed": 1})
-    assert [session.step({"number": 1.0})["observation"]["truncated"] for _ in range(2)] == [False, True]
+    assert [session.step({"text": "1"})["observation"]["truncated"] for _ in range(2)] == [False, True]
 
 
 def test_an_episode_whose_reward_nobody_knows_ends_with_an_error_that_says_why(
@@ -196,8 +195,8 @@ def test_an_environment_that_raises_ends_its_own_episode_only(address: str) -> N
         answer = ask(socket, "step", text="boom")
         assert code(answer) == "EXECUTION_ERROR"
         assert "the adder broke" in answer["data"]["message"]
-        assert code(ask(socket, "step", number=1.0)) == "SESSION_ERROR"
-        assert ask(other, "step", number=1.0)["type"] == "observation"
+        assert code(ask(socket, "step", text="1.0")) == "SESSION_ERROR"
+        assert ask(other, "step", text="1.0")["type"] == "observation"
         assert ask(socket, "reset", seed=1)["type"] == "observation"
 
 
@@ -212,7 +211,7 @@ def test_over_capacity_is_told_and_every_way_to_leave_frees_a_place(
             assert ask(socket, "reset", seed=1)["type"] == "observation"
         late = stack.enter_context(dial(address))
         assert code(ask(late, "reset", seed=1)) == "CAPACITY_REACHED"
-        assert ask(polite, "step", number=1.0)["type"] == "observation"  # the others go on
+        assert ask(polite, "step", text="1.0")["type"] == "observation"  # the others go on
         polite.send('{"type": "close"}')
         abrupt.socket.close()
         midway.send('{"type": "step", "data": {"text": "1"}}')
@@ -229,7 +228,7 @@ def test_many_sessions_at_once_are_not_mixed_up(adder: EnvironmentSpec, serve: C
     def run_episode(address: str, seed: int) -> list[float]:
         with dial(address) as socket:
             ask(socket, "reset", seed=seed)
-            return [ask(socket, "step", number=seed + turn)["data"]["reward"] for turn in range(6)]
+            return [ask(socket, "step", text=str(seed + turn))["data"]["reward"] for turn in range(6)]
 
     with serve(server_config(create_app(adder, sessions=32))) as address, ThreadPoolExecutor(16) as pool:
         by_seed = list(pool.map(lambda seed: run_episode(address, seed), range(32)))
@@ -242,8 +241,7 @@ def test_pages_describe_the_server(address: str) -> None:
     with httpx.Client(base_url=f"http://{address}", trust_env=False) as client:
         assert client.get("/health").json() == {"status": "healthy"}
         assert client.get("/metadata").json()["name"] == "adder"
-        choices = client.get("/schema").json()["action"]["anyOf"]
-        assert {choice["title"] for choice in choices} == {"AdderAction", "TextAction"}
+        assert list(client.get("/schema").json()["action"]["properties"]) == ["text"]
         assert client.post("/reset", json={"seed": 9}).status_code == 404  # episodes have a socket
 
 

@@ -104,10 +104,9 @@ def _describe(address: str) -> Server:
 
 def _text_field(action: Mapping[str, Any]) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
-    choices = [action, *action.get("anyOf", ())]
-    if any("text" in _properties(choice) for choice in choices):
-        return "text"
     fields = _properties(action)
+    if "text" in fields:
+        return "text"
     only = next(iter(fields)) if len(fields) == 1 else None
     return only if only is not None and fields[only].get("type") == "string" else None
 

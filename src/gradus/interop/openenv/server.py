@@ -37,6 +37,14 @@ _STARTS = 2**20  # training tasks among which a reset without a seed draws
 # Tools are named by a reset and called by a step, so the Model Context Protocol finds none. The code is JSON-RPC's.
 _NO_MCP = {"jsonrpc": "2.0", "id": None, "error": {"code": -32601, "message": "tools are called by a step of /ws"}}
 
+_SAID = "A policy's answer, as a language model writes it. A line of JSON calls a tool, if a reset named tools."
+_ACTION = {
+    "title": "TextAction",
+    "type": "object",
+    "properties": {"text": {"type": "string", "description": _SAID}},
+    "required": ["text"],
+}
+
 
 def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[str] | None = None) -> Starlette:
     """The ASGI application: ``/ws``, and ``/schema``, ``/metadata``, ``/health`` and what ``openenv validate`` looks for.
@@ -53,7 +61,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
             await _serve(socket, session, threads=spec.stepping.threads)
 
     pages = {
-        "/schema": schemas(spec),
+        "/schema": {"action": _ACTION, "observation": {"type": "object"}, "state": {"type": "object"}},
         "/metadata": {"name": spec.name, "description": spec.summary, "version": __version__},
         "/health": {"status": "healthy"},
     }
@@ -65,20 +73,6 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
     app.state.places = places
     return app
-
-
-def schemas(spec: EnvironmentSpec) -> dict[str, Any]:
-    """JSON schemas of action, observation and state. An action is a text, or what the environment's ``action_schema`` says."""
-    environment = blocking(spec.make())
-    try:
-        typed: Mapping[str, Any] | None = getattr(environment, "action_schema", None)
-    finally:
-        environment.close()
-    said = "A policy's answer, as a language model writes it. A line of JSON calls a tool, if a reset named tools."
-    fields = {"text": {"type": "string", "description": said}}
-    answer = {"title": "TextAction", "type": "object", "properties": fields, "required": ["text"]}
-    action = answer if typed is None else {"title": "Action", "anyOf": [dict(typed), answer]}
-    return {"action": action, "observation": {"type": "object"}, "state": {"type": "object"}}
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
@@ -152,7 +146,7 @@ class Session:
         self._places = places
         self._environment: Environment | None = None
         self._task, self._first = Task(environment="", seed=0), Observation(text="")
-        self._taken: list[tuple[Mapping[str, Any], Observation]] = []  # actions, and what was seen after each
+        self._taken: list[tuple[str, Observation]] = []  # answers, and what was seen after each
         self._open = False  # an episode has begun and not ended
 
     def handle(self, raw: str | bytes) -> str | None:
@@ -220,22 +214,17 @@ class Session:
         return made
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take one action, ``{"text": ...}`` or the environment's own fields.
-
-        Raises WireError if the episode ends with it and has no reward.
-        """
+        """Take one action, ``{"text": ...}``. Raises WireError if the episode ends with it and has no reward."""
         environment = self._environment
         if environment is None or not self._open:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
-        try:
-            given = _take(environment, action)
-            observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
-        except WireError:
-            raise
-        except Exception:
-            self._open = False
-            raise
-        self._taken.append((action, observation))
+        text = action.get("text")
+        if not isinstance(text, str):
+            raise WireError("VALIDATION_ERROR", f'expected an action {{"text": "..."}}, got fields {sorted(action)}')
+        self._open = False  # also if the environment raises
+        given = environment.step(text)
+        observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
+        self._taken.append((text, observation))
         if not observation.terminated and len(self._taken) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
@@ -245,8 +234,7 @@ class Session:
 
     def _graded(self, environment: Environment) -> float:
         """Returns the default grader's reward of the episode that has ended."""
-        taken = [(str(action.get("text", dumps(dict(action)))), after) for action, after in self._taken]
-        episode = stepped_episode(self._spec, environment, self._task, self._first, taken)
+        episode = stepped_episode(self._spec, environment, self._task, self._first, self._taken)
         (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
         if episode.reward is not None and episode.reward.value is not None:
             return episode.reward.value
@@ -269,20 +257,3 @@ class Session:
         if environment is not None:
             self._places.leave()
             environment.close()
-
-
-def _take(environment: Environment, action: Mapping[str, Any]) -> Observation:
-    """Step with a text or with a typed action. A typed action that does not fit is the client's error, not the environment's."""
-    text = action.get("text")
-    if isinstance(text, str):
-        return environment.step(text)
-    typed: Callable[[Mapping[str, Any]], Observation] | None = getattr(environment, "step_typed", None)
-    # A stock client that sends a typed action sends OpenEnv's empty metadata field along.
-    fields = {name: value for name, value in action.items() if name != "metadata"}
-    if typed is None or not fields:
-        known = '{"text": "..."}' + (" or the typed fields that GET /schema shows" if typed else "")
-        raise WireError("VALIDATION_ERROR", f"expected an action {known}, got fields {sorted(action)}")
-    try:
-        return typed(fields)
-    except (ValueError, TypeError) as error:
-        raise WireError("VALIDATION_ERROR", str(error)) from error
