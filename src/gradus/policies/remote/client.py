@@ -7,23 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import Usage
+from gradus.core import ContextLengthError, PolicyError, Usage
 from gradus.core.servers import ChatOptions
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
-
-# Key, account or address: no other row will fare better. 403 may be one prompt's.
-OUT_OF_SERVICE = frozenset({401, 402, 404})
-
-
-class CallError(Exception):
-    """A call that finally failed. ``lasting``: the next row would fail in the same way."""
-
-    def __init__(self, message: str, *, kind: str, lasting: bool = False) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.lasting = lasting
+    from openai import AsyncOpenAI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,55 +83,27 @@ class ChatClient:
         self._slots = asyncio.Semaphore(self.concurrency)
 
     async def ask(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        seed: int | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        outage: list[CallError] | None = None,
+        self, messages: Sequence[Mapping[str, Any]], *, seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
-        """One answer to a conversation, or :class:`CallError`.
-
-        ``outage`` is shared by the rows of one turn: the first lasting failure lands there, and rows still waiting fail with it.
-        """
-        outage = [] if outage is None else outage
-        own = {"seed": seed, "tools": [dict(tool) for tool in tools] or None}
-        async with self._slots:
-            if outage:
-                raise outage[0]
-            try:
-                return self._read(await self._answer([dict(message) for message in messages], own))
-            except CallError as refused:
-                error = CallError(self._clean(str(refused)), kind=refused.kind, lasting=refused.lasting)
-                if error.lasting:
-                    outage.append(error)
-                raise error from None
-
-    async def _answer(self, conversation: Any, own: Mapping[str, Any]) -> object:
-        """The reply as parsed by the client, or :class:`CallError`."""
+        """One answer to a conversation. Raises PolicyError if there is none, ContextLengthError if the conversation is too long."""
         import openai
 
         from gradus.core.replies import UNREADABLE
 
+        own = {"seed": seed, "tools": [dict(tool) for tool in tools] or None}
         try:
-            async with asyncio.timeout(self.patience):
-                return await self._create(conversation, own)
-        except (TimeoutError, openai.APITimeoutError):
-            raise CallError("no answer came in time", kind="Timeout") from None
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            refused = type(cause).__name__ == "ConnectError"  # as against a connection lost during one row's answer
-            raise CallError(f"no connection to the server ({cause})", kind="Connection", lasting=refused) from None
-        except openai.APIStatusError as error:
-            raise refusal(error) from None
-        except (*UNREADABLE, openai.APIResponseValidationError):
-            raise CallError("the reply is not JSON", kind="MalformedReply") from None
+            async with self._slots, asyncio.timeout(self.patience):
+                return self._read(await self._create([dict(message) for message in messages], {**self.options, **own}))
+        except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            said = brief(self._clean(f"{self.model}: {type(error).__name__}: {error}{cause}"))
+            long = getattr(error, "code", None) == "context_length_exceeded" or "context length" in said.lower()
+            raise (ContextLengthError if long else PolicyError)(said) from None
 
-    async def _create(self, conversation: Any, own: Mapping[str, Any]) -> object:
+    async def _create(self, conversation: Any, wanted: Mapping[str, Any]) -> object:
         """Ask, and ask otherwise if the server does not support an option."""
         import openai
 
-        wanted = {**self.options, **{name: value for name, value in own.items() if value is not None}}
         while True:
             body = self.takes.accepted(wanted)
             try:
@@ -159,13 +119,11 @@ class ChatClient:
 
         usage, said = self.usage.of(tokens_used(raw)), read_reply(raw)
         if said is None:
-            raise CallError(f"expected a chat completion, got {brief(raw)}", kind="MalformedReply")
-        calls = tuple(map(self._plain_call, said.calls))
-        if said.text is None and not calls:
-            if said.reason == "length":
-                raise CallError("the answer reached max_tokens before its first word; raise max_tokens", kind="Length")
-            raise CallError(f"the reply has no content (finish_reason {said.reason!r})", kind="MalformedReply")
-        return Reply(text=self._clean(said.text or ""), usage=usage, cut=said.reason == "length", calls=calls)
+            raise ValueError(f"expected a chat completion, got {brief(raw)}")
+        calls, cut = tuple(map(self._plain_call, said.calls)), said.reason == "length"
+        if said.text is None and not calls and not cut:
+            raise ValueError(f"the reply has no content (finish_reason {said.reason!r})")
+        return Reply(text=self._clean(said.text or ""), usage=usage, cut=cut, calls=calls)
 
     def _plain_call(self, call: Any) -> Mapping[str, Any]:
         """A call as it goes back to the server with the next request."""
@@ -181,25 +139,6 @@ class ChatClient:
         """Returns a server's message, without the key."""
         key = self.client.api_key
         return text.replace(key, "[key]") if len(key) > 7 else text
-
-
-def refusal(error: APIStatusError) -> CallError:
-    """Returns what an HTTP error means for this row and for the others."""
-    status, said = error.status_code, _said(error)
-    if error.code == "insufficient_quota":
-        return CallError(f"the account's quota is used up (HTTP {status}: {said})", kind="Quota", lasting=True)
-    if error.code == "context_length_exceeded" or "context length" in said.lower():
-        return CallError(said, kind="ContextLengthError")
-    return CallError(
-        f"the server refused with HTTP {status}: {said}", kind=f"HTTP{status}", lasting=status in OUT_OF_SERVICE
-    )
-
-
-def _said(error: APIStatusError) -> str:
-    """The server's own words, without the client's wrapping."""
-    body = error.body
-    words = (body.get("message") or body.get("detail") or body.get("error")) if isinstance(body, dict) else None
-    return brief(words or error.response.text or error.message)
 
 
 def brief(value: object) -> str:

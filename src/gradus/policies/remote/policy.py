@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
+
+from anyio.from_thread import start_blocking_portal
 
 from gradus.core import (
     Action,
@@ -24,9 +26,8 @@ from gradus.core import (
 )
 from gradus.core.calls import read_message, write_calls
 from gradus.core.servers import ChatOptions
-from gradus.policies.remote.client import CallError, ChatClient, Price, RemoteUsage, Reply
+from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
 
-T = TypeVar("T")
 Record = dict[str, Any]  # a message as the protocol has it
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
 
@@ -37,11 +38,11 @@ class RemotePolicy:
     ``base_url`` and ``api_key`` default to OPENAI_BASE_URL and OPENAI_API_KEY; a server of one's own needs no key.
     ``concurrency``: calls in flight at once. ``retries``: further attempts at an answer after a rate limit, a server's error, a
     lost connection or a timeout, by the official client. ``timeout``: seconds for one attempt. ``price``: US dollars per million tokens; without
-    it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. ``seeded`` sends a seed with each
-    request, derived from the episode's key and the turn, so that members of a group differ and a repeated run asks the same.
+    it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. Each request has a seed, derived from the
+    episode's key and the turn, so that members of a group differ and a repeated run asks the same.
     ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``).
 
-    ``usage`` counts over the policy's whole life. With ``probe`` the first ``start`` sends one short request, so that a wrong address, key or
+    ``usage`` counts over the policy's whole life. The first ``start`` sends one short request, so that a wrong address, key or
     model name is one ``PolicyError`` and not one failure for each episode.
     """
 
@@ -57,18 +58,14 @@ class RemotePolicy:
         price: Price | None = None,
         temperature: float | None = 1.0,
         max_tokens: int | None = 512,
-        seeded: bool = True,
-        probe: bool = True,
         options: Mapping[str, Any] | None = None,
-        name: str | None = None,
     ) -> None:
-        _require(bool(model), "a remote policy needs a model name, got an empty one; write remote:MODEL")
-        _require(concurrency >= 1, f"concurrency must be at least 1, got {concurrency}")
-        _require(retries >= 0, f"retries must be at least 0, got {retries}")
-        _require(timeout > 0, f"timeout must be a positive number of seconds, got {timeout}")
-        _require(max_tokens is None or max_tokens >= 1, f"max_tokens must be at least 1 or None, got {max_tokens}")
-        self.model = model
-        self.name = name or f"remote:{model}"
+        if not model or concurrency < 1 or retries < 0 or timeout <= 0 or (max_tokens is not None and max_tokens < 1):
+            raise ConfigError(
+                "a remote policy needs a model's name, concurrency, timeout and max_tokens above 0, and retries from 0, got "
+                f"{model!r}, {concurrency}, {timeout}, {max_tokens} and {retries}"
+            )
+        self.model, self.name = model, f"remote:{model}"
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         self.usage = RemoteUsage(price=price)
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
@@ -76,21 +73,22 @@ class RemotePolicy:
         self._retries, self._timeout = retries, timeout
         self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self._takes = ChatOptions(model)
-        self._seeded = seeded
-        self._probed = not probe
+        self._probed = False
 
     def start(self, episodes: Sequence[EpisodeStart]) -> RemoteSession:
         """Open conversations. Raises ``PolicyError`` if the server cannot be reached or refuses."""
-        loop = _LoopThread()
-        try:
-            client = self._client()
-            if not self._probed:
-                loop.run(self._probe(client))
-                self._probed = True
-        except BaseException:
-            loop.close()
-            raise
-        return RemoteSession(client, episodes, loop, seeded=self._seeded)
+        session = RemoteSession(self._client(), episodes)
+        if not self._probed:
+            try:
+                session.probe()
+            except PolicyError as error:
+                session.close()
+                raise PolicyError(
+                    f"{self.name} at {self.base_url} did not answer a first short request: {error}. "
+                    "Check the address (OPENAI_BASE_URL), the key (OPENAI_API_KEY) and the model's name"
+                ) from None
+            self._probed = True
+        return session
 
     def _client(self) -> ChatClient:
         from openai import AsyncOpenAI
@@ -122,37 +120,30 @@ class RemotePolicy:
             usage=self.usage,
         )
 
-    async def _probe(self, client: ChatClient) -> None:
-        try:
-            await client.ask(PROBE)
-        except CallError as error:
-            if (
-                error.kind == "Length"
-            ):  # it answers; a word was too much for max_tokens, which turns will say for themselves
-                return
-            await client.client.close()
-            raise PolicyError(
-                f"{self.name} at {self.base_url} did not answer a first short request: {error}. "
-                "Check the address (OPENAI_BASE_URL), the key (OPENAI_API_KEY) and the model's name"
-            ) from None
-
 
 class RemoteSession:
-    """Conversations in progress, one for each row."""
+    """Conversations in progress, one for each row. They are held in a thread of their own, so that ``act`` works in a notebook too."""
 
-    def __init__(
-        self, client: ChatClient, episodes: Sequence[EpisodeStart], loop: _LoopThread, *, seeded: bool
-    ) -> None:
-        self._client = client
-        self._episodes = episodes
-        self._loop = loop
-        self._seeded = seeded
+    def __init__(self, client: ChatClient, episodes: Sequence[EpisodeStart]) -> None:
+        self._client, self._episodes = client, episodes
         self._messages: dict[int, list[Record]] = {}
         self._turns: dict[int, int] = {}
+        self._open = ExitStack()
+        self._portal = self._open.enter_context(start_blocking_portal())
+        self._open.callback(lambda: self._portal.call(client.client.close))
+
+    def probe(self) -> None:
+        """Ask for a word. Raises PolicyError if no answer comes."""
+        self._portal.call(self._client.ask, PROBE)
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
-        return self._loop.run(self._act_all(requests))
+        answers = self._portal.start_task_soon(self._act_all, requests)
+        try:
+            return answers.result()
+        except BaseException:
+            answers.cancel()  # after Ctrl-C no call goes on in the background
+            raise
 
     def replace_action(self, row: int, text: str) -> None:
         """Put what was really answered in place of the row's last answer."""
@@ -162,26 +153,21 @@ class RemoteSession:
 
     def close(self) -> None:
         """Close connections; may be called twice."""
-        if not self._loop.closed:
-            self._loop.run(self._client.client.close())
-            self._loop.close()
+        self._open.close()
 
     async def _act_all(self, requests: Sequence[Request]) -> Sequence[Action]:
-        outage: list[CallError] = []  # once a row has met a lasting failure, rows still waiting do not try it again
-        return await asyncio.gather(*(self._act(request, outage) for request in requests))
+        return await asyncio.gather(*map(self._act, requests))
 
-    async def _act(self, request: Request, outage: list[CallError]) -> Action:
+    async def _act(self, request: Request) -> Action:
         row, messages = request.row, self._conversation(request)
         turn = self._turns.get(row, 0)
         self._turns[row] = turn + 1
-        key = (*self._episodes[row].key, turn)
-        seed = child_seed(0, *key, "remote") % 2**31 if self._seeded else None  # 31 bits: what every server takes
+        start = self._episodes[row]
+        seed = child_seed(0, *start.key, turn, "remote") % 2**31  # 31 bits: what every server takes
         try:
-            tools = self._episodes[row].tools
-            reply = await self._client.ask(messages, seed=seed, tools=tools, outage=outage)
-        except CallError as error:
-            kind = error.kind if error.kind.endswith("Error") else f"{error.kind}Error"
-            return Action(failure=Failure(stage="act", type=kind, message=f"{self._client.model}: {error}"))
+            reply = await self._client.ask(messages, seed=seed, tools=start.tools)
+        except PolicyError as error:
+            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
         said = self._said(row, reply.text)
         messages.append({**said, "tool_calls": [dict(call) for call in reply.calls]} if reply.calls else said)
         return _action(reply)
@@ -206,32 +192,6 @@ class RemoteSession:
             messages[-1] = _answered(messages[-1], results)
         messages += map(_record, seen)
         return messages
-
-
-class _LoopThread:
-    """An event loop in a thread of its own, so that ``act`` also works inside a running loop (a notebook, a server)."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="gradus-remote", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # after Ctrl-C no call goes on in the background
-            raise
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self.run(self._loop.shutdown_asyncgens())  # replies that were not read to their end
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
 
 
 def _answered(said: Record, results: Sequence[str]) -> Record:
@@ -285,8 +245,3 @@ def _action(reply: Reply) -> Action:
         usage=reply.usage,
         stop=StopReason.TOKEN_LIMIT if reply.cut else None,
     )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
