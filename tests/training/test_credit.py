@@ -123,15 +123,6 @@ def test_the_entropy_bonus_is_for_the_spans_that_are_named(loaded: LoadedModel) 
     assert all(each.entropy is None for each in credited(groups(loaded), rule("span"), loaded))
 
 
-def test_credit_without_spans_equals_turn_credit(loaded: LoadedModel) -> None:
-    terms = [[[(None, 1.0)], [(None, 2.0)]], [[(None, -1.0)], [(None, 5.0)]], [[(None, 0.5)], [(None, 0.0)]]]
-    group = with_rewards(groups(loaded)[0], terms)
-    turn = credited([group], rule("turn", scale="batch"), loaded)
-    span = credited([group], rule("span", scale="batch"), loaded)
-    for one, other in zip(turn, span, strict=True):
-        assert values(one) == pytest.approx(values(other))
-
-
 def test_an_ungraded_episode_is_left_out_and_an_equal_group_is_silent(loaded: LoadedModel) -> None:
     group = with_rewards(groups(loaded)[0], [[[(None, 0.3)]]] * 3)
     samples = credited([group], rule("turn"), loaded)
