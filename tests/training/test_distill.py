@@ -28,8 +28,8 @@ from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import episode_samples
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distill import train_distill
-from gradus.training.engine import forward
-from gradus.training.engine.forward import compare_tokens
+from gradus.training.engine import vocabulary_loss
+from gradus.training.engine.forward import compare_tokens, vocabulary_size
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
@@ -256,7 +256,7 @@ def test_chunks_and_microbatches_change_nothing(
 
     loss, gradients = figures(4096)
     assert all(each.grad is None for each in teacher.model.parameters())
-    monkeypatch.setattr(forward, "MAX_LOGITS", 3 * forward.vocabulary_size(loaded.model))
+    monkeypatch.setattr(vocabulary_loss, "MAX_LOGITS", 3 * vocabulary_size(loaded.model))
     for budget in (4096, 64):
         again, others = figures(budget)
         assert again == pytest.approx(loss, rel=1e-4)

@@ -8,8 +8,9 @@ and its gradient is the sum over the members. Position-wise layers see one long 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,10 +53,6 @@ class Tree:
             seen = torch.cat([before, own.expand(rows, longest, longest)], dim=2)[:, None]
         return torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, float("-inf"))
 
-    def to(self, device: torch.device | str) -> Tree:
-        """The same tree with its tensors on ``device``."""
-        return self if self.parent is None else replace(self, parent=self.parent.to(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
@@ -75,13 +72,6 @@ class Labels:
     read_target: Tensor
     soft: tuple[Tensor, Tensor] | None = None
 
-    def to(self, device: torch.device | str) -> Labels:
-        """The same labels on ``device``."""
-        names = ("source", "target", "row", "read_source", "read_target")
-        moved = {name: getattr(self, name).to(device) for name in names}
-        soft = None if self.soft is None else (self.soft[0].to(device), self.soft[1].to(device))
-        return Labels(**moved, legal=None if self.legal is None else self.legal.to(device), soft=soft)
-
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
@@ -100,13 +90,18 @@ class MicroBatch:
 
     def to(self, device: torch.device | str) -> MicroBatch:
         """The same microbatch on ``device``."""
-        return replace(
-            self,
-            input_ids=self.input_ids.to(device),
-            positions=self.positions.to(device),
-            tree=self.tree.to(device),
-            labels=self.labels.to(device),
-        )
+        return self if self.input_ids.device == torch.device(device) else _on(self, device)
+
+
+def _on(value: Any, device: torch.device | str) -> Any:
+    """A record with its tensors on ``device``; anything without tensors as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_on(each, device) for each in value)
+    if is_dataclass(value):
+        return replace(value, **{each.name: _on(getattr(value, each.name), device) for each in fields(value)})  # type: ignore[type-var]
+    return value
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from gradus.algorithms import entropy as token_entropy
@@ -25,7 +24,7 @@ from gradus.policies.local.sampling import SamplingConfig, chosen_logprobs, samp
 from gradus.training.data.microbatches import MicroBatch, Tree
 from gradus.training.engine.tree_attention import attend
 from gradus.training.engine.tree_support import TREE, TREE_BF16
-from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores
+from gradus.training.engine.vocabulary_loss import MAX_LOGITS, TokenFigures, chunked_figures, chunked_scores, in_chunks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,27 +101,19 @@ def compare_tokens(
     with torch.no_grad():
         known, teaching = (said, _same) if teacher is None else _states_and_head(teacher, batch, labels.source)
 
-    def compared(part: Tensor, start: int) -> Tensor:
+    def compared(part: Tensor, start: int) -> tuple[Tensor]:
         rows = slice(start, start + len(part))
         with torch.no_grad():
             taught = None if teacher is None else teaching(known[rows])
-        return compare(head(part), taught, rows)
+        return (compare(head(part), taught, rows),)
 
-    def read_logprobs(part: Tensor, start: int) -> Tensor:
-        return chosen_logprobs(head(part), labels.read_target[start : start + len(part)], SamplingConfig())
+    def read_logprobs(part: Tensor, start: int) -> tuple[Tensor]:
+        return (chosen_logprobs(head(part), labels.read_target[start : start + len(part)], SamplingConfig()),)
 
-    size = max(1, MAX_LOGITS // vocabulary_size(model))
-    return _in_chunks(compared, said, size), _in_chunks(read_logprobs, shown, size) if read else None
-
-
-def _in_chunks(figures: Callable[[Tensor, int], Tensor], states: Tensor, size: int) -> Tensor:
-    """``figures(states, first row)`` of all rows, ``size`` at a time."""
-    if len(states) <= size:
-        return figures(states, 0)
-    starts = range(0, len(states), size)
-    return torch.cat(
-        [checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts]
-    )
+    words = vocabulary_size(model)
+    (figures,) = in_chunks(compared, said, words)
+    assert figures is not None
+    return figures, in_chunks(read_logprobs, shown, words)[0] if read else None
 
 
 def _states_and_head(model: nn.Module, batch: MicroBatch, wanted: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

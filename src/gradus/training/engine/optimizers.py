@@ -54,16 +54,12 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
 
 
 def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(_decayed(named, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-
-
-def _decayed(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> list[dict[str, Any]]:
-    """Parameter groups: matrices, whose weights decay, and the rest."""
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in named.values() if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return [group for group in groups if group["params"]]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -41,13 +41,19 @@ def chunked_figures(
         rows = slice(start, start + len(part))
         return figures(head(part), target[rows], None if legal is None else legal[rows])
 
+    return in_chunks(of_chunk, hidden, vocabulary)  # type: ignore[return-value]
+
+
+def in_chunks(
+    figures: Callable[[Tensor, int], tuple[Tensor | None, ...]], states: Tensor, vocabulary: int
+) -> tuple[Tensor | None, ...]:
+    """``figures(states, first row)`` of all rows, so many at a time that their logits are few, and again in the backward pass."""
     size = max(1, MAX_LOGITS // vocabulary)
-    parts = [
-        checkpoint(of_chunk, hidden[start : start + size], start, use_reentrant=False)
-        for start in range(0, max(1, len(hidden)), size)  # one empty chunk of no rows
-    ]
-    logprobs, entropy, greedy = zip(*parts, strict=True)
-    return tuple(None if column[0] is None else torch.cat(column) for column in (logprobs, entropy, greedy))  # type: ignore[return-value]
+    if len(states) <= size:
+        return figures(states, 0)
+    starts = range(0, len(states), size)
+    parts = [checkpoint(figures, states[start : start + size], start, use_reentrant=False) for start in starts]
+    return tuple(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def chunked_scores(head: nn.Linear, hidden: Tensor, target: Tensor, sampling: SamplingConfig) -> TokenFigures:
