@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, StorageError
 from gradus.environments import load
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus_worlds.memory import DurableMemory, Memory
+from gradus_worlds.memory import Memory
 from gradus_worlds.memory.commands import app
 from gradus_worlds.memory.learning import ask_memory as ask
-from gradus_worlds.memory.learning import best_entry, read_chunks
+from gradus_worlds.memory.learning import best_entry, load_memory, read_chunks
 from gradus_worlds.memory.learning import learn_text as learn
 
 TEXT = """Date: 3 May 2030
@@ -39,8 +39,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def state(folder: Path) -> Any:
-    with DurableMemory(folder, create=False) as memory:
-        return memory.state()
+    return load_memory(folder)[0].state()
 
 
 def test_chunks_are_lines_that_belong_together(text: Path) -> None:
@@ -49,7 +48,8 @@ def test_chunks_are_lines_that_belong_together(text: Path) -> None:
         ("3 May 2030", 3),
         ("9 June 2030", 3),
     ]
-    assert [len(chunk.text.splitlines()) for chunk in read_chunks(text, 10)] == [1, 1, 1, 1, 1, 1]
+    text.write_text("word " * 100)
+    assert [len(chunk.text.split()) for chunk in read_chunks(text)] == [80, 20]
     text.write_text("\n")
     with pytest.raises(ConfigError, match="holds none"):
         read_chunks(text)
@@ -75,6 +75,17 @@ def test_what_was_read_is_not_read_again_and_a_longer_text_goes_on(text: Path, t
     assert state(tmp_path / "notes") == state(tmp_path / "whole")
     again = learn("append-only", text, memory=tmp_path / "notes")
     assert (again.before, again.calls, again.entries) == (2, 0, whole.entries)
+
+
+def test_a_file_that_was_edited_is_refused_and_left_as_it_is(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="none is there; make one with gradus memory learn"):
+        ask("teacher", "What?", memory=tmp_path)
+    learn("append-only", text, memory=tmp_path)
+    file = tmp_path / "memory.json"
+    file.write_text(edited := file.read_text().replace("Toda", "Roda", 1))
+    with pytest.raises(StorageError, match="is damaged: a saved memory's entries differ"):
+        learn("append-only", text, memory=tmp_path)
+    assert file.read_text() == edited
 
 
 KILLED = """

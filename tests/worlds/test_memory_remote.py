@@ -12,7 +12,6 @@ import pytest
 from chat_server import completion, serving
 
 from gradus.core import EnvironmentFault, PolicyError
-from gradus_worlds.memory import DurableMemory
 from gradus_worlds.memory.learning import ask_memory, learn_text
 from gradus_worlds.memory.tools.writing import NOOP, write_insert
 
@@ -40,14 +39,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield SimpleNamespace(requests=server.bodies, faults=faults)
 
 
-def test_a_reader_that_fails_is_told_and_answers_nothing(server: Any, tmp_path: Path) -> None:
-    with DurableMemory(tmp_path / "notes") as memory:
-        memory.insert("values", "Ann cause rivers")
-    server.faults[:] = [(200, completion("ok")), (401, '{"error": {"message": "no money"}}')]
-    with pytest.raises(PolicyError, match="no money"):
-        ask_memory("teacher", "What is Ann's cause now?", memory=tmp_path / "notes", reader="remote:m")
-
-
 def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Any, tmp_path: Path) -> None:
     text = tmp_path / "own.txt"
     text.write_text("Ann: I care about rivers.\n\nAnn: it rains.\n", encoding="utf-8")
@@ -62,3 +53,6 @@ def test_a_chat_model_learns_a_text_and_goes_on_after_a_fault(server: Any, tmp_p
     assert "Ann cause rivers" in server.requests[-1]["messages"][-1]["content"]
     assert ask_memory("remote:m", "What is Ann's cause now?", memory=tmp_path / "notes").answer == "rivers"
     assert server.requests[-1]["temperature"] == 0
+    server.faults[:] = [(200, completion("ok")), (401, '{"error": {"message": "no money"}}')]
+    with pytest.raises(PolicyError, match="no money"):
+        ask_memory("append-only", "What is Ann's cause now?", memory=tmp_path / "notes", reader="remote:m")

@@ -16,11 +16,10 @@ from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, va
 from gradus_worlds.memory.text import count_words
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source
-from gradus_worlds.memory.worlds.lexicon import words_of
 from gradus_worlds.memory.worlds.locomo import locomo_source
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus_worlds.memory.worlds.questions import KINDS
-from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world
+from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world, words_of
 
 BABI = Path(__file__).parent.parent / "data" / "babi"
 

@@ -1,12 +1,11 @@
 """Building a memory from a stream of dialogue; the reward is how many questions it can answer.
 
-``load`` is the environment; :class:`Memory` and :class:`DurableMemory` are of use without it.
+``load`` is the environment; :class:`Memory` is of use without it.
 """
 
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.readers.reading import read_generous, read_strict
 from gradus_worlds.memory.spec import load
-from gradus_worlds.memory.store.durable import DurableMemory
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.store.records import NINE_BANKS, PAPER, RefusedCall
 from gradus_worlds.memory.tools.running import run_calls
@@ -14,7 +13,6 @@ from gradus_worlds.memory.tools.running import run_calls
 __all__ = [
     "NINE_BANKS",
     "PAPER",
-    "DurableMemory",
     "Memory",
     "MemoryEnvironment",
     "RefusedCall",

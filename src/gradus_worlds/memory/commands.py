@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import typer
 from gradus.commands.guests import Command, Temperature, next_command, note, printable
 
 if TYPE_CHECKING:
-    from gradus_worlds.memory.tools.running import CallResult
+    from gradus_worlds.memory.learning import Calls
 
 app = typer.Typer(help="Let an agent keep a memory of your text, and ask it.", no_args_is_help=True)
 
@@ -39,11 +38,11 @@ def learn(
     next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
 
 
-def _tell(read: int, chunks: int, results: Sequence[CallResult]) -> None:
+def _tell(read: int, chunks: int, calls: Calls) -> None:
     """One line for each call of a chunk: what became of it."""
-    for result in results:
-        done = result.content or (f"entry {result.entry_id}" if result.entry_id is not None else "")
-        said = f"{result.name.removeprefix('memory_')} {done}" if result.ok else f"refused: {result.message}"
+    for call in calls:
+        done = call["content"] or (f"entry {call['entry_id']}" if call["entry_id"] is not None else "")
+        said = f"{call['name'].removeprefix('memory_')} {done}" if call["ok"] else f"refused: {call['message']}"
         typer.echo(f"chunk {read} of {chunks}: {printable(said.strip())}")
 
 
@@ -63,6 +62,5 @@ def ask(
     typer.echo(printable(answered.answer))
     note(answered.why)
     for each in answered.notes:
-        note(
-            f"  {'core' if each.id is None else each.id}  {each.text}{f'  (since {each.timestamp})' if each.timestamp else ''}"
-        )
+        since = f"  (since {each.timestamp})" if each.timestamp else ""
+        note(f"  {'core' if each.id is None else each.id}  {each.text}{since}")

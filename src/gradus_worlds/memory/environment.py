@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_rng
-from gradus_worlds.memory.facts import facts_right, grounded
 from gradus_worlds.memory.graders import balanced_accuracy
+from gradus_worlds.memory.readers.claims import facts_right, grounded
 from gradus_worlds.memory.readers.reading import READERS, read_strict
 from gradus_worlds.memory.store.memory import Hit, Memory
 from gradus_worlds.memory.store.records import Entry
@@ -49,11 +49,6 @@ class MemoryEnvironment:
             "entries": len(self._memory.entries) if self._world else 0,
         }
 
-    @property
-    def memory(self) -> Memory:
-        """The memory as it stands."""
-        return self._memory
-
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin a world. Options are the source's knobs, and ``faults``: the share of well-formed calls that fail."""
         faults = options.pop("faults", 0.0)
@@ -80,7 +75,7 @@ class MemoryEnvironment:
             raise EnvironmentFault("the episode is over; call reset")
         chunk = world.chunks[self._index]
         before = dict(self._memory.entries)
-        results = self.carry_out(action)
+        results = run_calls(self._memory, action, source=self._index, fails=self._fails)
         shown = [hit.entry for hit in self._related]
         self._turns.append(self._account(results, before, shown))
         self._refused = refusals(result.message for result in results if not result.ok)
@@ -102,10 +97,6 @@ class MemoryEnvironment:
         if told["terminated"]:
             return Observation(text="", restart=True, **told)
         return self._observe(**told)
-
-    def carry_out(self, action: str) -> list[CallResult]:
-        """Carry out the calls of an answer to the chunk that was shown."""
-        return run_calls(self._memory, action, source=self._index, fails=self._fails)
 
     def outcome(self) -> Mapping[str, Any]:
         """Turn accounts, every question with both readings, and the memory with its log."""
@@ -183,7 +174,7 @@ class MemoryEnvironment:
         """r1 of grader v2 if the dialogue ended here, so that each chunk earns what it added; None in a long world."""
         if len(self._playing.chunks) > STANDING_CHUNKS:
             return None
-        changes = self._memory.changes
+        changes = len(self._memory.operations)
         if self._stood is None or self._stood[0] != changes:  # the same memory answers the same
             self._stood = changes, self._strict_accuracy()
         return self._stood[1]

@@ -1,38 +1,41 @@
-"""One's own text: a policy reads it into a memory on disk, chunk by chunk, and the memory answers questions.
+"""One's own text: a policy reads it chunk by chunk, its memory is kept in a file, and the memory answers questions.
 
-A reader that was killed goes on where it stopped.
+What a chunk changed and the mark that it was read are written together, so a kill loses only the chunk that was being read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from gradus import one_turn, roll_out
 from gradus.commands.guests import make_policy
 from gradus.core import (
-    Condition,
     ConfigError,
     EnvironmentFault,
-    EnvironmentSpec,
     Episode,
-    Grader,
+    EpisodeStart,
+    Policy,
     PolicyError,
+    Request,
+    StorageError,
+    Task,
     read_text,
     without_thoughts,
+    write_text,
 )
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.readers.reading import Note, search_notes, shares_word
 from gradus_worlds.memory.spec import load
-from gradus_worlds.memory.store.durable import DurableMemory, utc_now
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
-from gradus_worlds.memory.tools.running import CallResult
 from gradus_worlds.memory.worlds.records import UNKNOWN, Chunk, World
 
 CHUNK_WORDS = 80
@@ -44,68 +47,34 @@ _PROMPT = (
     f"If the memory does not say, answer: {UNKNOWN}"
 )
 
-Tell = Callable[[int, int, Sequence[CallResult]], None]
+Calls = Sequence[Mapping[str, Any]]
+Tell = Callable[[int, int, Calls], None]
 """(chunks read, all, what became of the calls of the last one)."""
 
 
-def read_chunks(path: Path, words: int = CHUNK_WORDS) -> list[Chunk]:
-    """A text in chunks of whole lines, at most ``words`` words each; a blank line ends a chunk, and a longer line is cut.
+def read_chunks(path: Path) -> list[Chunk]:
+    """A text in chunks of whole lines, at most 80 words each; a blank line ends a chunk, and a longer line is cut.
 
     A line ``Date: 3 May 2030`` dates what follows.
     """
-    chunks = list(_split(read_text(path), words))
+    chunks = list(_split(read_text(path)))
     if not chunks:
         raise ConfigError(f"expected a text in {path}, it holds none")
     return chunks
 
 
-def _split(text: str, words: int) -> Iterator[Chunk]:
+def _split(text: str) -> Iterator[Chunk]:
     date: str | None = None
     held: list[str] = []
-    for line in [piece for whole in [*text.splitlines(), ""] for piece in cut_words(whole, words) or [""]]:
+    for line in [piece for whole in [*text.splitlines(), ""] for piece in cut_words(whole, CHUNK_WORDS) or [""]]:
         dated = line.startswith(_DATE)
-        if held and (dated or not line or count_words(" ".join([*held, line])) > words):
+        if held and (dated or not line or count_words(" ".join([*held, line])) > CHUNK_WORDS):
             yield Chunk(text="\n".join(held), timestamp=date)
             held = []
         if dated:
             date = line.removeprefix(_DATE).strip() or None
         elif line:
             held.append(line)
-
-
-class OwnText(MemoryEnvironment):
-    """One episode: the chunks that ``memory`` has not read yet. Each is on disk before the next one is shown.
-
-    What a chunk changed and the mark that it was read are written together, so a kill loses only the chunk that was being read.
-    ``tell`` hears of every chunk; ``results`` are those of all calls.
-    """
-
-    def __init__(self, memory: DurableMemory, chunks: Sequence[Chunk], tell: Tell | None = None) -> None:
-        read = [chunk for chunk in chunks if _mark(chunk) in memory.marks]
-        self.unread = [chunk for chunk in chunks if _mark(chunk) not in memory.marks]
-        self._kept, self._all, self._tell = memory, len(chunks), tell
-        self.results: list[CallResult] = []
-        world = World(name="own", chunks=(*read, *self.unread), questions=(), schema=memory.schema, begin=len(read))
-        super().__init__(lambda _: world, memory=memory)
-
-    @property
-    def read(self) -> int:
-        """Returns how many chunks were read, those of earlier times among them."""
-        return self._all - len(self.unread)
-
-    def carry_out(self, action: str) -> list[CallResult]:
-        """Carry out the calls of an answer and mark the chunk, both or neither."""
-        with self._kept.batch():
-            results = super().carry_out(action)
-            self._kept.marks.add(_mark(self.unread[0]))
-        del self.unread[0]
-        self.results += results
-        if self._tell is not None:
-            self._tell(self.read, self._all, results)
-        return results
-
-    def _today(self) -> str:
-        return super()._today() or utc_now()
 
 
 def _mark(chunk: Chunk) -> str:
@@ -136,46 +105,75 @@ def learn_text(
     """Let an agent read a text and keep a memory of it. What it has read already is not read again.
 
     ``agent``: a run folder, a model folder, ``remote:MODEL``, or a policy that comes with the memory environment. ``memory``: its
-    folder; ``memory`` inside the agent's folder by default. ``tell`` gets (chunks read, all, what became of the last calls).
+    folder; ``memory`` inside the agent's folder by default. ``tell`` hears of every chunk.
     An EnvironmentFault says why the agent stopped before the end; the same call goes on there.
     """
     chunks, folder, spec = read_chunks(Path(file)), memory_of(agent, memory), load()
     # The synthetic worlds' append-only reads their grammar alone; of any other text it would keep nothing.
     spec = replace(spec, policies={**spec.policies, "append-only": scripted_policies()["append-only"]})
     policy = make_policy(spec, agent, temperature=temperature)
-    with DurableMemory(folder, first_id=FIRST_ID) as kept:
-        text = OwnText(kept, chunks, tell)
-        before = text.read
-        if text.unread:
-            failure = roll_out(_own(spec, text), policy, episodes=1, condition="own").episodes[0].failure
-            if failure is not None:
-                raise EnvironmentFault(
-                    f"the agent stopped: {failure.stage}: {failure.type}: {failure.message}; the same command goes on after what was "
-                    "read. A chunk that is too long for the model gets shorter with a blank line in it"
-                )
-        return Learned(
-            memory=folder,
-            read=text.read,
-            before=before,
-            calls=len(text.results),
-            refused=sum(not each.ok for each in text.results),
-            entries=len(kept.entries),
-        )
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return _learn(policy, chunks, folder, tell)
+    except Timeout as error:
+        raise StorageError(f"{folder} is in use by another process; wait until it has ended") from error
 
 
-def _own(spec: EnvironmentSpec, text: OwnText) -> EnvironmentSpec:
-    """The environment of one's own text: one episode, of which nothing is asked, so nothing is paid."""
-    nothing = Grader(name="nothing", compute=lambda episodes: [None] * len(episodes))
-    own = Condition(name="own", seeds=(0,), summary="your text")
-    return replace(
-        spec,
-        make=lambda: text,
-        max_turns=len(text.unread),
-        metrics=None,
-        graders={"nothing": nothing},
-        default_grader="nothing",
-        conditions={"own": own},
+def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Tell | None) -> Learned:
+    file = folder / "memory.json"
+    memory, marks = load_memory(folder) if file.exists() else (Memory(first_id=FIRST_ID), set[str]())
+    read = [chunk for chunk in chunks if _mark(chunk) in marks]
+    unread = [chunk for chunk in chunks if _mark(chunk) not in marks]
+    world = World(name="own", chunks=(*read, *unread), questions=(), begin=len(read))
+    results: list[Mapping[str, Any]] = []
+    for number, calls in enumerate(_reading(policy, world, memory) if unread else ()):
+        marks.add(_mark(unread[number]))
+        write_text(file, json.dumps({**memory.to_json(), "marks": sorted(marks)}) + "\n")
+        results += calls
+        if tell is not None:
+            tell(len(read) + number + 1, len(chunks), calls)
+    return Learned(
+        memory=folder,
+        read=len(chunks),
+        before=len(read),
+        calls=len(results),
+        refused=sum(not each["ok"] for each in results),
+        entries=len(memory.entries),
     )
+
+
+def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
+    """Let a policy read the rest of a world; what became of the calls of each chunk."""
+    environment = MemoryEnvironment(lambda _: world, memory=memory)
+    seen = environment.reset(seed=0)
+    task, prompt = Task(environment="memory", seed=0), environment.system_prompt
+    start = EpisodeStart(task=task, system_prompt=prompt, key=(0, 0, 0), group=0, member=0, environment=environment)
+    session = policy.start([start])
+    try:
+        while not seen.terminated:
+            (action,) = session.act([Request(row=0, observation=seen)])
+            if (failure := action.failure) is not None:
+                raise EnvironmentFault(
+                    f"the agent stopped: {failure.type}: {failure.message}; the same command goes on after what was read. "
+                    "A chunk that is too long for the model gets shorter with a blank line in it"
+                )
+            seen = environment.step(action.text)
+            yield seen.action_data["calls"]
+    finally:
+        session.close()
+
+
+def load_memory(folder: Path) -> tuple[Memory, set[str]]:
+    """A stored memory and the marks of the chunks that it read. A StorageError says why it cannot be used."""
+    file = folder / "memory.json"
+    if not file.exists():
+        raise StorageError(f"expected a memory in {folder}, and none is there; make one with gradus memory learn")
+    try:
+        data = json.loads(read_text(file))
+        return Memory.from_json(data), set(data["marks"])
+    except (ValueError, KeyError, StorageError) as error:
+        raise StorageError(f"{file} is damaged: {error}; copy it from a backup") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +193,8 @@ def ask_memory(
     ``reader``: a language model, by default the agent if it is ``remote:MODEL``. Without one the answer is the entry that fits best.
     """
     chosen = reader or (agent if str(agent).startswith(_REMOTE) else None)
-    with DurableMemory(memory_of(agent, memory), create=False) as kept:
-        return best_entry(kept, question) if chosen is None else _read(kept, question, chosen)
+    kept, _ = load_memory(memory_of(agent, memory))
+    return best_entry(kept, question) if chosen is None else _read(kept, question, chosen)
 
 
 def best_entry(memory: Memory, question: str) -> Answered:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
-from gradus_worlds.memory.measures import curves, metrics
+from gradus_worlds.memory.measures import curves, metrics, view
 from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.store.records import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
-from gradus_worlds.memory.view import view
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source
 from gradus_worlds.memory.worlds.locomo import locomo_source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,11 +24,6 @@ _STOPWORDS = frozenset(
 )
 
 
-def composed(text: str) -> str:
-    """A text with one character for a letter and its accent (Unicode's NFC), so that files of any system compare."""
-    return unicodedata.normalize("NFC", text)
-
-
 @lru_cache(maxsize=1 << 15)
 def plain_words(text: str) -> tuple[str, ...]:
     """Words in lower case, without punctuation.
@@ -37,7 +31,7 @@ def plain_words(text: str) -> tuple[str, ...]:
     >>> plain_words("Ann's dog, Rex!")
     ('ann', 's', 'dog', 'rex')
     """
-    return tuple(_WORD.findall(composed(text).lower()))
+    return tuple(_WORD.findall(text.lower()))
 
 
 @lru_cache(maxsize=1 << 15)

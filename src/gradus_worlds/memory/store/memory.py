@@ -10,7 +10,7 @@ from typing import Any
 from gradus.core import StorageError, beginning
 from gradus_worlds.memory.store.index import Index
 from gradus_worlds.memory.store.records import NINE_BANKS, Entry, Operation, RefusedCall, Schema
-from gradus_worlds.memory.text import composed, count_tokens, count_words, index_tokens
+from gradus_worlds.memory.text import count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
 
@@ -36,23 +36,9 @@ class Memory:
         self.clock: Clock = clock or (lambda: None)
         self.core = ""
         self.next_id = first_id
-        self._entries: dict[int, Entry] = {}
-        self._operations: list[Operation] = []
+        self.entries: dict[int, Entry] = {}  # live ones by id, in the order in which they were inserted
+        self.operations: list[Operation] = []
         self._index = Index()
-
-    @property
-    def entries(self) -> Mapping[int, Entry]:
-        """Live entries by id, in the order in which they were inserted."""
-        return self._entries
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return tuple(self._operations)
-
-    @property
-    def changes(self) -> int:
-        """Returns how many operations there were."""
-        return len(self._operations)
 
     @property
     def words(self) -> int:
@@ -68,7 +54,7 @@ class Memory:
         importance: float = 0.5,
         source: int | None = None,
     ) -> Entry:
-        """Keep a new entry and return it with its id. White space in ``content`` is evened out and accents are composed, nothing else is changed."""
+        """Keep a new entry and return it with its id. White space in ``content`` is evened out, nothing else is changed."""
         self._check_bank(bank)
         content = self._checked_content(content)
         self._check_not_there(bank, content)
@@ -89,7 +75,7 @@ class Memory:
             created=at,
             updated=at,
         )
-        self._commit("insert", at, entry)
+        self.apply(Operation(kind="insert", at=at, entry=entry))
         return entry
 
     def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
@@ -107,13 +93,13 @@ class Memory:
             timestamp=at or entry.timestamp,
             source=entry.source if source is None else source,
         )
-        self._commit("update", at, changed)
+        self.apply(Operation(kind="update", at=at, entry=changed))
         return changed
 
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
         entry = self._found(bank, entry_id)
-        self._commit("delete", self.clock(), entry)
+        self.apply(Operation(kind="delete", at=self.clock(), entry=entry))
         return entry
 
     def named(self, bank: str, content: str) -> Entry:
@@ -144,7 +130,7 @@ class Memory:
             raise RefusedCall(f"the core has at most {self.schema.core_tokens} tokens, got {tokens}")
         if content == self.core:
             raise RefusedCall("the core says exactly that already")
-        self._commit("core", self.clock(), core=content)
+        self.apply(Operation(kind="core", at=self.clock(), core=content))
         return content
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
@@ -158,36 +144,23 @@ class Memory:
         return self._hits(self._index.rank_entries(index_tokens(text), entries))
 
     def _hits(self, ranked: Iterable[tuple[int, float]]) -> list[Hit]:
-        return [Hit(entry=self._entries[number], score=score) for number, score in ranked]
+        return [Hit(entry=self.entries[number], score=score) for number, score in ranked]
 
     def apply(self, operation: Operation) -> None:
-        """Carry out one operation of a log. A StorageError names the operation that does not fit what came before."""
-        entry, kind = operation.entry, operation.kind
-        if operation.sequence != self.changes + 1:
-            raise StorageError(f"expected operation {self.changes + 1} of the log, got {operation.sequence}")
-        if kind == "core" and operation.core is not None:
-            self.core = operation.core
-        elif kind in ("insert", "update", "delete") and entry is not None:
-            fits = entry.id >= self.next_id if kind == "insert" else entry.id in self._entries
-            if not fits or entry.bank not in self.schema.banks:
-                raise StorageError(
-                    f"operation {operation.sequence} ({kind} of entry {entry.id}) does not fit the log before"
-                )
-            self._change(kind, entry)
+        """Carry out one operation, whose checks are made, and write it into the log."""
+        entry = operation.entry
+        if entry is None:
+            self.core = operation.core or ""
         else:
-            raise StorageError(f"operation {operation.sequence} of kind {kind!r} cannot be carried out")
-        self._operations.append(operation)
-
-    def _change(self, kind: str, entry: Entry) -> None:
-        old = self._entries.get(entry.id)
-        if old is not None:
-            self._index.drop(old.id, index_tokens(old.content))
-        if kind == "delete":
-            del self._entries[entry.id]
-            return
-        self._entries[entry.id] = entry
-        self._index.put(entry.id, entry.bank, index_tokens(entry.content))
-        self.next_id = max(self.next_id, entry.id + 1)
+            if operation.kind != "insert":
+                self._index.drop(entry.id, index_tokens(self.entries[entry.id].content))
+            if operation.kind == "delete":
+                del self.entries[entry.id]
+            else:
+                self.entries[entry.id] = entry
+                self._index.put(entry.id, entry.bank, index_tokens(entry.content))
+                self.next_id = max(self.next_id, entry.id + 1)
+        self.operations.append(operation)
 
     @classmethod
     def replay(cls, operations: Iterable[Operation], schema: Schema = NINE_BANKS, *, first_id: int = 1) -> Memory:
@@ -202,12 +175,10 @@ class Memory:
         return {"core": self.core, "entries": [entry.to_json() for entry in self.entries.values()]}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, the log included: ``schema``, ``core``, ``entries``, ``next_id``, ``operations``."""
+        """Everything, the log included."""
         return {
-            "format": "gradus-memory/1",
             "schema": asdict(self.schema),
             "first_id": self.first_id,
-            "next_id": self.next_id,
             **self.state(),
             "operations": [asdict(operation) for operation in self.operations],
         }
@@ -215,25 +186,18 @@ class Memory:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Memory:
         """The inverse of :meth:`to_json`. The log is replayed and must lead to the entries that stand beside it."""
-        if not isinstance(data, Mapping) or data.get("format") != "gradus-memory/1":
-            raise StorageError("expected a memory saved by Gradus (format gradus-memory/1)")
         try:
-            schema = Schema(**data["schema"])
             entries = [line["entry"] and Entry(**line["entry"]) for line in data["operations"]]
             log = [
                 Operation(**{**line, "entry": entry}) for line, entry in zip(data["operations"], entries, strict=True)
             ]
-            memory = cls.replay(log, schema, first_id=data["first_id"])
-            same = memory.state() == {"core": data["core"], "entries": list(data["entries"])}
+            memory = cls.replay(log, Schema(**data["schema"]), first_id=data["first_id"])
+            same = memory.state() == {"core": data["core"], "entries": data["entries"]}
         except (KeyError, TypeError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error
-        if not same or memory.next_id != data["next_id"]:
+        if not same:
             raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
         return memory
-
-    def _commit(self, kind: str, at: str | None, entry: Entry | None = None, *, core: str | None = None) -> None:
-        """Make an operation part of the memory. A durable memory writes it to disk, too."""
-        self.apply(Operation(sequence=self.changes + 1, kind=kind, at=at, entry=entry, core=core))
 
     def _check_bank(self, bank: str) -> None:
         if bank not in self.schema.banks:
@@ -241,7 +205,7 @@ class Memory:
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
-        entry = self._entries.get(entry_id)
+        entry = self.entries.get(entry_id)
         if entry is None:
             if self.first_id <= entry_id < self.next_id:
                 raise RefusedCall(f"entry {entry_id} was deleted")
@@ -276,5 +240,5 @@ def _short(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text with its white space evened out, composed."""
-    return composed(" ".join(text.split()))
+    """A text with its white space evened out."""
+    return " ".join(text.split())

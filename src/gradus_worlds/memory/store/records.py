@@ -48,7 +48,7 @@ PAPER = Schema(
 class Entry:
     """One short note. ``timestamp``: when it holds from, as told; ``source``: index of the chunk that it came from.
 
-    ``created`` and ``updated`` are the memory's own clock: a date in a world, UTC time outside.
+    ``created`` and ``updated`` are the memory's own clock: the date of the chunk that is read.
     """
 
     id: int
@@ -68,7 +68,6 @@ class Entry:
 class Operation:
     """One line of the log. ``kind`` is insert, update, delete or core; the entry is the one after it (before a delete)."""
 
-    sequence: int
     kind: str
     at: str | None = None
     entry: Entry | None = None

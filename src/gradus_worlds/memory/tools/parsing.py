@@ -1,8 +1,8 @@
 """Finding tool calls in what a model wrote.
 
 A call is ``{"name": ..., "arguments": {...}}``: alone, one after another, in a list, fenced, or in ``<tool_call>`` tags. Every JSON object
-outside of another one, and an empty list, is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. What looks like
-a call but is none keeps its reason, and reading goes on behind it.
+outside of another one is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. A call that cannot be read keeps its
+reason, and reading goes on behind it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,9 @@ class WrittenCall:
     wrong: str = ""
 
 
-_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
+_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
-# How what the decoder says begins -> the message.
-_BROKEN = {
-    "Unterminated string": "a string is not closed",
-    "Invalid control": "a string holds a raw line break or control character ; escape it",
-    "Invalid \\": "a string holds an invalid escape",
-}
 
 
 def parse_calls(text: str) -> list[WrittenCall]:
@@ -67,7 +61,7 @@ def _read_call(text: str, start: int) -> WrittenCall:
     """Decode the object at ``start``."""
     try:
         value, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
+    except ValueError:
         following = _NEXT.search(text, start + 1)
         end = following.start() if following else len(text)
         return WrittenCall(wrong=_diagnosis(text[start:end].rstrip()), start=start, end=end)
@@ -79,27 +73,18 @@ def _read_call(text: str, start: int) -> WrittenCall:
 
 def _diagnosis(piece: str) -> str:
     """Returns what is wrong with a piece by itself, so that what stands behind it does not blur it."""
-    said = ""
     try:
         _DECODER.raw_decode(piece)
-    except (ValueError, RecursionError) as error:
-        said = str(error)
-    for beginning, diagnosis in _BROKEN.items():
-        if said.startswith(beginning):
-            return diagnosis
-    if piece.count("{") > piece.count("}"):
-        return "a call is not closed with a brace"
-    return "a call is not valid JSON"
+    except ValueError as error:
+        if str(error).startswith("Unterminated string"):
+            return "a string is not closed"
+    return "a call is not closed with a brace" if piece.count("{") > piece.count("}") else "a call is not valid JSON"
 
 
-def _wrong(value: Any) -> str | None:
-    """Says why a value is not a call."""
-    if not isinstance(value, dict):
-        return "a call must be a JSON object, got a list"
+def _wrong(value: Mapping[str, Any]) -> str | None:
+    """Says why an object is not a call."""
     if not isinstance(value.get("name"), str):
         return "a call needs a name"
     if not isinstance(value.get("arguments"), dict):
         return "a call needs arguments"
-    if len(value) > 2:
-        return "a call has a name and arguments , nothing else"
-    return None
+    return "a call has a name and arguments , nothing else" if len(value) > 2 else None

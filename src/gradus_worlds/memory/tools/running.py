@@ -117,7 +117,7 @@ def _checked_value(argument: str, value: Any) -> Any:
         return int(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if argument == "entry_id":
-        fits, kind = number and isinstance(value, int) and abs(value) < 1 << 63, "the number of an entry"
+        fits, kind = number and isinstance(value, int), "the number of an entry"
     elif argument == "importance":
         fits, kind = number, "a number"
     else:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus.core import Condition, ConfigError, Vocabulary
-from gradus_worlds.memory.worlds.lexicon import SYLLABLES
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, sayings
 from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.synthetic import (
     MOST_CHUNKS,
     MOST_PEOPLE,
     MOST_QUESTIONS,
+    SYLLABLES,
     synthetic_config,
     synthetic_world,
 )

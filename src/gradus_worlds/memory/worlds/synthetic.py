@@ -6,20 +6,23 @@ is known, so that what a memory should do with each chunk is known, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, timedelta
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gradus.core import ConfigError, child_rng
-from gradus_worlds.memory.worlds.lexicon import words_of
+from gradus.core import ConfigError, child_rng, child_seed
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute, sayings
 from gradus_worlds.memory.worlds.questions import ask
 from gradus_worlds.memory.worlds.records import Chunk, Fact, World
 from gradus_worlds.memory.worlds.timeline import Timeline, Told, day_text
 
 FIRST_IDS = (32, 64)  # anywhere, so that who names an entry by its number must read it
+# A name or a value is two syllables. To store it, a model must copy it: it cannot have learnt a test word by heart.
+SYLLABLES: tuple[str, ...] = tuple(consonant + vowel for consonant in "bdgklmnrst" for vowel in "aeiou")
+TEST_SHARE = 5  # one word in five is kept for testing
 
 MOST_CHUNKS, MOST_PEOPLE, MOST_QUESTIONS = 4096, 200, 1000
 
@@ -73,6 +76,20 @@ def reserved_words() -> frozenset[str]:
     for attribute in ATTRIBUTES.values():
         texts += [*attribute.cues, attribute.noun, *(text for _, text in sayings(attribute))]
     return frozenset(word.strip(".,?'").lower() for text in texts for word in text.split()) | {"core", "date", "memory"}
+
+
+@lru_cache(maxsize=2)
+def words_of(split: str, reserved: Collection[str] = frozenset()) -> tuple[str, ...]:
+    """All words of a split, ``train`` or ``test``, in lower case; words of the dialogue itself (``reserved``) are in neither."""
+    test = split == "test"
+    return tuple(
+        first + second
+        for first in SYLLABLES
+        for second in SYLLABLES
+        if first != second
+        and first + second not in reserved
+        and (child_seed(0, "lexicon", first + second) % TEST_SHARE == 0) == test
+    )
 
 
 class _Writer:
