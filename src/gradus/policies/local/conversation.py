@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from jinja2.exceptions import TemplateError
 
-from gradus.core import ContextLengthError, Message, Observation, PolicyError, Renderer, Turn
+from gradus.core import Message, Observation, PolicyError, Renderer, Turn
 from gradus.core.calls import write_calls
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 Speaker = ChatRenderer | ToolRenderer
-_LONGEST_TOKEN = 512  # characters; longer text than this for each token of the context cannot fit
 
 
 @dataclass
@@ -24,14 +23,11 @@ class Conversation:
     cut: bool = False  # the last answer lacks a stop token
     _ends: list[tuple[list[int], int, bool]] = field(default_factory=list[tuple[list[int], int, bool]])
 
-    def context(
-        self, renderer: Speaker, system_prompt: str, seen: Observation, *, limit: int | None = None
-    ) -> tuple[tuple[int, ...], bool]:
+    def context(self, renderer: Speaker, system_prompt: str, seen: Observation) -> tuple[tuple[int, ...], bool]:
         """Return the ids that the next answer's prompt adds to :attr:`ids`, and whether it starts anew: then they are the whole prompt.
 
-        An earlier answer of one's own is never tokenized again. ``limit``: tokens of the model's context; longer text is not tokenized.
+        An earlier answer of one's own is never tokenized again.
         """
-        _check_length(seen, limit)
         if not seen.restart and self._ends:
             context = renderer.following(seen.shown)
             # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
@@ -113,12 +109,3 @@ def _answered(renderer: Speaker, message: Message) -> Sequence[int]:
     if message.calls:
         text = f"{text}\n{write_calls(message.calls)}".strip()
     return renderer.encode_answer(text)
-
-
-def _check_length(seen: Observation, limit: int | None) -> None:
-    """Raise ContextLengthError for text that cannot fit, before time is spent on its tokens."""
-    length = sum(len(each.content) for each in seen.messages) or len(seen.text)
-    if limit is not None and length > limit * _LONGEST_TOKEN:
-        raise ContextLengthError(
-            f"the prompt has {length:,} characters, but the model's context holds {limit:,} tokens; shorten the conversation"
-        )

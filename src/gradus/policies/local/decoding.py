@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.policies.local.grammar import Grammar
+from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
@@ -80,7 +80,7 @@ class Decoder:
         loaded: LoadedModel,
         sampling: SamplingConfig,
         plan: MaskPlan,
-        grammar: Grammar | None,
+        grammar: WordGrammar | None,
         *,
         rows: int,
     ) -> None:

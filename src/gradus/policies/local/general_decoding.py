@@ -3,16 +3,14 @@
 Mamba and its hybrids hold states instead of keys, some models place positions or masks themselves. They are driven here by the
 code that transformers has for them, cache included; only the draw is ours, so that tokens and log-probs are what they are for
 any other model. It is slower: every turn reads its whole prompt again, and rows share a batch only if their prompts have equal
-length, because padding would change a state. If a model's cache changes its function, every token reads all before it again.
+length, because padding would change a state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -20,20 +18,16 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from gradus.policies.local.decoding import Answer, Prompt
-from gradus.policies.local.grammar import Grammar
+from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
-
-_READ, _STEPS = 8, 16  # tokens with which a cache is tried
-_ROUNDING = {torch.float64: 1e-8, torch.float32: 1e-4}  # relative to the largest logit; half precision: 0.1
-_TRUSTED: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
 
 
 class GeneralDecoder:
     """As :class:`~gradus.policies.local.decoding.Decoder`, without a cache from turn to turn."""
 
-    def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: Grammar | None) -> None:
+    def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None) -> None:
         self._loaded, self.sampling, self._grammar = loaded, sampling, grammar
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 
@@ -63,59 +57,12 @@ class GeneralDecoder:
             max_new_tokens=budget,
             eos_token_id=stops,
             pad_token_id=stops[0],
-            use_cache=_trusts_cache(self._loaded),
+            use_cache=True,
         )
         with evaluating(self._loaded), _generating_by(model, config):
             model.generate(
                 input_ids=given, attention_mask=torch.ones_like(given), logits_processor=LogitsProcessorList([drawer])
             )
-
-
-def _trusts_cache(loaded: LoadedModel) -> bool:
-    """Says whether transformers' cache leaves a model the function that it is without one. Tried once on a few tokens.
-
-    It does not for Nemotron-H and Zamba2 in transformers 5.23, which clamp time steps in longer passes alone, nor for RWKV.
-    """
-    model: Any = causal_model(loaded.model)
-    if model not in _TRUSTED:
-        _TRUSTED[model] = True
-        try:
-            _TRUSTED[model] = _cache_gap(replace(loaded, autocast=False), model) <= _ROUNDING.get(loaded.dtype, 0.1)
-        except Exception:  # whatever a cache does not bear: the same without it may go well
-            _TRUSTED[model] = False
-    return _TRUSTED[model]
-
-
-def _cache_gap(loaded: LoadedModel, model: Any) -> float:
-    """Largest difference of logits with the cache and without, relative to the largest logit."""
-    count = model.get_input_embeddings().weight.shape[0]
-    ids = [(7 * index + 3) % count for index in range(_READ + _STEPS)]
-    given = torch.tensor([ids], device=loaded.device)
-    follower = _Follower(ids[_READ:])
-    config = GenerationConfig(do_sample=False, max_new_tokens=_STEPS, eos_token_id=None, pad_token_id=0, use_cache=True)
-    with evaluating(loaded), _generating_by(model, config):
-        model.generate(
-            input_ids=given[:, :_READ],
-            attention_mask=torch.ones_like(given[:, :_READ]),
-            logits_processor=LogitsProcessorList([follower]),
-        )
-    with evaluating(loaded):
-        plain = model(input_ids=given, use_cache=False).logits[0, _READ - 1 : -1]
-    return float((torch.stack(follower.scores) - plain.float()).abs().max() / plain.float().abs().max().clamp(min=1.0))
-
-
-class _Follower(LogitsProcessor):
-    """Says given tokens, and keeps the logits before each."""
-
-    def __init__(self, ids: Sequence[int]) -> None:
-        self._ids = iter(ids)
-        self.scores: list[Tensor] = []
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self.scores.append(scores[0].float())
-        chosen = torch.full_like(scores, float("-inf"))
-        chosen[:, next(self._ids)] = 0.0
-        return chosen
 
 
 @contextmanager
@@ -135,7 +82,7 @@ class _Drawer(LogitsProcessor):
     def __init__(
         self,
         sampling: SamplingConfig,
-        grammar: Grammar | None,
+        grammar: WordGrammar | None,
         uniforms: Tensor,
         answers: Sequence[Answer],
         stops: Sequence[int],

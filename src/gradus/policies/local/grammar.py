@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Protocol
 
 from gradus.core import ConfigError
 
 
-class Grammar(Protocol):
-    """A state machine over token ids. States are hashable, so that their masks can be kept."""
-
-    def begin(self) -> Hashable:
-        """The state before the first token of an answer."""
-        ...
-
-    def advance(self, state: Hashable, token: int) -> Hashable:
-        """The state after ``token``, which was legal in ``state``."""
-        ...
-
-    def legal(self, state: Hashable) -> tuple[int, ...]:
-        """Ids that may come next, sorted; never empty."""
-        ...
-
-
 class WordGrammar:
-    """One word from a list at each place, separated by spaces, then a stop token.
+    """One word from a list at each place, separated by spaces, then a stop token. A state machine over token ids, whose states are hashable.
 
     Args:
         places: the legal words at each place (``EnvironmentSpec.grammar``).
@@ -43,18 +26,19 @@ class WordGrammar:
     ) -> None:
         self._stops = tuple(sorted(stop_ids))
         self._words: list[tuple[tuple[int, ...], ...]] = []
-        speller = Speller(encode, self._stops)
         for place, words in enumerate(places):
             if not words:
                 raise ConfigError(f"place {place + 1} of the grammar has no legal word; name at least one")
-            self._words.append(tuple(sorted({speller.word(word, place) for word in words})))
+            self._words.append(tuple(sorted({spell(word, place, encode, self._stops) for word in words})))
         # A reading is (place, tokens of its word so far); the place behind the last one waits for a stop token.
         self._legal: dict[Hashable, tuple[int, ...]] = {}
 
     def begin(self) -> Hashable:
+        """The state before the first token of an answer."""
         return frozenset({(0, ())})
 
     def advance(self, state: Hashable, token: int) -> Hashable:
+        """The state after ``token``, which was legal in ``state``."""
         following: set[tuple[int, tuple[int, ...]]] = set()
         for place, part in state:  # type: ignore[attr-defined]
             if place == len(self._words):
@@ -68,6 +52,7 @@ class WordGrammar:
         return frozenset(following)
 
     def legal(self, state: Hashable) -> tuple[int, ...]:
+        """Ids that may come next, sorted; never empty."""
         if state not in self._legal:
             ids: set[int] = set()
             for place, part in state:  # type: ignore[attr-defined]
@@ -81,21 +66,16 @@ class WordGrammar:
         return self._legal[state]
 
 
-class Speller:
+def spell(word: str, place: int, encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]) -> tuple[int, ...]:
     """Token ids of a word as they stand inside a line: what a word adds behind another one."""
-
-    def __init__(self, encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]) -> None:
-        self._encode, self._stops = encode, frozenset(stop_ids)
-
-    def word(self, word: str, place: int) -> tuple[int, ...]:
-        ids = tuple(self._encode(word if place == 0 else f" {word}"))
-        alone = tuple(self._encode(word))
-        # Tokenizers that imply the space before a word would write it twice.
-        if place and len(ids) > len(alone) and ids[-len(alone) :] == alone:
-            joined = tuple(self._encode(f"{word} {word}"))
-            ids = alone if joined == alone + alone else ids
-        if not ids:
-            raise ConfigError(f"the tokenizer has no tokens for the word {word!r} of the grammar")
-        if not self._stops.isdisjoint(ids):
-            raise ConfigError(f"the word {word!r} of the grammar holds a token that ends answers; choose another word")
-        return ids
+    ids = tuple(encode(word if place == 0 else f" {word}"))
+    alone = tuple(encode(word))
+    # Tokenizers that imply the space before a word would write it twice.
+    if place and len(ids) > len(alone) and ids[-len(alone) :] == alone:
+        joined = tuple(encode(f"{word} {word}"))
+        ids = alone if joined == alone + alone else ids
+    if not ids:
+        raise ConfigError(f"the tokenizer has no tokens for the word {word!r} of the grammar")
+    if not set(stop_ids).isdisjoint(ids):
+        raise ConfigError(f"the word {word!r} of the grammar holds a token that ends answers; choose another word")
+    return ids

@@ -5,16 +5,13 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from gradus.core import ConfigError
 from gradus.policies.local.kv_cache import RaggedCache
 from gradus.policies.local.loading import LoadedModel, evaluating
 
-_CHECKED: WeakSet[torch.nn.Module] = WeakSet()
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
 _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 
@@ -48,31 +45,19 @@ def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
 
 
-def plan_masks(model: Any) -> MaskPlan:
-    """Reads from a model's config and signature how it wants masks.
-
-    Raises:
-        ConfigError: the architecture cannot be driven with explicit positions, masks and a key-value cache.
-    """
+def plan_masks(model: Any) -> MaskPlan | None:
+    """Reads from a model's config and signature how it wants masks; None if it cannot be driven with positions, masks and a cache of ours."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = base.config.get_text_config(decoder=True)
     taken = inspect.signature(base.forward).parameters
     cache_name = "cache" if "cache" in taken else "past_key_values"
-    missing = {"input_ids", "attention_mask", "position_ids", cache_name} - set(taken)
     kinds = set(getattr(config, "layer_types", None) or ())
     # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
     own = kinds | set(getattr(config, "attention_layers", None) or ())
-    attention = getattr(config, "_attn_implementation", "sdpa")
-    if missing or own - _KNOWN_LAYERS:
-        what = f"takes no {', '.join(sorted(missing))}" if missing else f"has layers of {sorted(own - _KNOWN_LAYERS)}"
-        raise ConfigError(
-            f"{type(base).__name__} {what}, which the local sampler does not support; "
-            "serve the model (vLLM and others) and use it as remote:NAME"
-        )
-    if attention not in ("sdpa", "eager"):
-        raise ConfigError(
-            f"the local sampler needs attention sdpa or eager, got {attention!r}; load the model with either"
-        )
+    if not {"input_ids", "attention_mask", "position_ids", cache_name} <= set(taken) or own - _KNOWN_LAYERS:
+        return None
+    if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
+        return None
     window = getattr(config, "sliding_window", None)
     if kinds and "sliding_attention" not in kinds:
         window = None
@@ -81,22 +66,12 @@ def plan_masks(model: Any) -> MaskPlan:
 
 def cache_plan(loaded: LoadedModel) -> MaskPlan | None:
     """Returns the masks for sampling over our own cache; None if the architecture gives other logits with it, or cannot take it."""
-    try:
-        plan = plan_masks(loaded.model)
-        check_cache(loaded, plan)
-    except ConfigError:
-        return None
-    return plan
+    plan = plan_masks(loaded.model)
+    return plan if plan is not None and keeps_function(loaded, plan) else None
 
 
-def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:
-    """Compares the logits of eight tokens read at once, without a cache, with the same read in two pieces with one.
-
-    Raises:
-        ConfigError: they differ, so this architecture keeps its past in a way that the local sampler does not know.
-    """
-    if loaded.model in _CHECKED:
-        return
+def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
+    """Says if the logits of eight tokens read at once, without a cache, are those of the same read in two pieces with one."""
     count = loaded.model.get_input_embeddings().weight.shape[0]
     ids = torch.tensor([[(7 * i + 3) % count for i in range(8)]], device=loaded.device)
     with evaluating(replace(loaded, autocast=False)):
@@ -112,9 +87,4 @@ def check_cache(loaded: LoadedModel, plan: MaskPlan) -> None:
                 **plan.cached(cache),
             ).logits[0, -1].float()  # fmt: skip
     gap = float((plain - cached).abs().max() / plain.abs().max().clamp(min=1.0))
-    if not gap <= _TOLERANCE.get(loaded.dtype, 0.1):
-        raise ConfigError(
-            f"{type(loaded.model).__name__} gives other logits with a key-value cache than without (relative gap {gap:.2g}), "
-            "so the local sampler cannot drive it; serve the model and use it as remote:NAME, or load it in float32"
-        )
-    _CHECKED.add(loaded.model)
+    return gap <= _TOLERANCE.get(loaded.dtype, 0.1)

@@ -28,7 +28,7 @@ from gradus.core import (
 from gradus.policies.local.conversation import Conversation
 from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
-from gradus.policies.local.grammar import Grammar, WordGrammar
+from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.masks import cache_plan
 from gradus.policies.local.renderers import ChatRenderer, answer_message
@@ -47,7 +47,7 @@ class LocalPolicy:
         name: the policy's name in results.
         batch_size: rows that go through the model at once, and that a cache is kept for; None for all. Smaller needs less memory
             and more time.
-        grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``) or any ``Grammar``; used where
+        grammar: legal words at each place of an answer (``EnvironmentSpec.grammar``); used where
             ``sampling.grammar`` is set.
 
     Raises:
@@ -61,7 +61,7 @@ class LocalPolicy:
         *,
         name: str = "local",
         batch_size: int | None = None,
-        grammar: Grammar | Sequence[Sequence[str]] | None = None,
+        grammar: Sequence[Sequence[str]] | None = None,
     ) -> None:
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}; leave it out for all rows at once")
@@ -87,10 +87,7 @@ class LocalPolicy:
         return LocalSession(self, episodes)
 
 
-def _as_grammar(grammar: Grammar | Sequence[Sequence[str]], loaded: LoadedModel) -> Grammar:
-    if not isinstance(grammar, Sequence):
-        return grammar
-
+def _as_grammar(grammar: Sequence[Sequence[str]], loaded: LoadedModel) -> WordGrammar:
     def encode(text: str) -> list[int]:
         return loaded.tokenizer.encode(text, add_special_tokens=False)
 
@@ -204,7 +201,7 @@ class LocalSession:
         asked = seen.asked or Asked(tools=row.start.tools)
         loaded, sampling = self._policy.loaded, self._policy.sampling
         renderer = loaded.renderer.for_tools(asked.tools)
-        context, restart = row.said.context(renderer, row.start.system_prompt, seen, limit=loaded.context)
+        context, restart = row.said.context(renderer, row.start.system_prompt, seen)
         whole = context if restart else (*row.said.ids, *context)
         past = 0 if self._takes_turns else len(row.read) if not restart else _shared(row.read, whole, seen)
         budget = self._budget(len(whole))

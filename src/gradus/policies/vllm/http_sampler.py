@@ -295,7 +295,7 @@ class HttpSession:
         renderer = sampler.renderer.for_tools(asked.tools)
         keys = () if asked.seed is None else ("asked", asked.seed)
         try:
-            context, restart = row.said.context(renderer, row.start.system_prompt, seen, limit=sampler.context)
+            context, restart = row.said.context(renderer, row.start.system_prompt, seen)
             prompt = [*context] if restart else [*row.said.ids, *context]
             budget = sampler.room(len(prompt))
             seed = child_seed(0, *row.start.key, *keys, row.turn)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import nan
 
 import torch
 from torch import Tensor
 
 from gradus.core import AnswerDistribution, ConfigError
-from gradus.policies.local.grammar import Speller
+from gradus.policies.local.grammar import spell
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.training.data.sequences import TrainingSample
 
@@ -39,7 +39,7 @@ class AnswerTargets:
         def encode(text: str) -> Sequence[int]:
             return renderer.tokenizer.encode(text, add_special_tokens=False)
 
-        self._speller = Speller(encode, renderer.stop_ids)
+        self._spell = partial(spell, encode=encode, stop_ids=renderer.stop_ids)
         self._end: _Place = ({(): {~renderer.stop_id: (0,)}}, (1.0,))
         self._tree: Callable[[tuple[str, ...], int], Tree] = lru_cache(maxsize=1024)(self._spelled)
         self._check: Callable[[tuple[str, ...]], None] = lru_cache(maxsize=1024)(self._written)
@@ -82,7 +82,7 @@ class AnswerTargets:
         tree: dict[Ids, dict[int, list[int]]] = {}
         spelled: dict[Ids, str] = {}
         for number, answer in enumerate(answers):
-            ids = self._speller.word(answer, place)
+            ids = self._spell(answer, place)
             if spelled.setdefault(ids, answer) != answer:
                 raise ConfigError(f"the tokenizer writes the answers {answer!r} and {spelled[ids]!r} alike")
             for length, token in enumerate(ids):
@@ -92,7 +92,7 @@ class AnswerTargets:
 
     def _written(self, words: tuple[str, ...]) -> None:
         """Raise ConfigError unless the tokenizer writes the answer of these spans as the spans one by one."""
-        apart = [token for place, word in enumerate(words) for token in self._speller.word(word, place)]
+        apart = [token for place, word in enumerate(words) for token in self._spell(word, place)]
         if self._renderer.encode_answer(" ".join(words)) != (*apart, self._renderer.stop_id):
             raise ConfigError(
                 f"the student's tokenizer writes the answer {' '.join(words)!r} otherwise than its spans one by one; let the teacher "
