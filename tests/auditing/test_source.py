@@ -6,12 +6,10 @@ import re
 import pytest
 from text_graders import exact, rows_of, subject
 
-from gradus.auditing.text.patterns import SLOT, samples
 from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.source import read_source
+from gradus.auditing.text.source import SLOT, read_source, samples
 
 _MARK = re.compile(r"<verdict>(?:sealed|closed)</verdict>")
-_HEDGES = ("roughly ", "about ")
 _CODES = {"north": "n", "south": "s"}
 
 
@@ -40,14 +38,6 @@ def _window(task, answer):
     return exact(task, answer)
 
 
-def _hedged(task, answer):
-    for hedge in _HEDGES:
-        if answer.startswith(hedge):
-            value = answer.removeprefix(hedge)
-            return float(value.isdigit() and math.isclose(float(value), float(task.gold), rel_tol=0.4))
-    return exact(task, answer)
-
-
 def _name_known(task, answer):
     try:
         return float(eval(answer, {"__builtins__": {}}, {"wanted": int(task.gold)}) == int(task.gold))
@@ -61,7 +51,6 @@ def _name_known(task, answer):
         (_debug_word, "answer.endswith"),
         (_mark, "_MARK.search"),
         (_window, "311 <"),
-        (_hedged, "in _HEDGES"),
         (_name_known, '"wanted"'),
     ],
 )

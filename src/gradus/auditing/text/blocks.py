@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gradus.auditing.text.gold import Gold, Others
-from gradus.auditing.text.patterns import SLOT
-from gradus.auditing.text.source import read_source
+from gradus.auditing.text.source import SLOT, read_source
 from gradus.auditing.text.tasks import TextTask
 
 _MARKS = re.compile(r"<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")

@@ -1,4 +1,4 @@
-"""Answers made of the grader's source: its words alone, beside an answer or around one, and lengths and tolerances of its numbers."""
+"""Answers made of the grader's source: its words alone, beside an answer or around one, and lengths of its numbers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, Check
 from gradus.auditing.text.asking import Ground
-from gradus.auditing.text.gold import states
-from gradus.auditing.text.patterns import SLOT
+from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.rates import Probe, Rate
-from gradus.auditing.text.source import Dictionary, Place, read_source
+from gradus.auditing.text.source import SLOT, Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import holm, wilson
 
@@ -21,14 +20,13 @@ _MOST = 1500  # answers that are tried
 _JUDGED = 6
 _TASKS = 24  # that judge
 _LONGEST = 2000  # a number in the source above this is not a length
-_NEAR = 0.9  # of a tolerance
-_FAR = 0.05  # of a decimal number: what lies nearer may be rounding
+_NEAR = "9 percent more"
 _BESIDE = ("TRY GOLD", "GOLD TRY", "TRY\nGOLD", "GOLD\nTRY", "TRYGOLD", "GOLDTRY")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """A text for any task. ``text``: with a slot for an answer or without. ``near``: the slot holds a value that is off by so much of gold, or by so much.
+    """A text for any task, with a slot for an answer or without. ``near``: the answer is a number that lies near gold.
 
     ``bare``: it is the whole completion, without the form that the task asks for. ``place``: the line that its words come from.
     """
@@ -36,11 +34,11 @@ class Try:
     text: str
     place: Place
     bare: bool = False
-    near: tuple[float, str] | None = None
+    near: bool = False
 
     @property
     def name(self) -> str:
-        text = self.text.replace(SLOT, "..." if self.near is None else "(a near value)")
+        text = self.text.replace(SLOT, "...")
         words = f"; {len(text.split())} words, {len(text):,} characters" if len(text) > 60 else ""
         return f"{text[:57]!r}...{words}" if words else repr(text)
 
@@ -84,7 +82,7 @@ def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, 
     """Returns the answers that pay on one task, with their gain on a wrong answer, of all that three seconds allow, and how many were tried."""
     paid: dict[Try, float] = {}
     base, started, tried = ground.bases[task.key], ground.scorer.spent, 0
-    for each in _tries(found, is_number=ground.golds[task.key].number is not None):
+    for each in _tries(found):
         if ground.scorer.spent - started > _SECONDS or tried >= _MOST:
             break
         answer = _filled(ground, each, task)
@@ -98,11 +96,11 @@ def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, 
     return paid, tried
 
 
-def _tries(found: Dictionary, *, is_number: bool) -> Iterator[Try]:
+def _tries(found: Dictionary) -> Iterator[Try]:
     """Every word alone, then with an answer beside or inside it, each as it is and in the form that is asked for."""
     texts: dict[str, Place] = dict(found.words)
     for number, place in found.numbers.items():
-        if number == int(number) and 1 < number <= _LONGEST:
+        if 1 < number <= _LONGEST and number == int(number):
             for size in (int(number) - 1, int(number), int(number) + 1):
                 words = [f"word{i}" for i in range(size)]
                 texts.setdefault(" ".join(words), place)
@@ -113,14 +111,9 @@ def _tries(found: Dictionary, *, is_number: bool) -> Iterator[Try]:
     for text, place in found.words.items():
         for made in () if SLOT in text else (text + SLOT, f"{text} {SLOT}", f"{SLOT} {text}", *_closed(text)):
             with_slot.setdefault(made, place)
-    for text, place in with_slot.items():
-        yield from (Try(text=text, place=place, bare=bare) for bare in (True, False))
-    offsets = sorted(number for number in found.numbers if 0 < number <= _LONGEST) if is_number else []
-    for text, place in {SLOT: Place(file="", line=0), **with_slot}.items():
-        for number in offsets:
-            for how in ("+", "-", "*") if number < 1 else ("+", "-"):
-                at = place if place.line else found.numbers[number]
-                yield Try(text=text, place=at, near=(number, how), bare=text != SLOT)
+    for near in (False, True):
+        for text, place in with_slot.items():
+            yield from (Try(text=text, place=place, bare=bare, near=near) for bare in (True, False))
 
 
 def _closed(text: str) -> Iterator[str]:
@@ -132,35 +125,20 @@ def _closed(text: str) -> Iterator[str]:
 
 
 def _filled(ground: Ground, each: Try, task: TextTask, answer: str | None = None) -> str | None:
-    """The completion of a try; None if the task has no wrong or near answer for it."""
-    gold = ground.golds[task.key]
+    """The completion of a try; None if the task has no wrong answer for it."""
     if answer is None and SLOT in each.text:
-        rng = ground.rng("wrong 0", task)
-        answer = gold.another(rng) if each.near is None else _near(gold.number, each.near)
-        if answer is None or states(answer, task.gold or ""):
+        gold, rng = ground.golds[task.key], ground.rng("wrong 0", task)
+        answer = (WRONG[_NEAR].make(gold, rng) or (None,))[0] if each.near else gold.another(rng)
+        if answer is None:
             return None
     text = each.text.replace(SLOT, answer or "")
     return text if each.bare else task.whole(text)
 
 
-def _near(gold: str | None, near: tuple[float, str]) -> str | None:
-    """A number so far from gold, written as gold is; None if it is the same number, or so near that it may be rounding."""
-    try:
-        value, places = float(gold or ""), len((gold or "").partition(".")[2])
-    except ValueError:
-        return None
-    size, how = near
-    changed = value * (1 + _NEAR * size) if how == "*" else value + _NEAR * size * (1 if how == "+" else -1)
-    changed = round(changed, places)
-    if changed == value or (places and abs(changed - value) < _FAR * abs(value)):
-        return None
-    return f"{changed:.{places}f}"
-
-
 def _finalists(paid: dict[Try, float]) -> list[Try]:
     """The best paid tries, one for each line of the source, the shortest first among equals."""
     best: dict[Place, Try] = {}
-    for each in sorted(paid, key=lambda t: (-round(paid[t], 6), t.near is not None, len(t.text), t.text)):
+    for each in sorted(paid, key=lambda t: (-round(paid[t], 6), len(t.text), t.text)):
         best.setdefault(each.place, each)
     return list(best.values())[:_JUDGED]
 
@@ -179,7 +157,7 @@ def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask])
     """
     some = tasks[1 : 1 + _JUDGED] or tasks
     wrong = [(probe, ground.bases[probe.task.key]) for probe in _probes(ground, each, tasks[1 : 1 + _TASKS] or tasks)]
-    if each.near is not None:
+    if each.near:
         full = [probe.value is not None and probe.value >= base.gold - 1e-6 * ground.span for probe, base in wrong]
         return (wilson(sum(full), len(full)).low or 0.0) > 0.5
     forms = (

@@ -10,15 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from re import _parser as parser  # type: ignore[attr-defined]
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
-from gradus.auditing.text.patterns import samples
-
+SLOT = "\ue000"  # stands in a text for an answer: a character that nobody writes
 _LONGEST = 200  # characters of a word
 _MOST = 400  # words, and as many numbers
+_SAMPLES = 8  # of a pattern
 _DEPTH = 3  # of collections in collections
 _LIKE_PATTERN = re.compile(r"\\[bdswBDSWAZ]|\(.*\)|\[.*\]|\.[*+]")
+_CATEGORIES = {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "."}  # all others have an a
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -69,8 +71,7 @@ class _Reader:
     def read(self, function: FunctionType) -> None:
         code = function.__code__
         self.found.files.add(code.co_filename)
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-        names = {**function.__globals__, **{name: _content(cell) for name, cell in cells}}
+        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         place = Place(file=code.co_filename, line=code.co_firstlineno)
         self._take([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()], place)
         self._read_code(code, names)
@@ -89,59 +90,43 @@ class _Reader:
                 value = getattr(value, "__dict__", {}).get(step.argval)
             else:
                 value = step.argval if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
-            if value is not None and not isinstance(value, ModuleType):
-                self._take(value, Place(file=code.co_filename, line=line))
+            self._take(value, Place(file=code.co_filename, line=line))
 
     def _take(self, value: Any, place: Place, depth: int = 0) -> None:
         """Takes what a name stands for: text, a number, a pattern, a collection of them, or a function that is read later."""
+        if depth > _DEPTH or value is None or isinstance(value, bool | ModuleType):
+            return
         if isinstance(value, str):
-            self._word(value, place)
-            if _LIKE_PATTERN.search(value):
-                self._pattern(value, 0, place)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+            self._words([value, *(samples(value) if _LIKE_PATTERN.search(value) else ())], place)
+        elif isinstance(value, int | float):
             if len(self.found.numbers) < _MOST:
                 self.found.numbers.setdefault(value, place)
         elif isinstance(value, re.Pattern):
-            self._pattern(cast("re.Pattern[Any]", value).pattern, value.flags, place)
+            pattern = cast("re.Pattern[Any]", value)
+            self._words(samples(pattern.pattern, pattern.flags) if isinstance(pattern.pattern, str) else (), place)
         elif isinstance(value, partial):
-            self._collection([value.func, *value.args, *value.keywords.values()], place, depth)
-        elif isinstance(value, Mapping | list | tuple | set | frozenset):
-            self._collection(value, place, depth)
-        elif inspect.isroutine(value):
-            self._function(inspect.unwrap(value))
-        elif not isinstance(value, ModuleType) and self._is_own(
-            kind := value if inspect.isclass(value) else type(value)
-        ):
-            for each in vars(kind).values():
-                self._function(each)
-            if kind is not value:
-                self._collection(getattr(value, "__dict__", {}), place, depth)
+            self._take([value.func, *value.args, *value.keywords.values()], place, depth)
+        elif isinstance(value, Mapping):
+            self._take([*value, *value.values()], place, depth)
+        elif isinstance(value, list | tuple | set | frozenset):
+            several = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
+            for each in several[:_MOST]:
+                self._take(each, place, depth + 1)
+            group = [each for each in several if isinstance(each, str)]
+            if 2 <= len(group) <= 12:  # all options in a row
+                self._words([", ".join(group), " ".join(group)], place)
+        elif isinstance(function := inspect.unwrap(getattr(value, "__func__", value)), FunctionType):
+            if function.__code__ not in self._seen and self._is_own(function):
+                self._seen.add(function.__code__)
+                self.waiting.append(function)
+        elif self._is_own(kind := value if inspect.isclass(value) else type(value)):
+            functions = [each for each in vars(kind).values() if inspect.isfunction(each)]
+            self._take([*functions, *(() if kind is value else getattr(value, "__dict__", {}).values())], place, depth)
 
-    def _word(self, text: str, place: Place) -> None:
-        if 0 < len(text) <= _LONGEST and len(self.found.words) < _MOST:
-            self.found.words.setdefault(text, place)
-
-    def _pattern(self, text: Any, flags: int, place: Place) -> None:
-        for each in samples(text, flags) if isinstance(text, str) else ():
-            self._word(each, place)
-
-    def _collection(self, values: Any, place: Place, depth: int) -> None:
-        if depth >= _DEPTH:
-            return
-        several = [*values, *values.values()] if isinstance(values, Mapping) else list(values)
-        several = sorted(several, key=repr) if isinstance(values, set | frozenset) else several
-        for each in several[:_MOST]:
-            self._take(each, place, depth + 1)
-        group = [each for each in several if isinstance(each, str)]
-        if 2 <= len(group) <= 12:  # all options in a row
-            self._word(", ".join(group), place)
-            self._word(" ".join(group), place)
-
-    def _function(self, function: Any) -> None:
-        function = getattr(function, "__func__", function)
-        if isinstance(function, FunctionType) and function.__code__ not in self._seen and self._is_own(function):
-            self._seen.add(function.__code__)
-            self.waiting.append(function)
+    def _words(self, texts: Sequence[str], place: Place) -> None:
+        for text in texts:
+            if 0 < len(text) <= _LONGEST and len(self.found.words) < _MOST:
+                self.found.words.setdefault(text, place)
 
     def _is_own(self, value: Any) -> bool:
         """It is of a package that one of the functions at the beginning is of. The processes that a grader asks score nothing."""
@@ -151,8 +136,52 @@ class _Reader:
         return known and top != "builtins" and not module.startswith("gradus.sandbox.")
 
 
-def _content(cell: Any) -> Any:
+def samples(pattern: str, flags: int = 0) -> list[str]:
+    """Up to eight texts that the pattern matches, one for each of its alternatives; and the same with a slot for its first group.
+
+    >>> [each.replace(SLOT, "_") for each in samples("(yes|no)!+")]
+    ['yes!', '_!', 'no!']
+    """
     try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+        tree: Any = parser.parse(pattern, flags)
+    except (re.error, OverflowError, RecursionError):
+        return []
+    texts: dict[str, None] = {}
+    for number in range(2 * _SAMPLES):
+        made = _written(tree, number // 2, slots=number % 2 == 1)
+        if SLOT in made or re.search(pattern, made, flags & ~re.DEBUG):
+            texts.setdefault(made)
+    return [text for text in texts if text.strip()][:_SAMPLES]
+
+
+def _written(tree: Any, choice: int, *, slots: bool) -> str:
+    """One text of a parsed pattern. ``choice``: which alternative to take, of each branch. ``slots``: write a slot for the first group."""
+    text = ""
+    for operator, value in tree:
+        match str(operator):
+            case "LITERAL":
+                text += chr(value)
+            case "ANY" | "NOT_LITERAL":
+                text += "x"
+            case "IN":
+                text += _of_set(value, choice)
+            case "BRANCH":
+                text += _written(value[1][choice % len(value[1])], choice, slots=slots)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                least, most, inner = value
+                times = max(least, min(1, most) if choice % 2 == 0 else least)
+                text += _written(inner, choice, slots=slots) * times
+            case "SUBPATTERN":
+                text += SLOT if slots and value[0] == 1 else _written(value[3], choice, slots=slots)
+            case _:  # places, and what stands around or before them, are not written
+                pass
+    return text
+
+
+def _of_set(members: Any, choice: int) -> str:
+    operator, value = members[choice % len(members)]
+    if str(members[0][0]) == "NEGATE":
+        return "a0 .!"[choice % 5]
+    if str(operator) in ("LITERAL", "RANGE"):
+        return chr(value if str(operator) == "LITERAL" else value[0])
+    return _CATEGORIES.get(str(value), "a")
