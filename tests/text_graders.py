@@ -7,21 +7,20 @@ from fractions import Fraction
 from typing import Any
 
 from gradus.auditing.records import Check
+from gradus.auditing.run import audit_text
 from gradus.auditing.text import checks
-from gradus.auditing.text.asking import Ground, Log, prepare
+from gradus.auditing.text.asking import Ground, prepare
 from gradus.auditing.text.gold import Gold, Others
-from gradus.auditing.text.grader_process import Score
-from gradus.auditing.text.paying import blind_answers, reflexes, right_answers, wrong_answers
+from gradus.auditing.text.paying import right_answers, without_task, wrong_answers
 from gradus.auditing.text.rates import Base
-from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.scoring import Score, Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 Judge = Callable[[TextTask, str], Any]
 CHECKS = {
     "gold": checks.gold,
-    "blind answers": blind_answers,
-    "reflexes": reflexes,
+    "blind answers": lambda ground: without_task(ground, "blind answers"),
+    "reflexes": lambda ground: without_task(ground, "reflexes"),
     "wrong answers": wrong_answers,
     "right answers": right_answers,
     "leaks": checks.leaks,
@@ -74,7 +73,7 @@ def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
 
 def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, Check]:
     """All checks of a grader, by name."""
-    return {check.name: check for check in audit_text(subject(judge, tasks), **options).checks}
+    return {check.name: check for check in audit_text(subject(judge, tasks), **options)[0]}
 
 
 class Paying:
@@ -106,9 +105,8 @@ def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, 
     """The ground of checks with these figures; gold earns 1 and all else nothing if none are given."""
     tasks, base = asked.tasks, base or Base(gold=1.0, wrong=0.0, silence=0.0)
     others = Others(golds=[task.gold or "" for task in tasks])
-    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, "log": Log(), **found}
-    golds = {task.key: Gold(task=task, others=others) for task in tasks}
-    return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, golds=golds, others=others, **found)
+    found = {"bases": {task.key: base for task in tasks}, "span": 1.0, **found}
+    return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, others=others, **found)
 
 
 def check_of(name: str, judge: Judge, tasks: Sequence[TextTask] | None = None) -> Check:

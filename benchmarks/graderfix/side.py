@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from graderfix.rivals import RIVALS
 from graderfix.rows import rows
 from gradus.auditing.result import verdict_of
-from gradus.auditing.text.run import audit_text
+from gradus.auditing.run import audit_text
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 _TASKS = 48
@@ -48,7 +48,7 @@ def main() -> None:
         seconds = round(time.monotonic() - started, 1)
         Path(out).write_text(json.dumps({"verdict": verdict, "evidence": evidence, "seconds": seconds}))
         return
-    checks = audit_text(subject, seed=int(seed)).checks
+    checks = audit_text(subject, seed=int(seed))[0]
     failed = [check for check in checks if check.status == "fail"]
     said = {"verdict": verdict_of(checks), "evidence": [f"{check.name}: {check.evidence}" for check in failed]}
     Path(out).write_text(json.dumps({**said, "seconds": round(time.monotonic() - started, 1)}))

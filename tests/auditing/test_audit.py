@@ -19,7 +19,7 @@ from gradus.auditing.plans.panel import main_tasks, roll_out_panel
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, answer_space, find_features
 from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes, rewards_of
-from gradus.auditing.tables import tables
+from gradus.auditing.result import tables
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
 from gradus.policies.scripted import FunctionPolicy

@@ -10,9 +10,9 @@ from gradus import environments
 from gradus.auditing.records import Check, high_of, low_of
 from gradus.auditing.result import verdict_of
 from gradus.auditing.text import checks
-from gradus.auditing.text.asking import Log, with_bases
+from gradus.auditing.text.asking import find_bases
 from gradus.auditing.text.paying import chosen, is_accepted, is_refused, right_of, unearned, wrong_answers, wrong_of
-from gradus.auditing.text.rates import Base, Probe, Rate, rate, settled_within
+from gradus.auditing.text.rates import Base, Probe, Rate, rate
 from gradus.auditing.text.tasks import subject_of
 from gradus.stats import Interval
 
@@ -124,7 +124,7 @@ def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
 )
 def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spreads, missing, status):
     errors = [replace(each, error="no score") for each in _answered("x", [None] * missing)]
-    ground = _ground(remote=True, log=Log(errors=errors))
+    ground = _ground(remote=True, errors=errors)
     ground.scorer.logged.update({"judge_disagreement": spreads, "judge_cost": [0.25, 0.5]})
     ground.scorer.calls = 100
     judge = checks.judge(ground)
@@ -141,18 +141,9 @@ def test_a_judge_disagrees_with_itself_or_leaves_out_by_more_than_a_tenth(spread
     ],
 )
 def test_sanity_names_gold_that_is_not_paid_and_rewards_beyond_their_range(unpaid, declared, told):
-    found = checks.sanity_of(_ground(unpaid=_answered("gold", [0.5] * unpaid), range=declared))
+    found = checks.sanity(_ground(unpaid=_answered("gold", [0.5] * unpaid), range=declared, remote=True))
     assert found.status == ("fail" if told else "pass")
     assert told in found.evidence
-
-
-def test_tasks_that_would_settle_it_are_those_of_the_whole_audit():
-    """Half the width must shrink to the distance, of which it is 1.5 times: 2.25 times the tasks."""
-    wide = Interval(mean=0.25, low=0.0625, high=0.4375, n=24)
-    narrow = replace(wide, low=0.15625, n=48)
-    assert "about 108 tasks" in settled_within([wide, narrow], 0.125, tasks=48)
-    near = settled_within([wide], 0.249, tasks=48)
-    assert "more than 1,000 tasks" in near, "nobody asks for tens of thousands"
 
 
 def test_of_what_a_person_has_to_judge_that_comes_first_which_is_accepted_most():
@@ -190,7 +181,8 @@ def test_the_base_of_a_task_is_gold_silence_and_the_mean_of_wrong_answers():
         return int(answer) % 3 / 10 - 0.1 if answer else 0.1
 
     scorer = Paying(pays)
-    ground = with_bases(_ground(12, scorer=scorer, bases={}))
+    ground = _ground(12, scorer=scorer, bases={})
+    find_bases(ground)
     wrong = {}
     for task, answer in scorer.rows:
         if answer and answer != task.gold:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gradus.auditing.text.grader_process import GraderProcess, checked_score
+from gradus.auditing.text.scoring import GraderProcess, checked_score
 from gradus.auditing.text.tasks import TextSubject, TextTask
 from gradus.sandbox import sandbox_works
 
 TASK = TextTask(key="one", prompt="2 + 2?", gold="4")
-_REFUSED = r"not JSON|else than a (score|reply)|of a wrong type"
+_REFUSED = r"not JSON|else than|of a wrong type"
 SCORE = {"value": 1.0, "error": None, "hung": False, "executed": False, "skipped": False, "seconds": 0.1}
 
 
@@ -64,14 +64,14 @@ def test_a_pickle_that_an_answer_sends_to_the_parent_is_not_opened(tmp_path: Pat
     payload = pickle.dumps(_Payload(f"touch {outside}"))
     message = struct.pack("I", len(payload)) + payload + b"\n"
     with _attacked(message, confined=confined) as (process, answer), pytest.raises(OSError, match=_REFUSED):
-        process.ask("one", answer)
+        process.ask([("one", answer)])
     assert not outside.exists()
 
 
 @pytest.mark.parametrize("message", [b'{"result": {"value": 1}}', b'{"error": 1}', b'"4"', b"[" * 5_000])
 def test_an_answer_that_forges_a_reply_can_send_numbers_and_nothing_else(message: bytes) -> None:
     with _attacked(message + b"\n", confined=False) as (process, answer), pytest.raises(OSError, match=_REFUSED):
-        process.ask("one", answer)
+        process.ask([("one", answer)])
 
 
 @pytest.mark.parametrize(

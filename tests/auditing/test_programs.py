@@ -12,15 +12,15 @@ from random import Random
 import pytest
 from text_graders import audited, gold_of, ground_of, rows_of, subject, sums
 
-from gradus.auditing.text import paying, run
+from gradus.auditing import run
+from gradus.auditing.text import paying
 from gradus.auditing.text.asking import are_programs
 from gradus.auditing.text.blind import BLIND, REFLEXES
 from gradus.auditing.text.checks import hostile
-from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import PROGRAMS, ask_programs
-from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.scoring import CANARY, Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.core import child_rng
 from gradus.rewards.code import find_code

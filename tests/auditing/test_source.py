@@ -6,7 +6,7 @@ import re
 import pytest
 from text_graders import exact, rows_of, subject
 
-from gradus.auditing.text.run import audit_text
+from gradus.auditing.run import audit_text
 from gradus.auditing.text.source import SLOT, read_source, samples
 
 _MARK = re.compile(r"<verdict>(?:sealed|closed)</verdict>")
@@ -18,7 +18,7 @@ _TASKS = rows_of([(f"How much is {i} times {i + 3}?", str(i * (i + 3))) for i in
 
 def _check(judge, tasks=None, functions=None):
     asked = subject(judge, tasks or _TASKS, functions=[judge] if functions is None else functions)
-    (found,) = (check for check in audit_text(asked).checks if check.name == "the source")
+    (found,) = (check for check in audit_text(asked)[0] if check.name == "the source")
     return found
 
 

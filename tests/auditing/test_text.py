@@ -14,11 +14,10 @@ from gradus import environments
 from gradus.auditing import AuditSettings, audit_any, run_text_audit
 from gradus.auditing.leaks import places_of_text, telling_place
 from gradus.auditing.result import verdict_of
+from gradus.auditing.run import audit_text
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import prepare
-from gradus.auditing.text.grader_process import CANARY, Score
-from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.scoring import CANARY, Score, Scorer
 from gradus.auditing.text.tasks import subject_of
 from gradus.core import PolicyError
 from gradus.environments.verifiable.from_rows import one_turn
@@ -275,7 +274,7 @@ def _unreachable(task, answer):
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_grader_that_always_raises_is_one_finding_with_its_error(remote):
     """Gold was said to earn too little, the remedy was to return the least reward, and hostile answers passed."""
-    found = {check.name: check for check in audit_text(subject(_unreachable, remote=remote)).checks}
+    found = {check.name: check for check in audit_text(subject(_unreachable, remote=remote))[0]}
     assert {name: check.status for name, check in found.items()} == {"grading": "fail", "leaks": "pass"}
     assert found["grading"].evidence.endswith("Connection error.")
 

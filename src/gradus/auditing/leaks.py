@@ -1,7 +1,7 @@
 """Hidden values that can be read off what is shown.
 
 A hidden value that is shown somewhere is not yet a leak: the question may list all labels, and a right answer may be a word of the
-text. A leak is a *place* at which most tasks show their own hidden value, and hardly ever the next task's. A place is a path in the
+text. A leak is a *place* at which most tasks show their own hidden value, and hardly ever that of the next three. A place is a path in the
 structured observation, or one in the text: behind the same word, or among the last three.
 """
 
@@ -29,7 +29,7 @@ def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Sequence[
             return None
         column = [each.get(place) for each in shown]
         own = sum(map(_is_shown, column, hidden))
-        others = sum(map(_is_shown, column, [*hidden[1:], *hidden[:1]]))
+        others = sum(sum(map(_is_shown, column, [*hidden[step:], *hidden[:step]])) / 3 for step in (1, 2, 3))
         low = wilson(own, n).low or 0.0
         if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
             return place
@@ -58,7 +58,7 @@ def _is_shown(shown: Any, hidden: Sequence[Any]) -> bool:
     for value in hidden:
         if isinstance(value, str):
             bare = value.strip("()[]{}.,:;=\"' ")
-            if bare and text.startswith(bare) and not text[len(bare) : len(bare) + 1].isalnum():
+            if bare and text.startswith(bare) and not text[len(value) : len(value) + 1].isalnum():
                 return True
         elif isinstance(value, float) and (number := re.match(r"-?\d+\.\d+", text)):
             decimals = len(number.group().partition(".")[2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, Literal
 
 from gradus.core import Episode, Panel
@@ -12,7 +11,6 @@ from gradus.stats import Interval, Paired, format_interval, mean_interval
 
 Status = Literal["pass", "fail", "unresolved", "skip"]
 Kind = Literal["exploit", "lenient", "strict"]
-_MANY = 1000  # tasks; nobody asks for more to settle a verdict
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
@@ -128,22 +126,6 @@ def low_of(figure: Interval | Paired) -> float | None:
 def high_of(figure: Interval | Paired) -> float | None:
     """The upper bound; see :func:`low_of`."""
     return figure.high if figure.high is not None or figure.n < ENOUGH else figure.mean
-
-
-def tasks_to_settle(difference: Paired | Interval, *, against: float) -> int | None:
-    """About how many tasks would put the interval on one side of ``against``; None if the mean lies on it."""
-    if difference.mean is None or difference.low is None or abs(difference.mean - against) < 1e-9:
-        return None
-    half = difference.mean - difference.low
-    return max(difference.n + 1, ceil(difference.n * (half / abs(difference.mean - against)) ** 2))
-
-
-def settled_by(tasks: Sequence[int | None]) -> str:
-    """Returns how many tasks would settle all of it, as a part of a sentence; empty if nobody knows."""
-    known = max((each for each in tasks if each is not None), default=0)
-    if known > _MANY:
-        return f"; it lies so near the bound that more than {_MANY:,} tasks would be needed to settle it"
-    return f"; about {known:,} tasks (--episodes) would settle it" if known else ""
 
 
 def signed(figure: Paired | Interval, digits: int = 3) -> str:

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
+from gradus.auditing.plans.comparisons import (
+    check_alignment,
+    check_exploits,
+    check_free_credit,
+    check_separation,
+    check_signal,
+)
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
-from gradus.auditing.plans.signal import check_signal
 from gradus.auditing.records import Check, PanelEpisodes, Point, rewards_of, true_rewards_of
 from gradus.auditing.result import AuditResult
-from gradus.auditing.text.run import audit_text
-from gradus.auditing.text.tasks import CALLS_SECONDS, TASKS, subject_of
+from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
+from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity
+from gradus.auditing.text.from_source import from_source
+from gradus.auditing.text.paying import (
+    programs,
+    right_answers,
+    without_task,
+    wrong_answers,
+)
+from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.tasks import (
+    CALL_SECONDS,
+    CALLS_SECONDS,
+    PROGRAM_CALL_SECONDS,
+    PROGRAM_SECONDS,
+    TASKS,
+    TextSubject,
+    subject_of,
+)
 from gradus.core import EnvironmentSpec, Grader, Policy
 from gradus.stats import mean_interval
 
@@ -52,19 +74,19 @@ def run_text_audit(
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
     seed, limit = settings.seed, settings.limit
-    subject = subject_of(spec, grader, tasks=settings.episodes or TASKS, limit=limit or CALLS_SECONDS)
+    subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
-    text = audit_text(subject, seed=seed, limit=limit, unsafe=settings.unsafe, progress=settings.progress)
+    checks, n = audit_text(subject, seed=seed, limit=limit, unsafe=settings.unsafe, progress=settings.progress)
     tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere)
     return AuditResult(
         environment=spec.name,
         grader=grader.name,
         true_reward_name="share of right answers",
         condition=next(iter(spec.conditions)),
-        episodes=text.tasks,
+        episodes=n,
         seed=seed,
-        checks=[*text.checks, tasks],
+        checks=[*checks, tasks],
     )
 
 
@@ -130,3 +152,61 @@ def _checked(
         check_signal(spec, grader, settings.signal_policy, draw, tasks=settings.signal_tasks, seed=seed),
     ]
     return checks, hack, found
+
+
+def audit_text(
+    subject: TextSubject,
+    *,
+    seed: int = 0,
+    seconds: float | None = None,
+    limit: float | None = None,
+    unsafe: bool = False,
+    progress: Callable[[str, float, int], None] | None = None,
+) -> tuple[list[Check], int]:
+    """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
+
+    ``seconds``: the limit of one call, 2 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
+    not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what,
+    answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
+    """
+    of_call, of_all = (
+        (PROGRAM_CALL_SECONDS, PROGRAM_SECONDS) if are_programs(subject.tasks) else (CALL_SECONDS, CALLS_SECONDS)
+    )
+    most = CALLS * len(subject.tasks)
+    scorer = Scorer(
+        subject,
+        seconds=60.0 if subject.remote else of_call if seconds is None else seconds,
+        limit=of_all if limit is None else limit,
+        tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
+    )
+    try:
+        ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
+        checks = _text_checks(ground, unsafe=unsafe)
+    finally:
+        scorer.close()
+    return [_as_far_as_asked(each, ground) for each in checks], len(ground.tasks)
+
+
+def _text_checks(ground: Ground, *, unsafe: bool) -> list[Check]:
+    """All checks. They are asked in the order in which they may spend the time."""
+    asked: list[Check] = []
+    programs_run = ground.is_usable and are_programs(ground.tasks) and (ground.confined or unsafe)
+    if ground.is_usable:
+        ask_hostile(ground)
+        run = [programs(ground)] if programs_run else []
+        asked = [without_task(ground, "blind answers"), without_task(ground, "reflexes"), from_source(ground)]
+        asked += [wrong_answers(ground), right_answers(ground), *run]
+    first = sanity(ground)
+    if ground.errors and not ground.bases and (ground.subject.remote or not ground.scored):
+        return [not_graded(ground), leaks(ground)]
+    judged = [judge(ground)] if ground.subject.remote else []
+    return [first, gold(ground), *asked, *judged, hostile(ground, programs=programs_run), leaks(ground)]
+
+
+def _as_far_as_asked(check: Check, ground: Ground) -> Check:
+    """A check that passes on less than all of its answers is not settled."""
+    left = ground.skipped[check.name]
+    if not left or check.status not in ("pass", "skip"):
+        return check
+    why = f"{left:,} of its answers were not asked: {ground.scorer.stopped}"
+    return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")

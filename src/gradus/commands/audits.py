@@ -54,7 +54,7 @@ class Audit(Shown):
         from rich.rule import Rule
         from rich.text import Text
 
-        from gradus.auditing.tables import screen, tables
+        from gradus.auditing.result import screen, tables
         from gradus.evidence.reports import show_episode
 
         result = self.result

@@ -1,16 +1,19 @@
-"""The checks that compare policies of the panel: separation, exploits, free credit, alignment."""
+"""The checks of rewards of policies: separation, exploits, free credit, alignment, and the signal for GRPO."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
+from math import comb
 from typing import Any
 
 import numpy as np
 
 from gradus.auditing.plans.judged import NO_AIM
 from gradus.auditing.plans.panel import best_reflex
+from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
 from gradus.auditing.records import (
     ENOUGH,
     Check,
@@ -19,11 +22,10 @@ from gradus.auditing.records import (
     components_of,
     high_of,
     low_of,
-    settled_by,
     signed,
-    tasks_to_settle,
 )
-from gradus.core import Grader, child_seed
+from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
+from gradus.rollouts import roll_out
 from gradus.stats import Paired, format_number, mean_interval, paired_difference, spearman, spearman_within
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
@@ -56,8 +58,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
     if flat:
         evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_told(flat)}"
     elif unsure:
-        settle = settled_by([tasks_to_settle(step, against=0.0) for step in unsure.values()])
-        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}{settle}"
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}"
     elif raised:
         least_raised = min(raised, key=lambda name: _mean(raised[name]))
         told = f"{len(raised)} of {len(steps)} steps {' < '.join(panel.ladder)} raise the reward"
@@ -98,8 +99,7 @@ def check_exploits(panel: PanelEpisodes) -> Check:
     if winners:
         evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {_told(winners)}"
     elif unsure:
-        settle = [tasks_to_settle(gain, against=0.0) for gain in unsure.values()]
-        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}{settled_by(settle)}"
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}"
     else:
         evidence = (
             f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
@@ -228,3 +228,77 @@ def _mean(difference: Paired) -> float:
 
 def _above(difference: Paired) -> bool:
     return (low_of(difference) or 0.0) > 0
+
+
+SIZES = (4, 8, 16)
+_MEMBERS = 16
+_ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
+# Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
+_NOISES = (0.3, 0.6, 0.9)
+
+
+def check_signal(
+    spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Callable[[int], str], *, tasks: int, seed: int
+) -> Check:
+    """Roll out groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
+    check = Check(name="signal", status="unresolved", evidence="no policy was rolled out")
+    wanted = [spec.train_task(i) for i in range(tasks)]
+    for chosen in [policy] if policy else _stand_ins(spec, draw):
+        groups = roll_out(
+            spec, chosen, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
+        ).groups
+        rewards = [[value for value in group.values() if value is not None] for group in groups]
+        whole = [values for values in rewards if len(values) == _MEMBERS]
+        check = _judged(chosen, whole, given=policy is not None, seed=seed)
+        if check.status != "fail":
+            break
+    return check
+
+
+def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, seed: int) -> Check:
+    """The check from the rewards of whole groups."""
+    if not whole:
+        evidence = f"no group of {_MEMBERS} episodes of {chosen.name} could be graded as a whole"
+        return Check(name="signal", status="unresolved", evidence=evidence)
+    sizes = forecast(np.array(whole), seed=seed)
+    share = sizes["8"]["zero_variance_groups"]
+    told = "; ".join(
+        f"G = {size}: reward_std {format_number(each['reward_std'])}, {each['zero_variance_groups']:.0%} without variance"
+        for size, each in sizes.items()
+    )
+    who = chosen.name if given else f"{chosen.name} (a stand-in; give your own policy for a forecast of your run)"
+    evidence = f"{who} on {len(whole)} tasks: {told}"
+    status: Status = "pass" if share <= _ZERO_VARIANCE else "fail"
+    if status == "fail" and isinstance(chosen, RandomAnswers):
+        status, evidence = "skip", f"{evidence}; blind answers say nothing of a policy that can do something"
+    measured = {"policy": chosen.name, "forecast": sizes}
+    return Check(name="signal", status=status, evidence=evidence, measured=measured)
+
+
+def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Expected reward_std and share of zero-variance groups of G = 4, 8, 16 from ``rewards`` (tasks, members).
+
+    Zero variance: all rewards of a group equal; its expectation over all subsets of the members is exact. reward_std: mean over groups
+    of the standard deviation within, over disjoint subsets in 8 random orders.
+    """
+    members = rewards.shape[1]
+    rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
+    orders = [rng.permuted(rewards, axis=1) for _ in range(8)]
+    sizes: dict[str, dict[str, float]] = {}
+    for size in (each for each in SIZES if each <= members):
+        blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
+        chances = [
+            sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in rewards
+        ]
+        sizes[str(size)] = {
+            "reward_std": float(blocks.std(axis=-1).mean()),
+            "zero_variance_groups": float(np.mean(chances)),
+        }
+    return sizes
+
+
+def _stand_ins(spec: EnvironmentSpec, draw: Callable[[int], str]) -> list[Policy]:
+    """The teacher with more and more random answers, because with few of them it may still always reach the top."""
+    if spec.teacher is None or spec.teacher.startswith("remote"):
+        return [RandomAnswers(draw)]
+    return [NoisyPolicy(spec.policy(spec.teacher), draw, noise=noise) for noise in _NOISES]

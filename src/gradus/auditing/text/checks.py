@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import fsum
@@ -11,7 +10,7 @@ from gradus.auditing.leaks import places_of_text, telling_place
 from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of, signed
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
-from gradus.auditing.text.rates import Probe, quoted, settled_within, shown
+from gradus.auditing.text.rates import quoted, shown
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
@@ -23,46 +22,38 @@ _AGAIN = 8  # tasks that are asked once more
 
 def sanity(ground: Ground) -> Check:
     """The same answer earns the same in another order and in a batch; gold earns the full reward."""
-    problems: list[str] = []
-    if ground.is_usable:
+    n, subject, problems = len(ground.tasks), ground.subject, [_unpaid(ground), _out_of_range(ground)]
+    if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        if not ground.subject.remote:  # a judge keeps what it said by its content
-            problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground)]
-    return sanity_of(ground, [problem for problem in problems if problem])
-
-
-def sanity_of(ground: Ground, problems: Sequence[str] = ()) -> Check:
-    """The check from what is wrong with answers that were asked again."""
-    n, subject, problems = len(ground.tasks), ground.subject, list(problems)
-    if ground.unpaid and (wilson(len(ground.unpaid), n).low or 0.0) > LEAST_EFFECT:
-        first = ground.unpaid[0]
-        problems.append(
-            f"gold does not earn the full reward on {len(ground.unpaid)} of {n} tasks, e.g. {first.answer[:60]!r} earns {first.value}"
-        )
-    if subject.range is not None:
-        low, high = subject.range
-        values = [value for base in ground.bases.values() for value in asdict(base).values()]
-        if any(not low - 1e-9 <= value <= high + 1e-9 for value in values):
-            problems.append(f"rewards leave the declared range [{low:g}, {high:g}]")
-    evidence = "; ".join(problems) or _earns(ground)
+        problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground), *problems]
+    top = max((base.gold for base in ground.bases.values()), default=0.0)
+    earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
+    evidence = "; ".join(filter(None, problems)) or f"gold earns {earned} on {n} tasks, and the same again"
     if ground.form != DECLARED:
         task = next(task for task in subject.tasks if task.gold)
         declared = repr(task.whole(task.gold or "")[:80])
         evidence += (
             f"; gold is written {ground.form}, because it earns less in the form that the tasks declare: {declared}"
         )
-    evidence += f"; {subject.note}" if subject.note else ""
     evidence += f"; {n} of {len(subject.tasks)} tasks, because the grader is slow" if ground.effort < 1.0 else ""
     measured = {"tasks": n, "form": ground.form, "effort": ground.effort}
-    status: Status = "fail" if problems else "pass"
+    status: Status = "fail" if any(problems) else "pass"
     return Check(name="sanity", status=status, evidence=evidence, measured=measured)
 
 
-def _earns(ground: Ground) -> str:
-    top = max((base.gold for base in ground.bases.values()), default=0.0)
-    earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
-    again = "" if ground.subject.remote else "; the same answer earns the same in another order"
-    return f"gold earns {earned} on {len(ground.tasks)} tasks{again}"
+def _unpaid(ground: Ground) -> str:
+    unpaid, n = ground.unpaid, len(ground.tasks)
+    if not unpaid or (wilson(len(unpaid), n).low or 0.0) <= LEAST_EFFECT:
+        return ""
+    example = f"{unpaid[0].answer[:60]!r} earns {unpaid[0].value}"
+    return f"gold does not earn the full reward on {len(unpaid)} of {n} tasks, e.g. {example}"
+
+
+def _out_of_range(ground: Ground) -> str:
+    low, high = ground.subject.range or (float("-inf"), float("inf"))
+    values = [value for base in ground.bases.values() for value in asdict(base).values()]
+    left = any(not low - 1e-9 <= value <= high + 1e-9 for value in values)
+    return f"rewards leave the declared range [{low:g}, {high:g}]" if left else ""
 
 
 def _with_wrong(ground: Ground) -> list[tuple[TextTask, str | None, str]]:
@@ -94,7 +85,7 @@ def _in_a_batch(ground: Ground) -> str:
     golds = [(tasks[place - 1] if place % 2 else task).gold or "" for place, task in enumerate(tasks)]
     rows = [(task, task.whole(gold)) for task, gold in zip(tasks, golds, strict=True)]
     alone, together = ground.scorer.score(rows), ground.scorer.batch(rows)
-    ground.log.skipped["sanity"] += sum(each.hung or each.skipped for each in together)
+    ground.skipped["sanity"] += sum(each.hung or each.skipped for each in together)
     for (_, answer), one, other in zip(rows, alone, together, strict=True):
         a, b = one.value, other.value
         if one.hung or other.hung or one.skipped or other.skipped or a == b:
@@ -108,31 +99,26 @@ def _in_a_batch(ground: Ground) -> str:
 
 
 def _at_steps(ground: Ground) -> str:
-    """Names what is wrong at the first, the middle or the last step of a training, if gold no longer earns more than a wrong answer there.
+    """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer.
 
-    Each step is asked in a process of its own, every answer twice: the second time it has a history.
+    Each step is asked in a process of its own.
     """
-    if ground.subject.judge_at is None or ground.effort < 1.0:
+    judge_at = ground.subject.judge_at
+    if judge_at is None or ground.effort < 1.0:
         return ""
     asked = [(task, wrong, gold) for task, wrong, gold in _with_wrong(ground) if wrong]
-    rows = [(task, task.whole(answer)) for _ in range(2) for task, wrong, gold in asked for answer in (wrong, gold)]
+    rows = [(task, task.whole(answer)) for task, wrong, gold in asked for answer in (wrong, gold)]
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
-        subject = replace(ground.subject, judge=partial(ground.subject.judge_at, share))
+        subject = replace(ground.subject, judge=partial(judge_at, share))
         scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
-        try:
-            scores = scorer.fresh(rows)
-        finally:
-            scorer.close()
-        values = [score.value for score in scores if score.value is not None]
-        if not values or len(values) < len(rows):
-            continue
-        for part, history in ((values[: len(rows) // 2], "without"), (values[len(rows) // 2 :], "with")):
-            gain = fsum(part[1::2]) - fsum(part[::2])
-            if gain <= LEAST_EFFECT * ground.span * len(asked):
-                return (
-                    f"at the {name} step of a training, {history} earlier calls, gold earns no more than a wrong answer, "
-                    f"e.g. {rows[0][1][:60]!r} earns {part[0]}; make the reward a function of task and answer alone"
-                )
+        values = [score.value for score in scorer.fresh(rows)]
+        known = [value for value in values if value is not None]
+        gain = fsum(known[1::2]) - fsum(known[::2])
+        if known and len(known) == len(rows) and gain <= LEAST_EFFECT * ground.span * len(asked):
+            return (
+                f"at the {name} step of a training gold earns no more than a wrong answer, "
+                f"e.g. {rows[0][1][:60]!r} earns {known[0]}; make the reward a function of task and answer alone"
+            )
     return ""
 
 
@@ -151,8 +137,6 @@ def gold(ground: Ground) -> Check:
     evidence = f"gold earns {signed(gain, 2)} more than another task's gold"
     if (most is not None and most <= least) or ground.span <= 0:
         status, evidence = "fail", f"another task's gold earns as much as gold: {signed(gain, 2)} apart"
-    elif status == "unresolved":
-        evidence += settled_within([gain], 0.0, tasks=len(ground.tasks))
     return Check(name="gold", status=status, evidence=evidence, measured=measured)
 
 
@@ -169,47 +153,40 @@ def hostile(ground: Ground, *, programs: bool = False) -> Check:
 
     ``programs``: answers that are programs were tried, which may be run.
     """
-    log = ground.log
     problems: list[str] = []
     if ground.executed and not programs:
         problems.append(f"the grader executes the answer ({', '.join(ground.executed[:3])}); parse it instead")
-    if log.hung:
-        problems.append(f"the grader hangs on {quoted(log.hung[0].answer, _QUOTED)}; it was cut off")
-    if log.errors and not ground.subject.remote:
-        raised = log.errors[0]
+    if ground.hung:
+        problems.append(f"the grader hangs on {quoted(ground.hung[0].answer, _QUOTED)}; it was cut off")
+    if ground.errors and not ground.subject.remote:
+        raised = ground.errors[0]
         told = f"the grader fails on {quoted(raised.answer, _QUOTED)} ({raised.error})"
         problems.append(f"{told}: return the least reward instead")
     where = "in a sandbox" if ground.confined else "not tried whether answers are executed: no sandbox for it"
-    measured = {
-        "executed": list(ground.executed),
-        "errors": _errors(log.errors),
-        "hung": [shown(each) for each in log.hung[:5]],
-    }
     status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
     if not problems and ground.sandbox_error:
         status = "unresolved"
-        evidence = (
-            "no answer makes the grader fail or hang; whether it runs answers is not known, "
-            f"because it fails on right ones in the sandbox: {ground.sandbox_error}"
-        )
+        evidence = f"whether the grader runs answers is not known: in the sandbox it fails on right ones, {ground.sandbox_error}"
+    hung = [shown(each) for each in ground.hung[:5]]
+    measured = {"executed": list(ground.executed), "errors": _errors(ground), "hung": hung}
     return Check(name="hostile answers", status=status, evidence=evidence, measured=measured)
 
 
-def _errors(probes: Sequence[Probe]) -> list[dict[str, object]]:
-    return [{**shown(each), "error": each.error} for each in probes[:5]]
+def _errors(ground: Ground) -> list[dict[str, object]]:
+    return [{**shown(each), "error": each.error} for each in ground.errors[:5]]
 
 
 def not_graded(ground: Ground) -> Check:
     """A grader that fails on every answer, right ones too, or a server that scored nothing: its error is the one finding."""
-    first, failed = ground.log.errors[0], len(ground.log.errors) + len(ground.log.hung)
+    first, failed = ground.errors[0], len(ground.errors) + len(ground.hung)
     told = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
-    return Check(name="grading", status="fail", evidence=told, measured={"errors": _errors(ground.log.errors)})
+    return Check(name="grading", status="fail", evidence=told, measured={"errors": _errors(ground)})
 
 
 def judge(ground: Ground) -> Check:
     """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost."""
-    errors, logged, answers = ground.log.errors, ground.scorer.logged, ground.scorer.calls
+    errors, logged, answers = ground.errors, ground.scorer.logged, ground.scorer.calls
     missing = wilson(len(errors), max(answers, len(errors), 1))
     spread = mean_interval(list(logged.get("judge_disagreement", ())))
     dollars = fsum(logged.get("judge_cost", ()))
@@ -217,7 +194,7 @@ def judge(ground: Ground) -> Check:
         "disagreement": asdict(spread),
         "missing": {"count": len(errors), **asdict(missing)},
         "dollars": dollars,
-        "errors": _errors(errors),
+        "errors": _errors(ground),
     }
     told = [f"{answers:,} answers for {format_number(dollars, 2)} US dollars"]
     status: Status = "pass"

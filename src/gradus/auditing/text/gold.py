@@ -199,6 +199,11 @@ class Gold:
         number = _UNIT.sub("", self.bare)
         return number if is_number(number) else None
 
+    @property
+    def value(self) -> float | None:
+        """What this number comes to."""
+        return None if self.number is None else _value(self.number)
+
     @cached_property
     def json(self) -> Any:
         """The JSON value; None if it is not JSON."""

@@ -9,8 +9,8 @@ from random import Random
 
 from gradus.auditing.text.blind import Operator
 from gradus.auditing.text.gold import NUMBER, Gold
-from gradus.auditing.text.grader_process import CANARY
 from gradus.auditing.text.rates import quoted
+from gradus.auditing.text.scoring import CANARY
 
 
 def _form(text: str) -> Operator:

@@ -2,22 +2,74 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import SequenceMatcher
 from typing import Any
 
-from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Kind, Note, signed
+from scipy.stats import binom
+
+from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Kind, Note, Status, signed
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
-from gradus.auditing.text.clusters import Cluster, cluster_of
-from gradus.auditing.text.gold import states
+from gradus.auditing.text.gold import Gold, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, quoted, settled_within, shown
+from gradus.auditing.text.rates import Probe, Rate, quoted, shown
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import Interval, Proportion, holm, wilson
+from gradus.stats import Proportion, holm, wilson
+
+_LEAST_SHARE = 0.05  # of the tasks, which a rule must pick out
+_LIKELY = 0.8  # accepted among these, on the half that finds the rule
+_APART = 0.4  # more than elsewhere
+_LUCK = 0.005  # chance of as many on the other half, if it were as elsewhere
+_OPERATOR = re.compile(r"(?<=[\d)\sA-Za-z])(?:\*\*|//|[-+*/^%×÷−<>=])(?=[\s\d(A-Za-z])")
+
+
+def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[str, Proportion] | None:
+    """The rule that best tells accepted tasks from others on every second task, with the share of the rest that it holds on; None if none holds.
+
+    ``accepted``: of each task, by its key, whether a wrong answer was.
+    """
+    keys = list(accepted)
+    rules = {key: _rules(golds[key], golds) for key in keys}
+    finds, judges = keys[::2], keys[1::2]
+    best: tuple[float, str] | None = None
+    for rule in sorted({rule for key in finds if accepted[key] for rule in rules[key]}):
+        within = [accepted[key] for key in finds if rule in rules[key]]
+        others = [accepted[key] for key in finds if rule not in rules[key]]
+        if len(within) < 2 or not others or sum(within) < _LIKELY * len(within):
+            continue
+        apart = sum(within) / len(within) - sum(others) / len(others)
+        best = max(best or (_APART, ""), (apart, rule))
+    if best is None or not best[1]:
+        return None
+    held = [accepted[key] for key in judges if best[1] in rules[key]]
+    others = [accepted[key] for key in judges if best[1] not in rules[key]]
+    if sum(best[1] in each for each in rules.values()) < _LEAST_SHARE * len(keys) or 2 * sum(held) <= len(held):
+        return None
+    chance = max(LEAST_EFFECT, sum(others) / max(1, len(others)))
+    by_luck = float(binom.sf(sum(held) - 1, len(held), chance))
+    return (best[1], wilson(sum(held), len(held))) if by_luck < _LUCK else None
+
+
+def _rules(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
+    """Names the features of a task: operators and words of its question, and sign, range, length and fields of its gold answer."""
+    rules = {f"the question has {sign!r}" for sign in _OPERATOR.findall(gold.prompt)}
+    rules |= {f"the question says {word!r}" for word in re.findall(r"[a-z]{3,}", gold.prompt.lower())}
+    rules.add(f"the right answer has {len(gold.bare)} characters")
+    fields = {key for other in golds.values() for key in other.object}
+    rules |= {f"the right answer has {'the' if key in gold.object else 'no'} field {key!r}" for key in fields}
+    value, values = gold.value, sorted(other.value for other in golds.values() if other.value is not None)
+    if value is not None:
+        rules.add(f"the right answer is {'negative' if value < 0 else 'not negative'}")
+        for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+            limit = values[int(share * len(values))]
+            rules.add(f"the right answer is {'below' if value < limit else 'at least'} {limit:g}")
+    return rules
+
 
 _FIRST = 12  # tasks on which every blind answer is tried; the rest judge the best of them
 _MUTATED = 24
@@ -33,20 +85,14 @@ _QUOTED = 200  # characters of a completion in a sentence
 _FORM = "pay less for the form, or more for being right"
 
 
-def blind_answers(ground: Ground) -> Check:
-    """Answers that do not read the task."""
-    return _without_task(ground, "blind answers", BLIND)
+_BLINDLY = {"blind answers": BLIND, "reflexes": REFLEXES}
 
 
-def reflexes(ground: Ground) -> Check:
-    """Answers that copy from the question."""
-    return _without_task(ground, "reflexes", REFLEXES)
-
-
-def _without_task(ground: Ground, name: str, operators: Mapping[str, Operator]) -> Check:
+def without_task(ground: Ground, name: str) -> Check:
+    """Blind answers, which do not read the task, or reflexes, which copy from the question."""
     ground.enter(name)
     first = ground.some(_FIRST)
-    rates, tried = chosen(ground, name, operators, first, ground.tasks[len(first) :])
+    rates, tried = chosen(ground, name, _BLINDLY[name], first, ground.tasks[len(first) :])
     return unearned(ground, name, rates, tried=tried)
 
 
@@ -72,44 +118,36 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
         return Check(name=name, status="skip", evidence="none of these answers could be asked of these tasks")
-    adjusted = holm([each.p for each in rates])
     winners = [
         each
-        for each, p in zip(rates, adjusted, strict=True)
+        for each, p in zip(rates, holm([each.p for each in rates]), strict=True)
         if (p is not None and p < 0.05)
         or max(each.partly.low or 0.0, each.above_silence.low or 0.0) - each.held > _OUTWEIGHS
     ]
-    open_rates = [
-        each
-        for each in rates
-        if each not in winners
-        and (each.unearned.mean or 0.0) > LEAST_EFFECT
-        and (each.unearned.high or 1.0) > LEAST_EFFECT
-    ]
+    means = [each.unearned.mean or 0.0 for each in rates if (each.unearned.high or 1.0) > LEAST_EFFECT]
     best = max(winners or rates, key=lambda each: each.unearned.mean or 0.0)
     told = f"{best.operator} earns {signed(best.unearned, 2)} of the range more than a noisy teacher that is right as often"
     tried = len(rates) if tried is None else tried
-    measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
+    few = len(ground.subject.tasks)
+    status: Status = "pass"
+    notes: list[Note] = []
     if winners:
         if (best.unearned.low or 0.0) <= LEAST_EFFECT:
             told = f"{best.operator} earns {signed(best.partly, 2)} of the range more than silence where it is wrong"
+        status, notes = "fail", [_note(ground, "exploit", best.operator, best.example, best.told)]
         completion = quoted(best.example["completion"], _QUOTED)
-        notes = [_note("exploit", best.operator, best.example, best.told)]
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-        return Check(name=name, status="fail", evidence=evidence, measured=measured, notes=notes)
-    if open_rates:
-        settled = settled_within([each.unearned for each in open_rates], LEAST_EFFECT, tasks=len(ground.tasks))
-        evidence = f"not known with {best.n} tasks: {told}{settled}"
-        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    few = len(ground.subject.tasks)
-    if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
-        evidence = f"{few} tasks are too few to tell: {told}; {ENOUGH} tasks or more (--episodes) would settle it"
-        return Check(name=name, status="unresolved", evidence=evidence, measured=measured)
-    form = max(rates, key=lambda each: each.partly.low or 0.0)
-    noted = (form.partly.low or 0.0) > _GENEROUS
-    notes = [_note("lenient", form.operator, form.part_paid, form.told, _FORM)] if noted else []
-    evidence = f"none of {tried} pays; the best: {told}"
-    return Check(name=name, status="pass", evidence=evidence, measured=measured, notes=notes)
+    elif max(means, default=0.0) > LEAST_EFFECT:
+        status, evidence = "unresolved", f"not known with {best.n} tasks, more (--episodes) would tell: {told}"
+    elif few < ENOUGH and name != "files and processes":  # what those do, they do on any task
+        status, evidence = "unresolved", f"{few} tasks are too few to tell, {ENOUGH} (--episodes) would tell: {told}"
+    else:
+        evidence = f"none of {tried} pays; the best: {told}"
+        form = max(rates, key=lambda each: each.partly.low or 0.0)
+        if (form.partly.low or 0.0) > _GENEROUS:
+            notes = [_note(ground, "lenient", form.operator, form.part_paid, form.told, _FORM)]
+    measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
+    return Check(name=name, status=status, evidence=evidence, measured=measured, notes=notes)
 
 
 def wrong_answers(ground: Ground) -> Check:
@@ -146,24 +184,10 @@ def _lowest(ground: Ground, name: str, task: TextTask, answers: Sequence[str]) -
     return [min(each, key=lambda p: p.value or 0.0)] if known else []
 
 
-def _clusters(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> dict[str, Cluster]:
-    """Of each operator that is accepted on some tasks the rule that these tasks have in common, by Bonferroni over all of them."""
-    found: dict[str, Cluster] = {}
-    some = {name: {p.task.key: is_accepted(p, ground) for p in own} for name, own in probes.items()}
-    some = {name: accepted for name, accepted in some.items() if any(accepted.values())}
-    for name, accepted in some.items():
-        cluster = cluster_of(accepted, ground.golds)
-        if cluster is not None and cluster.p * len(some) < 0.05:
-            found[name] = cluster
-    return found
-
-
 def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
     """The check from the probes of each operator, one a task."""
-    clusters = _clusters(ground, probes)
     rows: dict[str, dict[str, Any]] = {}
-    told: dict[str, list[str]] = {"failed": [], "unsure": [], "some": []}
-    shares: list[Proportion] = []
+    told: dict[Status, list[str]] = {"fail": [], "unresolved": []}
     notes: list[Note] = []
     review: list[tuple[float, dict[str, Any]]] = []
     for name, own in probes.items():
@@ -178,40 +202,33 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
             review += [(share.share or 0.0, row) for row in told_of]
         if not settled or not accepted:
             continue
-        first, count = accepted[0], f"{len(accepted)} of {len(own)}"
-        rows[name]["example"] = shown(first)
+        rows[name]["example"], count = shown(accepted[0]), f"{len(accepted)} of {len(own)}"
         if WRONG[name].lenient:
-            notes.append(_note("lenient", name, shown(first), count, WRONG[name].lenient))
+            notes.append(_note(ground, "lenient", name, shown(accepted[0]), count, WRONG[name].lenient))
             continue
-        how = "failed" if (share.low or 0.0) > 0.5 else "unsure" if (share.share or 0.0) > 0.5 else "some"
-        cluster = clusters.get(name) if how != "failed" else None
-        if cluster is not None:
-            rows[name]["cluster"] = asdict(cluster)
-            where = f"{cluster.n} tasks where {cluster.rule} ({cluster.share:.0%} of all)"
-            how, count = "failed", f"{cluster.accepted} of {where}"
-        if how == "failed":
-            notes.append(_note("exploit", name, shown(first), count))
-        if how == "unsure":
-            shares.append(share)
-        if how != "some" or (share.low or 0.0) > LEAST_EFFECT:
-            example = f"{quoted(first.completion, _QUOTED)} for {(first.task.gold or '')[:40]!r}"
-            told[how].append(f"{name}: accepted in {count}, e.g. {example}")
-    status = "fail" if told["failed"] else "unresolved" if told["unsure"] or told["some"] else "pass"
+        fails = (share.low or 0.0) > 0.5
+        if not fails and (rule := rule_of({p.task.key: is_accepted(p, ground) for p in own}, ground.golds)) is not None:
+            rows[name]["rule"] = rule[0]
+            fails, count = True, f"{rule[1].share:.0%} of {rule[1].n} tasks where {rule[0]}"
+        if fails:
+            notes.append(_note(ground, "exploit", name, shown(accepted[0]), count))
+        if fails or (share.share or 0.0) > 0.5 or (share.low or 0.0) > LEAST_EFFECT:
+            example = f"{quoted(accepted[0].completion, _QUOTED)} for {(accepted[0].task.gold or '')[:40]!r}"
+            told["fail" if fails else "unresolved"].append(f"{name}: accepted in {count}, e.g. {example}")
+    status: Status = "fail" if told["fail"] else "unresolved" if told["unresolved"] else "pass"
     evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
-    if told["failed"]:
-        evidence = "; ".join(told["failed"][:3])
-    elif told["unsure"]:
-        halves = [Interval(mean=each.share, low=each.low, high=each.high, n=each.n) for each in shares]
-        evidence = "; ".join(told["unsure"][:3]) + settled_within(halves, 0.5, tasks=len(ground.tasks))
-    elif told["some"]:
-        evidence = f"some are accepted, and it is not known what the others have that these have not: {'; '.join(told['some'][:3])}"
+    if status in told:
+        evidence = "; ".join(told[status][:3])
     judged = [row for _, row in sorted(review, key=lambda each: -each[0])][:_REVIEWED]
     return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=judged)
 
 
-def _note(kind: Kind, what: str, example: Mapping[str, Any], share: str, change: str = "") -> Note:
+def _note(ground: Ground, kind: Kind, what: str, example: Mapping[str, Any], share: str, change: str = "") -> Note:
     of_example = {name: example[name] for name in ("task", "completion", "gold", "reward")}
-    return Note(kind=kind, what=what, share=share, change=change, **of_example)
+    command = ground.subject.command
+    task = next((task for task in ground.tasks if task.key == example["task"]), None)
+    line = command(task, example["completion"]) if command and task else ""
+    return Note(kind=kind, what=what, share=share, change=change, command=line, **of_example)
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
@@ -255,7 +272,7 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Check:
             rows[name]["example"] = shown(refused[0])
         if (share.low or 0.0) > LEAST_EFFECT:
             count = f"{len(refused)} of {len(probes)}"
-            notes.append(_note("strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
+            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
     told = f"refused {', '.join(each.what.removeprefix('refused ') for each in notes)}" if notes else ""
     evidence = f"gold as the rows give it is accepted; {told}" if told else "every equivalent form is accepted"
     return Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes)

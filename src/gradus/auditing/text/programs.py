@@ -180,7 +180,7 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> tupl
         ]
         each = rate(name, probes, ground.bases, ground.span, least=LEAST_EFFECT, guess=0.0)
         rates += [each] if each is not None else []
-        ground.log.skipped[_CHECK] += sum(score.skipped for score in scores)
+        ground.skipped[_CHECK] += sum(score.skipped for score in scores)
         errors += [score.error for score in scores if score.error and not score.skipped]
     left: list[Probe] = []
     for task in tasks[:2]:

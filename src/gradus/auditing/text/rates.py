@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from math import ceil
 from typing import Any
 
-from gradus.auditing.records import high_of, low_of, settled_by, tasks_to_settle
+from gradus.auditing.records import high_of, low_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, mean_interval
 from gradus.stats.distributions import student_cdf
@@ -136,12 +135,6 @@ def shown(probe: Probe) -> dict[str, Any]:
 def quoted(text: str, most: int) -> str:
     """The text in quotation marks, or its beginning and how long it is."""
     return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
-
-
-def settled_within(figures: Sequence[Interval], against: float, *, tasks: int) -> str:
-    """Returns how many tasks would settle these figures, each of which was measured on a part of ``tasks``."""
-    needed = [(tasks_to_settle(each, against=against), each.n) for each in figures]
-    return settled_by([None if number is None else ceil(number * tasks / n) for number, n in needed])
 
 
 def _interval(values: Sequence[float]) -> Interval:

@@ -24,7 +24,6 @@ from gradus.core.waiting import blocking
 from gradus.rewards import Rewards
 from gradus.rewards.grading import completion_of, rewards_of
 from gradus.rewards.tryout import try_line
-from gradus.sandbox import clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class TextSubject:
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all``: the rewards of answers to
     many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
-    ``command``: the command line that scores one completion again, None if there is none. ``note``: what was left out of the tasks, in words.
+    ``command``: the command line that scores one completion again, None if there is none.
     """
 
     name: str
@@ -71,7 +70,6 @@ class TextSubject:
     judge: Judge
     range: tuple[float, float] | None = None
     remote: bool = False
-    note: str = ""
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     functions: Sequence[Callable[..., Any]] = ()
@@ -79,23 +77,13 @@ class TextSubject:
     command: Callable[[TextTask, str], str] | None = None
 
 
-def share_in_time(seconds: float, limit: float) -> float:
-    """1, 1/2 or 1/4: how much of what would take ``seconds`` is done within ``limit``, in rough steps, so that noise in times changes nothing."""
-    return 1.0 if seconds < limit else 0.5 if seconds < 2 * limit else 0.25
-
-
-def subject_of(
-    spec: EnvironmentSpec, grader: Grader, *, tasks: int, limit: float = CALLS_SECONDS
-) -> TextSubject | None:
-    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other.
-
-    If tasks take more than a third of ``limit`` seconds to make, they are a half or a quarter of ``tasks``.
-    """
+def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubject | None:
+    """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
     if spec.max_turns != 1:
         return None
     made = spec.make()
     environment = blocking(made)
-    rows, note = _questions(spec, environment, tasks=tasks, limit=limit)
+    rows = _questions(spec, environment, tasks=tasks)
     if not any(row.gold for _, row in rows):
         environment.close()
         return None
@@ -131,7 +119,6 @@ def subject_of(
         judge=judge,
         range=grader.range,
         remote=grader.remote,
-        note=note,
         judge_all=judge_all if grader.remote or reads_rows else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
@@ -140,21 +127,14 @@ def subject_of(
     )
 
 
-def _questions(
-    spec: EnvironmentSpec, environment: Any, *, tasks: int, limit: float
-) -> tuple[list[tuple[Task, TextTask]], str]:
-    """Up to ``tasks`` different questions, and what was left out in words, because they take long to make."""
+def _questions(spec: EnvironmentSpec, environment: Any, *, tasks: int) -> list[tuple[Task, TextTask]]:
+    """Up to ``tasks`` different questions."""
     wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
     wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
     rows: list[tuple[Task, TextTask]] = []
     seen: set[str] = set()
-    started, note = clock.now(), ""
     for number, task in enumerate(wanted):
         if len(rows) == tasks:
-            break
-        # Twice as many would take more than a third of the limit. Asked in rough steps, so that noise in times changes nothing.
-        if len(rows) in (tasks // 4, tasks // 2) and 6 * (clock.now() - started) > limit:
-            note = f"{len(rows)} of {tasks} tasks, because they take long to make"
             break
         observation = environment.reset(seed=task.seed, **task.options)
         if observation.text in seen:
@@ -163,7 +143,7 @@ def _questions(
         gold, before, after = _gold(spec, environment, task, observation)
         key = f"{task.condition}-{task.seed}-{number}"
         rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
-    return rows, note
+    return rows
 
 
 def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> tuple[str | None, str, str]:

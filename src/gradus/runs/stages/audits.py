@@ -18,7 +18,7 @@ from gradus import environments
 from gradus.auditing import AuditResult, AuditSettings, audit_any
 from gradus.auditing.plans.hygiene import digests
 from gradus.auditing.plans.panel import blind_answers
-from gradus.auditing.tables import MARKS, STYLES
+from gradus.auditing.result import MARKS, STYLES
 from gradus.core import EnvironmentFault, EnvironmentSpec, Grader, Task
 from gradus.core.files import read_text, write_json, write_text
 from gradus.runs.progress import progress_bar
