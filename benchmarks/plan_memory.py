@@ -21,9 +21,8 @@ import transformers
 from gpu import Size, build, prompts_of, sample
 from train_memory import CONFIG
 
-from gradus.runs.planning.hardware import Hardware
 from gradus.runs.planning.memory import memory_forecast
-from gradus.runs.planning.shapes import Lengths, read_shape
+from gradus.runs.planning.shapes import Hardware, Lengths, read_shape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer

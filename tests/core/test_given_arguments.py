@@ -8,7 +8,7 @@ import gradus
 from gradus import commands
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
-from gradus.runs.recipe.layers import parse_changes
+from gradus.runs.recipe.tables import parse_changes
 
 ROWS = [{"question": f"What is {n}?", "answer": str(n)} for n in range(80)]
 

@@ -24,7 +24,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
-from gradus.runs.stages.connections import served_sampler, weights_to_server
+from gradus.runs.stages.training_stages import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.lesson_config import SftConfig
@@ -170,8 +170,8 @@ def test_a_server_is_given_time_and_rows(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any, option: str, expected: float
 ) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr("gradus.runs.stages.connections.HttpSampler", lambda model, **options: given.update(options))
-    monkeypatch.setattr("gradus.runs.stages.connections.served_model", lambda url, **_: "m")
+    monkeypatch.setattr("gradus.runs.stages.training_stages.HttpSampler", lambda model, **options: given.update(options))
+    monkeypatch.setattr("gradus.runs.stages.training_stages.served_model", lambda url, **_: "m")
     server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "correction": "truncate"}
     served_sampler(str(taught / "best"), GrpoConfig(**{**server, **changes}), tmp_path)
     assert given[option] == expected

@@ -24,7 +24,7 @@ from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
-from gradus.runs.stages.connections import served_sampler, weights_to_server
+from gradus.runs.stages.training_stages import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import episode_samples
 from gradus.training.grpo import train_grpo

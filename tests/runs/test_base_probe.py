@@ -12,9 +12,8 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import ConfigError
 from gradus.runs.recipe.load import load_recipe
-from gradus.runs.stages.base import PROBE, fitted_recipe, is_probed, look_at_base
 from gradus.runs.stages.base_probe import way_out
-from gradus.runs.stages.fitting import fit_to_time, seconds_of
+from gradus.runs.stages.fitting import PROBE, fit_to_time, fitted_recipe, is_probed, look_at_base, seconds_of
 
 REWARDS = """def nothing(completions, **columns):
     return [0.0 for _ in completions]

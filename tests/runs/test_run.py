@@ -14,7 +14,7 @@ from gradus.core.files import write_json
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.runner import do_stages, run_recipe
-from gradus.runs.stages.training import _same_sources
+from gradus.runs.stages.training_stages import _same_sources
 
 SMALL = [
     "audit.enabled=false",

@@ -15,7 +15,7 @@ from gradus.core import ConfigError
 from gradus.runs.own_code import code_digest
 from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
-from gradus.runs.stages.seed_processes import known_elsewhere
+from gradus.runs.stages.seeds import known_elsewhere
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
 DOORS = (

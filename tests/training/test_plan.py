@@ -15,12 +15,11 @@ from transformers import AutoModelForCausalLM
 import gradus
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
-from gradus.runs.checks.memory import lengths_of
+from gradus.runs.checks.model import lengths_of
 from gradus.runs.checks.subject import Circumstances, Subject
 from gradus.runs.planning.forecast import check_fits, make_plan
-from gradus.runs.planning.hardware import GIB, Hardware
 from gradus.runs.planning.memory import cache_bytes, memory_forecast, rows_at_once
-from gradus.runs.planning.shapes import Lengths, ModelShape, read_shape
+from gradus.runs.planning.shapes import GIB, Hardware, Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
 
 GPU = Hardware(name="gpu", kind="cuda", memory=22 * GIB)

@@ -17,7 +17,7 @@ from gradus.policies.local.loading import load_model
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus.runs.stages.connections import weights_to_server
+from gradus.runs.stages.training_stages import weights_to_server
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import prepare_model
 from gradus.training.grpo import train_grpo

@@ -57,7 +57,7 @@ def init(
     overwrite: Overwrite = False,
 ) -> list[str]:
     """Look at your data or environment, write a recipe that fits it, and say what is missing."""
-    from gradus.runs.recipe.first import write_first_recipe
+    from gradus.runs.recipe.starter import write_first_recipe
 
     name = file_name(os.fspath(source))
     chosen = None if model is None else os.fspath(model)
@@ -137,7 +137,7 @@ def sft(
     **options: Unpack[RecipeOptions],
 ) -> Path:
     """Supervised fine-tuning on the action tokens of stored episodes. Returns the best checkpoint."""
-    from gradus.runs.stages.training import sft_alone
+    from gradus.runs.stages.training_stages import sft_alone
 
     files = [episodes] if isinstance(episodes, Path) else as_list(episodes)
     return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
@@ -170,8 +170,8 @@ def distill(
     **options: Unpack[RecipeOptions],
 ) -> Path:
     """Let a student learn its teacher's distribution of every token, on answers of its own. Returns the best checkpoint."""
-    from gradus.runs.recipe.layers import parse_changes
-    from gradus.runs.stages.training import distill_alone
+    from gradus.runs.recipe.tables import parse_changes
+    from gradus.runs.stages.training_stages import distill_alone
 
     name = os.fspath(student)
     own = {"distill.teacher": os.fspath(teacher), **({} if steps is None else {"distill.max_steps": steps})}
@@ -203,7 +203,7 @@ def grpo(
     **options: Unpack[StageOptions],
 ) -> Path:
     """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
-    from gradus.runs.stages.training import grpo_alone
+    from gradus.runs.stages.training_stages import grpo_alone
 
     return grpo_alone(make_recipe(data, model=os.fspath(model), **options), Path(out), resume=resume)
 

@@ -122,7 +122,7 @@ def train(
 
     See examples/own_rewards.py.
     """
-    from gradus.runs.recipe.layers import parse_changes
+    from gradus.runs.recipe.tables import parse_changes
 
     known_options(options, TrainOptions, "gradus.train", also=("model", "data", "tasks", "steps", "warm_start"))
     if tasks is not None:
@@ -156,7 +156,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     of_recipe, whole = split_options(options)
     require_training()
     from gradus.runs.checks import require_names
-    from gradus.runs.stages.base import fitted_recipe
+    from gradus.runs.stages.fitting import fitted_recipe
     from gradus.runs.stages.runner import run_recipe
     from gradus.runs.stages.seeds import run_seeds
 
@@ -209,8 +209,8 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
     the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the config and tokenizer of a model that is named.
     """
     require_training()
-    from gradus.runs.recipe.layers import parse_changes
     from gradus.runs.recipe.load import load_recipe
+    from gradus.runs.recipe.tables import parse_changes
 
     known_options(options, RecipeOptions, "a recipe")
     told: dict[str, Any] = dict(options)
@@ -234,7 +234,7 @@ def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[Reci
         print(made.chosen, file=sys.stderr)
     if memory is None:
         return made
-    from gradus.runs.checks.memory import changes_for_card
+    from gradus.runs.checks.model import changes_for_card
 
     changed = changes_for_card(made, memory, online=online)
     print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)

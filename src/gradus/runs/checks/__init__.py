@@ -13,14 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError, GradusError
-from gradus.runs.checks.data import data
-from gradus.runs.checks.environment import environment
-from gradus.runs.checks.findings import Finding, from_error, passed, status_of
-from gradus.runs.checks.memory import memory
-from gradus.runs.checks.model import base, context, model, probe, too_long
-from gradus.runs.checks.outside import run_folder, servers
-from gradus.runs.checks.settings import audited, names, settings
-from gradus.runs.checks.subject import Circumstances, Subject
+from gradus.runs.checks.data import data, environment
+from gradus.runs.checks.model import base, context, memory, model, probe, too_long
+from gradus.runs.checks.settings import audited, names, run_folder, servers, settings
+from gradus.runs.checks.subject import Circumstances, Finding, Subject, from_error, passed, status_of
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
 

@@ -1,14 +1,14 @@
-"""The subject of a check: a recipe with its environment, model and sample episodes, each made when first needed."""
+"""Findings of a check, and its subject: a recipe with its environment, model and sample episodes, each made when first needed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
 from gradus.core.errors import first_line
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
@@ -17,6 +17,47 @@ from gradus.rollouts import roll_out
 from gradus.runs.planning.shapes import ModelShape, read_shape
 from gradus.runs.policies import scripted_names
 from gradus.runs.recipe.record import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One line of the table. ``warn``: a run would go through, and disappoint. ``fail``: a run would break, or train on something wrong.
+
+    ``skip``: could not be looked at. ``remedy`` is empty if nothing is to be done.
+    """
+
+    check: str = ""
+    status: Literal["pass", "warn", "fail", "skip"]
+    message: str
+    remedy: str = ""
+
+
+def passed(message: str) -> Finding:
+    return Finding(status="pass", message=message)
+
+
+def warned(message: str, remedy: str) -> Finding:
+    return Finding(status="warn", message=message, remedy=remedy)
+
+
+def failed(message: str, remedy: str) -> Finding:
+    return Finding(status="fail", message=message, remedy=remedy)
+
+
+def skipped(message: str, remedy: str) -> Finding:
+    return Finding(status="skip", message=message, remedy=remedy)
+
+
+def from_error(error: GradusError, check: str, way: str = "") -> Finding:
+    """Errors end in the way out, behind a semicolon."""
+    message, _, remedy = str(error).partition("; ")
+    return Finding(check=check, status="fail", message=message, remedy=remedy or way)
+
+
+def status_of(findings: Sequence[Finding]) -> str:
+    """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
+    statuses = {finding.status for finding in findings}
+    return next((status for status in ("fail", "warn") if status in statuses), "pass")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError
-from gradus.runs.planning.hardware import GIB, Hardware
 from gradus.runs.planning.memory import memory_forecast, rows_at_once
-from gradus.runs.planning.shapes import Lengths, ModelShape
+from gradus.runs.planning.shapes import GIB, Hardware, Lengths, ModelShape
 from gradus.training.config import GrpoConfig
 
 _ADAPTERS = {"rank": 16, "alpha": 32}

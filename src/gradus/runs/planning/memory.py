@@ -9,8 +9,7 @@ from __future__ import annotations
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
-from gradus.runs.planning.hardware import Hardware
-from gradus.runs.planning.shapes import Lengths, ModelShape
+from gradus.runs.planning.shapes import Hardware, Lengths, ModelShape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 from gradus.training.trainer_config import TrainerConfig

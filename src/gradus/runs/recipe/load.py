@@ -24,10 +24,9 @@ from gradus.core.printing import beginning
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.runs.planning.shapes import read_shape
-from gradus.runs.recipe.layers import Layer, changes_of, merge, parse_changes
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
-from gradus.runs.recipe.tables import own_table, raw_recipe
+from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
 from gradus.runs.recipe.trl_names import trl_hint
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import DistillConfig, SftConfig
