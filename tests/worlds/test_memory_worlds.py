@@ -177,37 +177,14 @@ def test_the_teacher_solves_babi(task: str) -> None:
             assert all(value == 1.0 for key, value in kinds.items() if not key.endswith("qa3")), kinds
 
 
-@pytest.mark.parametrize("task", ["qa1", "qa2", "qa8"])
-def test_made_stories_are_new_and_the_teacher_solves_them(task: str) -> None:
-    spec = load(f"memory:babi:{next(BABI.glob(f'{task}_*_train.txt'))}")
-    read, made = ([spec.train_task(i) for i in indices] for indices in (range(4), range(100_000, 100_012)))
-    episodes, again = (roll_out(spec, spec.policy("teacher"), made).episodes for _ in range(2))
-    told = ["\n".join(turn.observation for turn in episode.turns) for episode in episodes]
-    assert told == ["\n".join(turn.observation for turn in episode.turns) for episode in again]
-    assert len(set(told)) == len(told)
-    assert [spec.true_reward(episode) for episode in episodes] == [1.0] * len(made)
-    words = {word for text in told for word in text.partition("Memory:")[0].split()}
-    known = {
-        word
-        for episode in roll_out(spec, spec.policy("noop"), read).episodes
-        for turn in episode.turns
-        for word in turn.observation.split()
-    }
-    assert words - known <= {"Memory:", "|", "location", "holder"} | {word for word in words if not word.isalpha()}
-
-
-def test_stories_of_several_files_are_read_in_turn() -> None:
+def test_stories_of_several_files_are_read_in_turn_and_a_story_that_comes_again_is_one_task() -> None:
     """GRPO takes tasks in order: it trained on one file's stories, then on the next one's, and validated on the first file's alone."""
     source = babi_source(str(BABI))
     first = [source.world(index).questions[0].kind for index in range(7)]
     assert first == ["qa1", "qa2", "qa3", "qa8", "qa1", "qa2", "qa8"]  # one story of task 3 comes along
-    assert len({source.world(index).questions[0].kind for index in range(100_000, 100_004)}) == 3
-
-
-def test_a_story_that_is_not_understood_is_given_as_it_is() -> None:
-    source = babi_source(str(next(BABI.glob("qa3_*_train.txt"))))
-    index = 100_000
-    assert source.world(index) == source.world(0)
+    spec = load(f"memory:babi:{BABI}")
+    told = [spec.identify(spec.train_task(index)).id for index in range(30)]
+    assert len(set(told)) < len(told)
 
 
 OWN = {
@@ -274,7 +251,7 @@ def test_a_run_of_own_worlds_can_start(worlds: int, quick: bool, tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1 of .* is not JSON"),
+        ("{", "line 1 of .*: Invalid JSON"),
         ('{"chunks": [], "questions": []}', "chunks: .*expected"),
         (json.dumps({**OWN, "extra": 1}), "extra"),
         (
@@ -304,11 +281,3 @@ def test_some_training_worlds_are_lessons_in_copying_and_the_others_are_whole() 
     (episode,) = roll_out(spec, spec.policy("teacher"), [spec.train_task(4000)]).episodes
     assert len(episode.turns) == 1
     assert episode.outcome["turns"][0]["facts"] >= 1
-
-
-def test_a_story_that_is_given_again_is_one_task() -> None:
-    spec = load(f"memory:babi:{next(BABI.glob('qa3_*_train.txt'))}")
-    told = [spec.identify(spec.train_task(index)).id for index in range(30)]
-    assert len(set(told)) < len(told)  # questions of the past: no story of this file can be made
-    made = load(f"memory:babi:{next(BABI.glob('qa1_*_train.txt'))}")
-    assert len({made.identify(made.train_task(index)).id for index in range(30)}) == 30

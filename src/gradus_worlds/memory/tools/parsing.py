@@ -1,7 +1,7 @@
 """Finding tool calls in what a model wrote.
 
 A call is ``{"name": ..., "arguments": {...}}``: alone, one after another, in a list, fenced, or in ``<tool_call>`` tags. Every JSON object
-outside of another one is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. A call that cannot be read keeps its
+outside of another one, and an empty list, is read as a call, by a real decoder, so that braces, quotes and tags inside strings are just text. A call that cannot be read keeps its
 reason, and reading goes on behind it.
 """
 
@@ -32,9 +32,15 @@ class WrittenCall:
     wrong: str = ""
 
 
-_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))""")
+_ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
+# How what the decoder says begins -> the message.
+_BROKEN = {
+    "Unterminated string": "a string is not closed",
+    "Invalid control": "a string holds a raw line break or control character ; escape it",
+    "Invalid \\": "a string holds an invalid escape",
+}
 
 
 def parse_calls(text: str) -> list[WrittenCall]:
@@ -76,13 +82,16 @@ def _diagnosis(piece: str) -> str:
     try:
         _DECODER.raw_decode(piece)
     except ValueError as error:
-        if str(error).startswith("Unterminated string"):
-            return "a string is not closed"
+        for beginning, diagnosis in _BROKEN.items():
+            if str(error).startswith(beginning):
+                return diagnosis
     return "a call is not closed with a brace" if piece.count("{") > piece.count("}") else "a call is not valid JSON"
 
 
-def _wrong(value: Mapping[str, Any]) -> str | None:
-    """Says why an object is not a call."""
+def _wrong(value: Any) -> str | None:
+    """Says why a value is not a call."""
+    if not isinstance(value, dict):
+        return "a call must be a JSON object, got a list"
     if not isinstance(value.get("name"), str):
         return "a call needs a name"
     if not isinstance(value.get("arguments"), dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gradus.core import Condition, ConfigError
+from gradus.core import Condition, ConfigError, read_text
 from gradus_worlds.memory.text import normalize, substring_match
 from gradus_worlds.memory.worlds.records import TEST_BASE, UNKNOWN, Chunk, Evidence, Fact, Question, Source, World
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
@@ -47,31 +46,22 @@ class _WorldLine(_Strict):
 
 def jsonl_source(path: str) -> Source:
     """Worlds from a JSONL file. A ConfigError names the line and the field that cannot be used."""
-    try:
-        # A text may hold what str.splitlines takes for the end of a line.
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the worlds in {path} cannot be read: {error}") from error
+    # A text may hold what str.splitlines takes for the end of a line.
+    lines = read_text(Path(path)).removeprefix("\ufeff").split("\n")
     stem = Path(path).stem
     worlds = [
-        world_of(_decoded(line, f"line {number} of {path}"), f"{stem}-{number}", f"line {number} of {path}")
+        world_of(line, f"{stem}-{number}", f"line {number} of {path}")
         for number, line in enumerate(lines, 1)
         if line.strip()
     ]
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 
-def _decoded(line: str, where: str) -> Any:
+def world_of(record: str | Mapping[str, Any], name: str, where: str) -> World:
+    """Reads a world from its record, or from that as JSON. A ConfigError names the field that cannot be used."""
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from error
-
-
-def world_of(record: Any, name: str, where: str) -> World:
-    """Reads a world from its record. A ConfigError names the field that cannot be used."""
-    try:
-        world = _WorldLine.model_validate(record)
+        text = isinstance(record, str)
+        world = _WorldLine.model_validate_json(record) if text else _WorldLine.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
@@ -80,17 +70,16 @@ def world_of(record: Any, name: str, where: str) -> World:
             "questions: [{question, answers, evidence?}]}"
         ) from error
     chunks = tuple(Chunk(text=chunk.text, timestamp=chunk.timestamp) for chunk in world.chunks)
-    questions = tuple(_question(line, chunks, where) for line in world.questions)
-    return _with_facts(World(name=name, chunks=chunks, questions=questions))
-
-
-def _question(line: _QuestionLine, chunks: tuple[Chunk, ...], where: str) -> Question:
-    return Question(
-        text=line.question,
-        answers=_known_answers(line.answers),
-        kind=line.kind,
-        evidence=tuple(_evidence(item, chunks, where) for item in line.evidence),
+    questions = tuple(
+        Question(
+            text=line.question,
+            answers=_known_answers(line.answers),
+            kind=line.kind,
+            evidence=tuple(_evidence(item, chunks, where) for item in line.evidence),
+        )
+        for line in world.questions
     )
+    return World(name=name, chunks=_with_facts(chunks, questions), questions=questions)
 
 
 def _evidence(item: int | str, chunks: tuple[Chunk, ...], where: str) -> Evidence:
@@ -116,28 +105,30 @@ def _known_answers(answers: Iterable[str]) -> tuple[str, ...]:
     return tuple(answer for answer in answers if answer.strip() and normalize(answer) != UNKNOWN)
 
 
-def _with_facts(world: World) -> World:
+def _with_facts(chunks: Sequence[Chunk], questions: Sequence[Question]) -> tuple[Chunk, ...]:
     """Give the chunks their gold facts: each known answer belongs to the chunk that its first evidence names, or else to the
     first chunk in which it stands."""
-    facts: dict[int, list[Fact]] = {}
-    for question in world.questions:
+    facts: list[list[Fact]] = [[] for _ in chunks]
+    for question in questions:
         if question.unknown:
             continue
-        answer = question.answers[0]
-        places = [item.chunk for item in question.evidence]
-        places += [i for i, chunk in enumerate(world.chunks) if not places and substring_match(chunk.text, answer)][:1]
-        fact = Fact(value=answer)
-        if places and fact not in facts.get(places[0], []):
-            facts.setdefault(places[0], []).append(fact)
-    chunks = tuple(replace(chunk, facts=tuple(facts.get(i, ()))) for i, chunk in enumerate(world.chunks))
-    return replace(world, chunks=chunks)
+        fact = Fact(value=question.answers[0])
+        places = [item.chunk for item in question.evidence] or [
+            place for place, chunk in enumerate(chunks) if substring_match(chunk.text, question.answers[0])
+        ]
+        if places and fact not in facts[places[0]]:
+            facts[places[0]].append(fact)
+    return tuple(replace(chunk, facts=tuple(own)) for chunk, own in zip(chunks, facts, strict=True))
 
 
 def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
-    """A source over worlds that are all there. The last fifth of the dialogues is for testing, the rest for training."""
+    """A source over worlds that are all there. Those of the last fifth of the dialogues are for testing, the rest for training."""
     if not worlds:
         raise ConfigError(f"{name} holds no world")
-    taught, tested = _split(worlds)
+    dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
+    held = set(dialogues[-max(1, len(dialogues) // 5) :])
+    taught = [one for one in worlds if _dialogue(one) not in held]
+    tested = [one for one in worlds if _dialogue(one) in held]
 
     def world(seed: int) -> World:
         return tested[seed - TEST_BASE] if seed >= TEST_BASE else taught[seed]
@@ -164,10 +155,3 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
 def _dialogue(world: World) -> str:
     """Returns what a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
     return "\n".join(chunk.text for chunk in world.chunks)
-
-
-def _split(worlds: Sequence[World]) -> tuple[list[World], list[World]]:
-    """(taught, tested): those of the last fifth of the dialogues are tested. A single dialogue is tested only."""
-    dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
-    held = set(dialogues[-max(1, len(dialogues) // 5) :])
-    return [one for one in worlds if _dialogue(one) not in held], [one for one in worlds if _dialogue(one) in held]
