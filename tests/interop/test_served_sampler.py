@@ -170,7 +170,9 @@ def test_a_server_is_given_time_and_rows(
     taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any, option: str, expected: float
 ) -> None:
     given: dict[str, Any] = {}
-    monkeypatch.setattr("gradus.runs.stages.training_stages.HttpSampler", lambda model, **options: given.update(options))
+    monkeypatch.setattr(
+        "gradus.runs.stages.training_stages.HttpSampler", lambda model, **options: given.update(options)
+    )
     monkeypatch.setattr("gradus.runs.stages.training_stages.served_model", lambda url, **_: "m")
     server = {"sampler": "vllm", "sampler_url": "http://127.0.0.1:1/v1", "correction": "truncate"}
     served_sampler(str(taught / "best"), GrpoConfig(**{**server, **changes}), tmp_path)
