@@ -28,9 +28,8 @@ from typing import Any
 
 import typer
 
-from gradus.commands.options import Json, KeepHistory, MaxNewTokens, Seed, Temperature
+from gradus.commands.options import Command, Json, KeepHistory, MaxNewTokens, Seed, Temperature
 from gradus.commands.output import json_text, next_command, note, print_json, problem, same
-from gradus.commands.parsing import Command
 from gradus.core import EnvironmentSpec, Policy
 from gradus.core.printing import printable
 

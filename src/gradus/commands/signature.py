@@ -19,9 +19,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ParameterInfo
 
-from gradus.commands.options import Json, Line
+from gradus.commands.options import Command, Json, Line
 from gradus.commands.output import show
-from gradus.commands.parsing import Command
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Tell = Callable[..., int | None]

@@ -1,6 +1,6 @@
 """Reward functions with TRL's signature, composed, tried, scheduled and turned into graders."""
 
-from gradus.rewards.answers import gold_answer, read_answer, same_answer
+from gradus.rewards.answers import gold_answer, read_answer, read_number, same_answer
 from gradus.rewards.catalog import (
     BUILT_IN,
     RewardConfig,
@@ -24,7 +24,6 @@ from gradus.rewards.functions import (
     style,
 )
 from gradus.rewards.grading import grader_of, own_grader, reweigh, tell_steps_taken
-from gradus.rewards.plain_numbers import read_number
 from gradus.rewards.schedules import AdaptiveConfig, RewardSchedule, StageConfig, adapt
 from gradus.rewards.tryout import Tryout, read_completions, try_rewards
 

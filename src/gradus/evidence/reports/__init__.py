@@ -1,12 +1,11 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
 from gradus.evidence.reports.audit_page import audit_badge, audit_card, audit_page
-from gradus.evidence.reports.differences import members_of, show_differences
 from gradus.evidence.reports.episode_data import environment_words, listed_episodes, prepare_report, shown_episodes
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
 from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
-from gradus.evidence.reports.show import show_episode
+from gradus.evidence.reports.show import members_of, show_differences, show_episode
 from gradus.evidence.reports.tables import all_tables, power_lines, show_results, summary_table
 from gradus.evidence.reports.verdict import named, verdict_on
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
 from gradus.core.files import replacing
-from gradus.evidence.reports.evaluation_charts import audit_points
+from gradus.evidence.reports.curves import audit_points
 from gradus.evidence.reports.results import figure, measures_of, ranked
 from gradus.evidence.reports.run_files import read_run
 from gradus.evidence.reports.score_tables import is_own

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
+from gradus.evidence.reports.page_data import actions_used
 from gradus.evidence.reports.results import differences, figure, graders_of, headline_condition, measures_of, ranked
 from gradus.evidence.reports.score_tables import (
     Cell,
@@ -18,7 +19,6 @@ from gradus.evidence.reports.score_tables import (
     score_tables,
     seed_tables,
 )
-from gradus.evidence.reports.terms import actions_used
 from gradus.evidence.reports.verdict import verdict_on
 from gradus.stats import format_interval
 

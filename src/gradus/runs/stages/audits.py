@@ -54,7 +54,7 @@ def audit_with_progress(spec: EnvironmentSpec, grader: Grader, **options: Any) -
 def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> list[Path]:
     """Write audit.json, the figure, the hack as an episode, the page, the card and the badge; returns the paths."""
     from gradus.evidence.reports import audit_badge, audit_card, audit_figure, audit_page
-    from gradus.evidence.reports.evaluation_charts import audit_points
+    from gradus.evidence.reports.curves import audit_points
     from gradus.rollouts import write_episodes
 
     document = result.to_json()
