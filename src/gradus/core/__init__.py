@@ -10,7 +10,6 @@ from gradus.core.errors import (
     GradusError,
     PolicyError,
     StorageError,
-    TemporaryFault,
 )
 from gradus.core.files import parse_json_lines, read_text, write_text
 from gradus.core.printing import beginning
@@ -103,7 +102,6 @@ __all__ = [
     "StopReason",
     "StorageError",
     "Task",
-    "TemporaryFault",
     "ToolCall",
     "Turn",
     "TurnTokens",

@@ -33,10 +33,6 @@ class EnvironmentFault(GradusError):
     """An environment broke its contract or raised while resetting or stepping."""
 
 
-class TemporaryFault(EnvironmentFault):
-    """An environment could not reset or step just now and changed nothing; the same call may work in a moment."""
-
-
 class OutOfTime(EnvironmentFault):
     """A call of somebody's code took longer than it may."""
 

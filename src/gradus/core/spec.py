@@ -200,15 +200,19 @@ class Stepping:
     """Settings of resets and steps. Coroutines always run beside each other; other calls do so with ``threads``.
 
     ``step_seconds`` and ``episode_seconds`` (all resets and steps of an episode together) are limits: an episode beyond them fails.
-    Without either a call may take 300 s. ``retries``: how often a :class:`TemporaryFault` is tried again. ``rounds``: the policy answers when all
-    episodes wait for it, not those that wait; a local model's rounding then does not depend on who came first.
+    Without either a call may take 300 s. ``rounds``: the policy answers when all episodes wait for it, not those that wait; a local
+    model's rounding then does not depend on who came first.
     """
 
     threads: bool = False
     step_seconds: float | None = None
     episode_seconds: float | None = None
-    retries: int = 2
     rounds: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Say whether a limit is set."""
+        return self.step_seconds is not None or self.episode_seconds is not None
 
     @property
     def call_seconds(self) -> float:

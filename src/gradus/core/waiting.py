@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from gradus.core.foreign import STEP_SECONDS, place_of, within
+from gradus.core.foreign import STEP_SECONDS, within
 
 T = TypeVar("T")
 _NAME = "gradus-waiting"
@@ -30,23 +30,12 @@ def wait_for(work: Awaitable[T]) -> T:
     """Run a coroutine to its end in the process's own loop, and return what it returns. Not for code that runs in that loop."""
     if threading.current_thread().name == _NAME:
         raise RuntimeError("expected an await: this code runs in the loop that it would wait for")
-    future = begin(_caught(work))
+    future = begin(work)
     try:
-        value, exits = future.result()
+        return future.result()
     except BaseException:
         future.cancel()
         raise
-    if exits is not None:
-        raise exits
-    return cast(T, value)
-
-
-async def _caught(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
-    """Return the result, or the request to exit: raised in the loop it would end the loop, and the caller would wait for ever."""
-    try:
-        return await work, None
-    except (SystemExit, KeyboardInterrupt) as error:
-        return None, error
 
 
 def settled(value: Any) -> Any:
@@ -77,17 +66,6 @@ class _Blocking:
             return within(STEP_SECONDS, what, lambda: settled(value(*arguments, **options)))
 
         return call
-
-
-def blocked(seconds: float) -> str | None:
-    """Say where the process's own loop is stuck, and leave it for a new one; None if it answers within ``seconds``."""
-    try:
-        begin(asyncio.sleep(0)).result(seconds)
-        return None
-    except TimeoutError:
-        stuck = [each for each in threading.enumerate() if each.name == _NAME]
-        _loop.cache_clear()
-        return place_of(stuck[-1]) if stuck else ""
 
 
 @cache

@@ -9,13 +9,10 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from importlib import import_module
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -31,24 +28,6 @@ def collect_rarely() -> None:
     Records hold no cycles, and looking for some at every 700th object costs a fifth of a rollout's time.
     """
     gc.set_threshold(100_000, 50, 50)
-
-
-def new_pool(workers: int) -> ProcessPoolExecutor:
-    """Return a pool of fresh processes. What they are given and return is pickled: our own code alone."""
-    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
-
-
-def _begin() -> None:
-    collect_rarely()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent_process, daemon=True).start()
-
-
-def _end_with_parent_process() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def start_child(

@@ -225,7 +225,7 @@ class Recipe(_Section):
 
     def spec(self) -> EnvironmentSpec:
         """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
-        spec = self.stepping.applied(environments.load(self.environment), self.environment)
+        spec = self.stepping.applied(environments.load(self.environment))
         if self.weights:
             grader = spec.grader(self.grader)
             weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}{WEIGHED}")

@@ -1,16 +1,12 @@
-"""Settings of a recipe for stepping its environment: processes and limits."""
+"""Settings of a recipe for stepping its environment: threads and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gradus import environments
-from gradus.core import Environment, EnvironmentSpec
-from gradus.rollouts.processes import in_processes
+from gradus.core import EnvironmentSpec
 
 LIMITS = ("step_seconds", "episode_seconds")  # beyond them an episode has no reward; all else changes no episode
 
@@ -30,36 +26,11 @@ class SteppingSection(BaseModel):
         default=None,
         description="Run steps in threads, beside each other, unless they are coroutines.",
     )
-    processes: int | None = Field(
-        default=None,
-        ge=1,
-        description="Processes that hold the environments, for steps that compute. Policies that look into an environment cannot act there.",
-    )
     rounds: bool | None = Field(
         default=None,
         description="Let the policy answer when all episodes wait for it: slower, and the same to the last digit in any order of arrival.",
     )
 
-    def applied(self, spec: EnvironmentSpec, environment: str) -> EnvironmentSpec:
-        """``spec``, which ``environment`` names, stepped in this way."""
-        given = self.model_dump(exclude={"processes"}, exclude_none=True)
-        make = spec.make
-        if self.processes is not None:
-            make, given["threads"] = _in_processes(environment, self.processes), True
-        return replace(spec, stepping=replace(spec.stepping, **given), make=make)
-
-
-@cache
-def _in_processes(environment: str, workers: int) -> Callable[[], Environment]:
-    """The same processes for all stages of a run."""
-    return in_processes(partial(_made, environment), workers)
-
-
-@cache
-def _loaded(environment: str) -> EnvironmentSpec:
-    return environments.load(environment)
-
-
-def _made(environment: str) -> Environment:
-    """An environment by name, in whatever process this is called."""
-    return _loaded(environment).make()
+    def applied(self, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """``spec`` stepped in this way."""
+        return replace(spec, stepping=replace(spec.stepping, **self.model_dump(exclude_none=True)))
