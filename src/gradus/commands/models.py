@@ -25,7 +25,7 @@ from gradus.commands.options import (
 )
 from gradus.commands.output import next_command, note, same
 from gradus.commands.signature import command
-from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core import EnvironmentSpec
 from gradus.core.documents import Results, read_document
 from gradus.core.printing import quiet
 
@@ -254,8 +254,6 @@ def package_env(
         str, typer.Argument(help="Environment of Gradus or of an installed package, as in `gradus envs`.")
     ],
     folder: Annotated[str | Path, typer.Argument(help="Folder to write; must be empty or not there."), Line(kind=Path)],
-    *,
-    library: Annotated[str, typer.Option("--as", help="verifiers: a taskset.")] = "verifiers",
 ) -> PackageResult:
     """Write an environment with its grader as a package of verifiers 0.4: a taskset, for trainers on many machines that read those.
 
@@ -263,6 +261,4 @@ def package_env(
     """
     from gradus.interop.packages.writing import write_package
 
-    if library != "verifiers":
-        raise ConfigError(f"a package is for verifiers, got --as {library}; gradus serve-env serves OpenEnv's clients")
     return write_package(environment, folder)

@@ -17,8 +17,7 @@ from gradus.core.errors import first_line
 from gradus.core.files import read_text
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
-from gradus.policies.local.model_card import model_card, what_to_ask
-from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.model_card import model_card, plain_prompt
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.version import __version__
 
@@ -112,16 +111,11 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
 
 
 def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, Any]]:
-    """Returns what the card's example asks the model."""
-    from transformers import AutoTokenizer
-
-    if (model / "tokenizer_config.json").is_file():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
-            renderer = ChatRenderer(tokenizer, keep_history=True, template_options=settings.template_options)
-            return what_to_ask(renderer, settings.system_prompt)
-        except Exception:  # whatever a tokenizer's own code says: an upload is not refused for its example
-            pass
+    """Returns what the card's example asks the model: messages, or a text if it has no chat template."""
+    tokenizer = model / "tokenizer_config.json"
+    chats = "chat_template" in read_text(tokenizer) if tokenizer.is_file() else False
+    if not chats and not (model / "chat_template.jinja").is_file():
+        return plain_prompt(settings.system_prompt)
     system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
     return [*system, {"role": "user", "content": "..."}]
 

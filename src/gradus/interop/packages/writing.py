@@ -57,7 +57,6 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
     place, mark, query = argument.partition("?")
     source = Path(place).expanduser() if place else None
     source = source if source is not None and source.exists() else None
-    _refuse_other_files(name, query if source is not None else argument)
     # verifiers finds a taskset by the name of its module, in small letters.
     module = "_".join(("gradus", *_words(head, source.stem if source else place))).lower()
     values = {
@@ -87,16 +86,6 @@ def _distribution(head: str) -> str | None:
         return None if head in _ELSEWHERE else own
     found = [each.dist for each in entry_points(group="gradus.environments") if each.name == head]
     return f"{found[0].name}=={found[0].version}" if found and found[0] is not None else None
-
-
-def _refuse_other_files(name: str, rest: str) -> None:
-    """Raise ConfigError if an option names a file, which would be missing where the package runs."""
-    for piece in re.split(r"[:?&=]", rest):
-        if "/" in piece and Path(piece).expanduser().exists():
-            raise ConfigError(
-                f"only the file or folder that stands first in a name travels with a package, got {piece} in {name!r}; "
-                "put what it says into that file, or serve the environment with gradus serve-env"
-            )
 
 
 def _loaded(head: str, place: str, options: str, source: Path | None) -> str:
