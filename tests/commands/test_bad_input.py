@@ -76,7 +76,7 @@ def largest_file(size: int) -> Iterator[None]:
 def test_a_missing_model_folder(gradus: Said, tmp_path: Path) -> None:
     for words in (["grpo", "rhythm"], ["run", "rhythm", "--quick"]):
         code, said = gradus(*words, "-m", tmp_path / "nope", "-o", tmp_path / "out")
-        assert (code, "there is no model folder" in said) == (3, True), said
+        assert (code, "there is no model in" in said) == (3, True), said
         assert not (tmp_path / "out").exists()  # so that the same folder takes the corrected command
 
 

@@ -144,10 +144,8 @@ def test_adapters_are_merged_on_the_way(taught: Path, tmp_path: Path, monkeypatc
             self.folder = folder
 
     noted: Any = Noted()
-    monkeypatch.setattr("gradus.policies.local.export._SHARD_BYTES", 20_000)  # several files, as of a large model
     monkeypatch.setattr(torch.nn.Module, "__deepcopy__", refuse_copies, raising=False)
     weights_to_server(noted, tmp_path / "sampler")(loaded, 0)
-    assert len(list((tmp_path / "sampler").glob("*.safetensors"))) > 1
     merged = load_model(noted.folder)
     ids = torch.arange(12)[None]
     with torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 import yaml
 from peft import LoraConfig, get_peft_model
 from tiny_qwen2 import make_tiny_qwen2
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gradus.core import ConfigError, StorageError
 from gradus.interop.push import plan_push
@@ -68,31 +68,14 @@ def test_merged_equals_unmerged(base: Path, adapter: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out" / "adapter_config.json").exists()
 
 
-def test_the_folder_answers_through_a_plain_pipeline(base: Path, adapter: Path, tmp_path: Path) -> None:
-    export_model(adapter, tmp_path / "out", sampling=SamplingConfig(max_new_tokens=7, greedy=True))
-    chat = pipeline("text-generation", model=str(tmp_path / "out"))
-    messages = [{"role": "user", "content": "What is 4 + 4?"}]
-    (answer,) = chat(messages)
-    loaded = load_model(base, adapter=adapter)
-    ids = torch.tensor([loaded.renderer.first("", "What is 4 + 4?")])
-    unmerged = loaded.model.generate(
-        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=7, do_sample=False
-    )
-    said = loaded.tokenizer.decode(unmerged[0, ids.shape[1] :], skip_special_tokens=True)
-    assert answer["generated_text"][-1] == {"role": "assistant", "content": said}
-
-
 def test_the_generation_config_stops_and_draws_as_the_policy_did(base: Path, tmp_path: Path) -> None:
-    export_model(base, tmp_path / "out", sampling=SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=5))
+    model = Path(shutil.copytree(base, tmp_path / "model"))
+    write_settings(model, ModelSettings(sampling=SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=300)))
+    export_model(model, tmp_path / "out")
     config = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert config["eos_token_id"] == [tokenizer.eos_token_id]
-    assert (config["temperature"], config["top_p"], config["max_new_tokens"], config["do_sample"]) == (
-        0.7,
-        0.9,
-        5,
-        True,
-    )
+    expected = {"eos_token_id": [tokenizer.eos_token_id], "temperature": 0.7, "top_p": 0.9, "do_sample": True}
+    assert config.items() >= {**expected, "max_new_tokens": 300}.items()
     assert tokenizer.chat_template == AutoTokenizer.from_pretrained(base).chat_template
 
 
@@ -157,6 +140,5 @@ def test_what_is_there_is_not_overwritten_unasked(base: Path, tmp_path: Path) ->
         export_model(base, tmp_path)
     out = tmp_path / "out"
     export_model(base, out)
-    export_model(base, out, overwrite=True, title="again")
-    assert "# again" in (out / "README.md").read_text()
+    export_model(base, out, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["note.txt", "out"]  # nothing is left aside

@@ -21,9 +21,9 @@ Folder = Callable[[str], Path]
 
 
 def test_a_missing_folder(tmp_path: Path):
-    with pytest.raises(ConfigError, match="there is no model folder"):
+    with pytest.raises(ConfigError, match="there is no model in"):
         load_model(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="there is no model folder"):
+    with pytest.raises(ConfigError, match="there is no model in"):
         load_model("./nowhere")
 
 
@@ -66,14 +66,12 @@ def test_an_adapter_changes_what_is_said_and_a_wrong_one_is_named(model_folder: 
     from peft import LoraConfig, get_peft_model
 
     base = load_model(model_folder("llama"))
-    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
-        load_model(model_folder("llama"), adapter=tmp_path)
     lora = get_peft_model(base.model, LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     lora.save_pretrained(tmp_path / "lora")
     assert load_model(tmp_path / "lora").path == str(tmp_path / "lora")  # a LoRA folder names its base
     texts = {}
     for adapter in (None, tmp_path / "lora"):
-        policy = LocalPolicy(load_model(model_folder("llama"), adapter=adapter), SamplingConfig(max_new_tokens=8))
+        policy = LocalPolicy(load_model(adapter or model_folder("llama")), SamplingConfig(max_new_tokens=8))
         asked = [Request(row=0, observation=Observation(text="w30 w31"))]
         texts[adapter] = policy.start(starts(1)).act(asked)[0].tokens.logprobs
     assert texts[None] != texts[tmp_path / "lora"]
@@ -95,5 +93,5 @@ def test_a_damaged_best_checkpoint_is_not_passed_over_for_a_worse_one(model_fold
         config.unlink() if damage is None else config.write_text(damage)
         model = find_model(tmp_path / "run")
         assert model == tmp_path / "run" / "grpo" / "best"
-        with pytest.raises(ConfigError, match=r"describes something else than a model|without config\.json"):
+        with pytest.raises(ConfigError, match="there is no model in"):
             load_model(model)

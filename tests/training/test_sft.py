@@ -191,5 +191,5 @@ def test_adapters_alone_are_trained_and_saved(lamps_model: Path, taught: list[Ep
     result = train(lamps_model, tmp_path / "run", settings(max_steps=4, lora={"rank": 4, "alpha": 8}))
     assert (result.best / "adapter_model.safetensors").exists()
     assert not (result.best / "model.safetensors").exists()
-    tuned = load_model(lamps_model, device="cpu", adapter=result.best)
+    tuned = load_model(result.best, device="cpu")
     assert len(text_sequences(tuned, taught[:1])) == 1

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.errors import require_training
 from gradus.core.naming import did_you_mean
-from gradus.policies.local.folders import RUN_MODELS, find_model, is_hub_name, tell_first_seed, trained_precision
+from gradus.policies.local.folders import (
+    RUN_MODELS,
+    check_model_source,
+    find_model,
+    is_hub_name,
+    tell_first_seed,
+    trained_precision,
+)
 
 if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
@@ -92,7 +99,7 @@ def make_policy(
     if folder is not None:
         tell_first_seed(name, folder)
     require_training()
-    from gradus.policies.local.loading import check_source, load_model
+    from gradus.policies.local.loading import load_model
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ShelvedPolicy
     from gradus.runs.recipe.load import sampling_of
@@ -109,7 +116,7 @@ def make_policy(
 
     if shelf is None:
         return policy(load())
-    check_source(path)  # it should fail now, not behind the evaluation of others
+    check_model_source(path)  # it should fail now, not behind the evaluation of others
     return ShelvedPolicy(shelf, path, load, policy, name=name)
 
 

@@ -1,12 +1,8 @@
-"""Writes a model for others: a folder that plain transformers loads, or merged weights alone for a server that samples.
-
-Merged weights for a server are made some tensors at a time: no second model is made, and no weight is changed.
-"""
+"""Writes a model for others: a folder that plain transformers loads, or merged weights alone for a server that samples."""
 
 from __future__ import annotations
 
 import copy
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -29,7 +25,6 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 from gradus.policies.one_at_a_time import quiet_transformers
 
-_SHARD_BYTES = 2**30
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
 # nats, merged against unmerged in float32; rounding alone makes 2e-4 of it at 0.5 billion parameters
 _LARGEST_GAP = 2e-3
@@ -52,15 +47,13 @@ def export_model(
     *,
     merge: bool = True,
     dtype: str = "auto",
-    sampling: SamplingConfig | None = None,
     results: Mapping[str, Any] | None = None,
-    title: str | None = None,
     overwrite: bool = False,
 ) -> ExportResult:
     """Write the model in ``folder`` (plain, or a LoRA folder) to ``out``, whole or not at all.
 
     Adapters are merged in float32, compared with the unmerged model there, and rounded to ``dtype`` afterwards (``auto``: that
-    of the base model). ``sampling`` (None for what the model was trained with) goes to the generation config, ``results`` (a run's results.json) to the model card.
+    of the base model). The sampling that the model was trained with goes to the generation config, ``results`` (a run's results.json) to the model card.
 
     Raises:
         ConfigError: no model in ``folder``, or ``out`` is not empty and ``overwrite`` is not set, or is the folder that is worked in.
@@ -74,29 +67,20 @@ def export_model(
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
     adapter = _adapter(source)
     base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
-    loaded = load_model(
-        base,
-        dtype="float32",
-        device="cpu",
-        adapter=source if adapter else None,
-        keep_history=True,
-        quantize="none",  # adapters are merged into the weights as they were published
-    )
+    # Adapters are merged into the weights as they were published.
+    loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
     model, gap = loaded.model, None
     if adapter is not None and merge:
         model, gap = _merge(loaded)
     chosen = loaded.settings.dtype or "float32" if dtype == "auto" else dtype
     model.to(getattr(torch, chosen))
-    settings = (
-        read_settings(source) or ModelSettings()
-    )  # of the model that is exported: loading keeps history in any case
-    changes = {"quantize": "none", "dtype": chosen}
-    settings = settings.model_copy(update=changes if sampling is None else {**changes, "sampling": sampling})
+    settings = read_settings(source) or ModelSettings()  # loading keeps history in any case
+    settings = settings.model_copy(update={"quantize": "none", "dtype": chosen})
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-    causal.generation_config = generation_config(loaded, sampling or free_sampling(settings))
+    causal.generation_config = generation_config(loaded, free_sampling(settings))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
-        title=title or target.name,
+        title=target.name,
         facts=[
             *export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
             *source_facts(base),
@@ -186,7 +170,7 @@ def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelS
 
 @torch.no_grad()
 def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = None) -> None:
-    """Writes config and weights of ``model`` with its adapters merged into ``folder``, in files of about a gigabyte.
+    """Writes config and weights of ``model`` with its adapters merged into ``folder``.
 
     ``state``: the weights, if they are not the model's own (a model without adapters that is sharded).
 
@@ -200,32 +184,10 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
     config.save_pretrained(folder)
     if causal.can_generate():
         causal.generation_config.save_pretrained(folder)
-    # Names that change between memory and files may depend on several tensors, so these are written at once.
-    converted = bool(getattr(causal, "_weight_conversions", None))
-    places: dict[str, str] = {}
-    shard: dict[str, Tensor] = {}
-    size = total = 0
-
-    def write() -> None:
-        if shard:
-            file = f"model-{len(set(places.values())) + 1:05d}.safetensors"
-            named = dict(revert_weight_conversion(causal, shard)) if converted else shard
-            save_file({name: value.contiguous() for name, value in named.items()}, folder / file, {"format": "pt"})
-            places.update(dict.fromkeys(named, file))
-
-    for name, value in _merged_tensors(causal, causal.state_dict() if state is None else state):
-        shard[name] = value
-        size += value.nbytes
-        total += value.nbytes
-        if size >= _SHARD_BYTES and not converted:
-            write()
-            shard, size = {}, 0
-    write()
-    if len(files := sorted(folder.glob("model-*.safetensors"))) == 1:
-        files[0].rename(folder / "model.safetensors")
-        return
-    index = {"metadata": {"total_size": total}, "weight_map": places}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    merged = dict(_merged_tensors(causal, causal.state_dict() if state is None else state))
+    if getattr(causal, "_weight_conversions", None):  # names differ between memory and files
+        merged = dict(revert_weight_conversion(causal, merged))
+    save_torch_state_dict(merged, folder)
 
 
 def _merged_tensors(causal: Any, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -245,7 +207,7 @@ def _merged_tensors(causal: Any, state: Mapping[str, Tensor]) -> Iterator[tuple[
         elif value.data_ptr() in seen:
             merged = value.clone()
         seen.add(value.data_ptr())
-        yield name.replace(".base_layer.", "."), merged
+        yield name.replace(".base_layer.", "."), merged.cpu()
 
 
 def _dequantized(layer: Any, value: Tensor) -> Tensor:

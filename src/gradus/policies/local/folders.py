@@ -50,7 +50,7 @@ def adapter_base(folder: str | Path) -> str | None:
         return None
     base = read_document(file, dict[str, Any]).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ConfigError(f"{file} names no base model; give the base as the path and {folder} as adapter=")
+        raise ConfigError(f"{file} names no base model; set base_model_name_or_path in it")
     return base
 
 
@@ -122,36 +122,23 @@ def is_hub_name(name: str) -> bool:
     )
 
 
-def check_model_source(name: str, *, asked: bool = True) -> str:
+def check_model_source(name: str) -> str:
     """Return ``name`` if it is a model's folder or a name on the hub, so that a mistyped folder is not looked up there.
 
-    ``asked`` False: a LoRA folder names it as its base, which may be a name without an owner. Raises ConfigError.
+    So is the base of a LoRA folder, which may be a name without an owner. Raises ConfigError.
     """
     if is_gguf(name):
         return str(dequantized(name))
     folder = Path(name).expanduser()
-    if folder.is_dir():
-        if model_kind(folder) == "model":
-            check_checksums(folder)
-            return name
-        if (folder / "config.json").is_file():
-            raise ConfigError(
-                f"the config.json in {name} describes something else than a model (it names no model_type, or is not JSON); a run keeps its models in "
-                f"best and final, as in {folder / 'best'}"
-            )
-        hint = (
-            "give it as adapter= and its base model as the path" if (folder / "adapter_config.json").is_file() else ""
-        )
-        raise ConfigError(
-            f"{name} is a folder without config.json, so it holds no model; {hint or 'name a model folder'}"
-        )
-    if folder.exists():
-        raise ConfigError(f"{name} is a file; a model is a folder with config.json and weights, or a name on the hub")
-    if is_hub_name(name) or (not asked and "/" not in name):
+    if model_kind(folder) is not None:
+        check_checksums(folder)
+        base = adapter_base(folder)
+        if base is not None and "/" in base:
+            check_model_source(base)
         return name
-    way_out = (
-        "check the path, or give a name on the hub (owner/name)"
-        if asked
-        else "adapters (LoRA) name it as their base; put it there, or set base_model_name_or_path in adapter_config.json right"
+    if is_hub_name(name):
+        return name
+    raise ConfigError(
+        f"there is no model in {name}; check the path: a model is a folder with config.json or adapter_config.json and weights (a run has "
+        "them in best and final), or a name on the hub (owner/name)"
     )
-    raise ConfigError(f"there is no model folder {name}; {way_out}")

@@ -76,28 +76,24 @@ def source_facts(folder: str | Path) -> list[str]:
     return [f"trained from {source['name']}{license_}, dequantized from {source['quantization']} (`{source['file']}`)"]
 
 
-def dequantize(file: str | Path, folder: Path, *, dtype: str = "float32") -> ModelSource:
-    """Writes the model of a GGUF file as a Hugging Face folder: weights in ``dtype``, tokenizer, chat template, ``source.json``.
+def dequantize(file: Path, folder: Path) -> ModelSource:
+    """Writes the model of a GGUF file as a Hugging Face folder: weights in float32, tokenizer, chat template, ``source.json``.
 
-    Tied weights stay tied. The folder appears at once and whole. Raises ConfigError if the file is missing, or if transformers
-    cannot read it.
+    Tied weights stay tied. The folder appears at once and whole. Raises ConfigError if transformers cannot read it.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    file = Path(file).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"no file {file}; expected a GGUF file, as in --model models/smollm2.gguf")
     source = _source(file)
     place, name = str(file.parent.resolve()), file.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
-        model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=getattr(torch, dtype))
+        model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
     except (ValueError, KeyError, NotImplementedError, RuntimeError, OSError, ImportError) as error:
         raise ConfigError(
             f"{file} cannot be read by transformers: {first_line(error)}; take the model's folder or its name on the hub"
         ) from error
-    # transformers refuses to save what it calls quantized; these weights are whole numbers of `dtype` now.
+    # transformers refuses to save what it calls quantized; these weights are not quantized any more.
     model.hf_quantizer, model.is_quantized = None, False
     vars(model.config).pop("quantization_config", None)
 

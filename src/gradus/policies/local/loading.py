@@ -15,7 +15,6 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.core.files import check_checksums
 from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
@@ -57,7 +56,6 @@ def load_model(
     autocast: Autocast = False,
     device: str | torch.device = "auto",
     attention: Literal["sdpa", "eager"] | None = None,
-    adapter: str | os.PathLike[str] | None = None,
     keep_history: bool | None = None,
     template_options: Mapping[str, Any] | None = None,
     tool_calls: ToolCalls | None = None,
@@ -66,12 +64,12 @@ def load_model(
     """Load a causal language model from a folder or by its hub name.
 
     Args:
-        path_or_name: a Hugging Face folder, or a name on the hub (downloaded only because it was asked for by name).
+        path_or_name: a Hugging Face folder, a LoRA folder of peft's, which names its base, or a name on the hub (downloaded only because it was
+            asked for by name).
         dtype: ``auto`` is float32 on a CPU and bfloat16 on a GPU.
         autocast: compute in bfloat16 around the weights; ``auto`` does so on a GPU, and on a CPU with instructions for it.
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
-        adapter: a LoRA folder of peft's, put on top of the model. A LoRA folder as ``path_or_name`` brings its own base.
         keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
             trained.
         quantize: ``4bit`` keeps the weights of linear layers in four bits (NF4, by bitsandbytes), for training adapters on them.
@@ -80,11 +78,9 @@ def load_model(
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
     """
-    name = os.fspath(path_or_name)
-    base, adapter = _base_and_adapter(name, adapter)
-    check_model_source(base, asked=base == name)
-    if adapter is not None:
-        check_checksums(Path(adapter).expanduser())
+    name = check_model_source(os.fspath(path_or_name))
+    own = adapter_base(name)
+    base, adapter = (name, None) if own is None else (own, name)
     stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
     given = {
         "keep_history": keep_history,
@@ -103,7 +99,7 @@ def load_model(
     if settings.dtype is None:
         settings = settings.model_copy(update={"dtype": _published_dtype(base)})
     if adapter is not None:
-        model = _with_adapter(model, os.fspath(adapter))
+        model = _with_adapter(model, adapter)
     _check_vocabulary(tokenizer, model, name)
     generation = getattr(model, "generation_config", None)
     stops = getattr(generation, "eos_token_id", None)
@@ -120,13 +116,6 @@ def load_model(
         use_faster_products(model)
     parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
     return LoadedModel(**parts, path=name, settings=settings, autocast=autocasts(autocast, place))
-
-
-def check_source(path_or_name: str | os.PathLike[str]) -> None:
-    """Raise ConfigError for what cannot be a model, without loading one."""
-    name = os.fspath(path_or_name)
-    base, _ = _base_and_adapter(name, None)
-    check_model_source(base, asked=base == name)
 
 
 def context_length(config: Any) -> int | None:
@@ -174,12 +163,6 @@ def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
         raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
     return chosen
-
-
-def _base_and_adapter(name: str, adapter: str | os.PathLike[str] | None) -> tuple[str, str | os.PathLike[str] | None]:
-    """A LoRA folder names the model that it was trained on."""
-    base = adapter_base(name) if adapter is None else None
-    return (name, adapter) if base is None else (base, name)
 
 
 def _published_dtype(base: str) -> str:
@@ -239,21 +222,11 @@ def _load_parts(
 
 
 def _with_adapter(model: Any, adapter: str) -> Any:
-    with quiet_transformers():
+    with quiet_transformers(), warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         from peft import PeftModel
 
-    if not (Path(adapter) / "adapter_config.json").is_file():
-        raise ConfigError(f"expected a LoRA folder, but {adapter} has no adapter_config.json; check the path")
-    with quiet_transformers(), warnings.catch_warnings():  # peft still reads a name that transformers is about to drop
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-        try:
-            return PeftModel.from_pretrained(model, adapter)
-        except RuntimeError as error:  # of tensors that differ in shape
-            found = " ".join(str(error).split())[:200]
-            raise ConfigError(
-                f"the adapters in {adapter} do not fit their base model: {found}; if its embeddings were made larger for them, "
-                "merge the adapters with what trained them, and give the merged folder"
-            ) from error
+        return PeftModel.from_pretrained(model, str(Path(adapter).expanduser()))
 
 
 def _device(name: str | torch.device) -> torch.device:

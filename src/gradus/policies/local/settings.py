@@ -45,14 +45,9 @@ class ModelSettings(BaseModel):
     date: str = Field(default="2026-01-01", pattern=r"^\d{4}-\d{2}-\d{2}$")
 
 
-def default_sampling(settings: ModelSettings) -> SamplingConfig:
-    """Reads the settings by which a model was trained to answer."""
-    return settings.sampling or SamplingConfig(max_new_tokens=_ROOM)
-
-
 def free_sampling(settings: ModelSettings) -> SamplingConfig:
     """Returns the settings of a model outside its environment: as it was trained, without the environment's grammar and with room for an answer."""
-    sampling = default_sampling(settings)
+    sampling = settings.sampling or SamplingConfig()
     return sampling.model_copy(update={"grammar": False, "max_new_tokens": max(sampling.max_new_tokens, _ROOM)})
 
 
