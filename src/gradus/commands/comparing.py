@@ -67,7 +67,7 @@ class Scores(Shown):
         return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
-        """The verdict and three figures a policy; with ``--verbose`` every figure, component, pair and curve."""
+        """The verdict and three figures a policy; with ``--verbose`` every figure, component and pair."""
         from gradus.evidence.reports import all_tables, power_lines, show_results
 
         results = self.result.to_json()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console, Group, RenderableType
 
-from gradus.core import ConfigError, Failure, Reward, StopReason
-from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results, summary_table
+from gradus.core import Failure, Reward, StopReason
+from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results
 from tests.fakes import results_document
 
 
@@ -19,19 +19,6 @@ def printed(shown: RenderableType, width: int = 200) -> str:
     console = Console(file=StringIO(), width=width)
     console.print(shown)
     return console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_the_summary_has_each_policy_once_and_best_first(played: Any) -> None:
-    lines = printed(summary_table(played.results)).splitlines()
-    rows = [
-        line.split()[0]
-        for line in lines
-        if line.strip() and line.split()[0] in ("random", "heuristic", "heuristic+constant")
-    ]
-    stored = played.results["conditions"]["in-distribution"]["policies"]
-    assert rows == sorted(stored, key=lambda name: -stored[name]["reward"]["mean"])
-    with pytest.raises(ConfigError, match="v7"):
-        summary_table(played.results, grader="v7")
 
 
 def test_the_end_of_a_run_shows_every_grader_and_the_true_reward(played: Any) -> None:

@@ -6,7 +6,7 @@ from gradus.evidence.reports.html import render_report, write_eval_report, write
 from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
 from gradus.evidence.reports.show import members_of, show_differences, show_episode
-from gradus.evidence.reports.tables import all_tables, power_lines, show_results, summary_table
+from gradus.evidence.reports.tables import all_tables, power_lines, show_results
 from gradus.evidence.reports.verdict import named, verdict_on
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "show_episode",
     "show_results",
     "shown_episodes",
-    "summary_table",
     "verdict_on",
     "write_eval_report",
     "write_report",

@@ -87,11 +87,8 @@ def _measure_name(results: Json, measure: str) -> str:
     return measure.replace("_", " ")
 
 
-def score_tables(results: Json | None, *, curves: bool = False) -> list[ScoreTable]:
-    """The reward by condition under every grader, then all figures and differences of each condition.
-
-    ``curves``: those in the course of an episode too, as rows.
-    """
+def score_tables(results: Json | None) -> list[ScoreTable]:
+    """The reward by condition under every grader, then all figures and differences of each condition."""
     if not results or not results.get("conditions"):
         return []
     graders = graders_of(results)
@@ -103,7 +100,6 @@ def score_tables(results: Json | None, *, curves: bool = False) -> list[ScoreTab
         for grader, graded in graders.items():
             if (graded.get(condition) or {}).get("pairs"):
                 tables.append(_pair_table(results, graded, condition, grader))
-        tables += _curve_tables(conditions[condition], condition) if curves else []
     return tables
 
 
@@ -206,23 +202,6 @@ def _wins(pair: Difference) -> Cell:
         return Cell(text="–")
     rate = pair.win_rate
     return Cell(text=f"{pair.wins} of {pair.episodes}", note="" if rate is None else f"{rate[0]:.0%} to {rate[1]:.0%}")
-
-
-def _curve_tables(stored: Json, condition: str) -> list[ScoreTable]:
-    """The mean of each curve at each of its points, a row a policy (for Rhythm, belief error by day)."""
-    policies = stored.get("policies") or {}
-    tables: list[ScoreTable] = []
-    for curve in dict.fromkeys(name for each in policies.values() for name in each.get("curves") or {}):
-        points = {name: (each.get("curves") or {}).get(curve) or [] for name, each in policies.items()}
-        header = ["policy", *(str(number + 1) for number in range(max(map(len, points.values()))))]
-        rows = [
-            Row(name=name, cells=[figure_cell(figure(each), bounds=False) for each in values])
-            for name, values in points.items()
-            if values
-        ]
-        title = f"{curve.replace('_', ' ')}, {condition}"
-        tables.append(ScoreTable(title=title, caption="mean over the episodes", header=header, rows=rows))
-    return tables
 
 
 def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:

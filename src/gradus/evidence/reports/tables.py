@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError
-from gradus.evidence.reports.page_data import actions_used
 from gradus.evidence.reports.results import differences, figure, graders_of, headline_condition, measures_of, ranked
 from gradus.evidence.reports.score_tables import (
-    Cell,
-    Row,
     ScoreTable,
     is_own,
     missing_episodes,
@@ -29,34 +25,6 @@ _NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
 MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
 _MOST_POLICIES, _MOST_CAUTIONS = 7, 2  # the end of a command fits one screen
-
-
-def summary_table(results: Mapping[str, Any], *, measure: str = "reward", grader: str | None = None) -> RenderableType:
-    """Policies by conditions, best first, ``mean [low, high]`` of one measure under one grader (the main one if None)."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    graders = graders_of(results)
-    name = grader or next(iter(graders))
-    if name not in graders:
-        raise ConfigError(f"the results are not graded by {name!r}; they have {', '.join(graders)}")
-    conditions = graders[name]
-    known = measures_of(conditions)
-    if measure not in known:
-        raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(known) or 'none'}")
-    label = _label(results, measure)
-    title = f"{label}, {name}" if measure == "reward" else label
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    for condition, stored in conditions.items():
-        table.add_column(f"{condition} ({stored.get('episodes', '?')})", justify="right")
-    order = dict.fromkeys(name for condition in conditions for name in reversed(ranked(conditions, condition, measure)))
-    for policy in order:
-        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for stored in conditions.values()]
-        cells = [Text(format_interval(each, digits=2 if measure == "true_reward" else 3)) for each in figures]
-        table.add_row(Text(policy), *cells, style="bold" if is_own(policy) else None)
-    return table
 
 
 def condition_table(
@@ -202,15 +170,8 @@ def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
-    """The tables of the page for a terminal: every figure, component, pair and curve."""
-    stored = dict(results)
-    tables = score_tables(stored, curves=True)
-    for condition in stored.get("conditions") or {}:
-        if (actions := actions_used(stored, condition)) is not None:
-            rows = [Row(name=name, cells=[Cell(text=f"{share:.0%}") for share in row]) for name, row in actions["rows"]]
-            title = f"Actions, {condition}"
-            tables.append(ScoreTable(title=title, caption="share of the turns", header=actions["header"], rows=rows))
-    return [part for each in tables for part in (terminal_table(each), "")]
+    """The tables of the page for a terminal: every figure, component and pair."""
+    return [part for each in score_tables(dict(results)) for part in (terminal_table(each), "")]
 
 
 def terminal_table(each: ScoreTable) -> RenderableType:
