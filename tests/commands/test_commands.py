@@ -77,7 +77,7 @@ def test_how_much_is_told_can_be_said_anywhere_in_the_line(monkeypatch, capsys):
     [
         ("memory ask m -- --quiet", "memory ask m -- --quiet"),
         ("eval shop -p gold --verbose -n 4", "--verbose eval shop -p gold -n 4"),
-        ("check shop --json --strict", "--strict check shop --json"),
+        ("check shop --json --quiet", "--quiet check shop --json"),
     ],
 )
 def test_a_word_after_two_dashes_stays_where_it_is(typed, taken):

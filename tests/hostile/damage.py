@@ -44,22 +44,22 @@ FILES: Mapping[str, tuple[str | None, tuple[tuple[str, ...], ...]]] = {
     "sft/metrics.jsonl": (None, (AGAIN, ("doctor", "run"), ("report", "run"))),
     "sft/config.json": ("sft", (AGAIN,)),
     "sft/splits.json": (None, (AGAIN,)),
-    "sft/checkpoints/step-000002/state.json": ("sft", (AGAIN, ("--strict", *AGAIN))),
-    "sft/checkpoints/step-000002/optimizer.pt": ("sft", (AGAIN, ("--strict", *AGAIN))),
+    "sft/checkpoints/step-000002/state.json": ("sft", (AGAIN,)),
+    "sft/checkpoints/step-000002/optimizer.pt": ("sft", (AGAIN,)),
     "sft/best/model.safetensors": ("grpo", (AGAIN,)),
     "grpo/config.json": ("grpo", (AGAIN,)),
     "grpo/splits.json": (None, (AGAIN, EVAL)),
-    "grpo/metrics.jsonl": (None, (AGAIN, ("doctor", "run"), ("report", "run"), ("--strict", "report", "run"), ("watch", "run"))),
-    "grpo/episodes/step-000004.jsonl.gz": (None, (AGAIN, ("show", "run", "--last"), ("--strict", "show", "run", "--last"))),
-    "grpo/checkpoints/step-000004/state.json": ("grpo", (AGAIN, ("--strict", *AGAIN))),
-    "grpo/checkpoints/step-000004/weights.safetensors": ("grpo", (AGAIN, ("--strict", *AGAIN))),
+    "grpo/metrics.jsonl": (None, (AGAIN, ("doctor", "run"), ("report", "run"), ("watch", "run"))),
+    "grpo/episodes/step-000004.jsonl.gz": (None, (AGAIN, ("show", "run", "--last"))),
+    "grpo/checkpoints/step-000004/state.json": ("grpo", (AGAIN,)),
+    "grpo/checkpoints/step-000004/weights.safetensors": ("grpo", (AGAIN,)),
     "grpo/checkpoints/step-000004/SHA256SUMS": ("grpo", (AGAIN,)),
     "grpo/best/model.safetensors": (None, MODEL),
     "grpo/best/config.json": (None, MODEL),
     "grpo/best/gradus.json": (None, MODEL),
     "grpo/best/tokenizer.json": (None, MODEL),
     "grpo/best/SHA256SUMS": (None, (AGAIN, EVAL)),
-    "results.json": (None, (AGAIN, ("report", "run"), ("--strict", "report", "run"), ("compare", "a=run", "b=run"), ("doctor", "run"))),
+    "results.json": (None, (AGAIN, ("report", "run"), ("compare", "a=run", "b=run"), ("doctor", "run"))),
     "eval/episodes.jsonl.gz": (None, (AGAIN, ("compare", "a=run", "b=run"))),
     "report/about.json": (None, (AGAIN, ("report", "run"))),
     "report/episodes.json.gz": (None, (AGAIN, ("report", "run"))),
@@ -189,8 +189,7 @@ def _tried(
 
 
 def _command(words: tuple[str, ...], stage: str | None) -> str:
-    strict = words[0] == "--strict"
-    return f"{'--strict ' if strict else ''}{words[strict]}{f' from {stage} on' if stage else ''}"
+    return f"{words[0]}{f' from {stage} on' if stage else ''}"
 
 
 def main() -> None:

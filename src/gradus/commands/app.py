@@ -19,7 +19,7 @@ from gradus.commands.guests import attach_guests
 from gradus.commands.signature import attach
 from gradus.core import GradusError
 from gradus.core.errors import NEEDS_TRAINING, TRAINING
-from gradus.core.printing import OUTPUT_VARIABLE, QUIET, STRICT_VARIABLE, VERBOSE, printable
+from gradus.core.printing import OUTPUT_VARIABLE, QUIET, VERBOSE, printable
 from gradus.sandbox.processes import collect_rarely
 from gradus.version import __version__
 
@@ -37,7 +37,7 @@ _PANELS = {
         *("rewards list", "rewards try"),
     ),
 }
-_ANYWHERE = ("--quiet", "--verbose", "--strict")
+_ANYWHERE = ("--quiet", "--verbose")
 
 
 class _Root(TyperGroup):
@@ -87,15 +87,10 @@ def _root(
     verbose: bool = typer.Option(
         False, "--verbose", help="Show every step and every table, with all figures. Goes anywhere in the line."
     ),
-    strict: bool = typer.Option(
-        False, "--strict", help="Stop at a damaged file instead of skipping or replacing it. Goes anywhere in the line."
-    ),
 ) -> None:
     """Audit the grader, warm-start from a teacher, train, watch, and prove the gain."""
     if quiet or verbose:
         os.environ[OUTPUT_VARIABLE] = QUIET if quiet else VERBOSE
-    if strict:
-        os.environ[STRICT_VARIABLE] = "1"
 
 
 for _panel, _names in _PANELS.items():

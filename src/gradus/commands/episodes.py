@@ -113,7 +113,7 @@ def show(
 
 
 def tell_problems(stored: EpisodeFile, path: Path) -> None:
-    """Names what could not be read, and what changed since the episodes were stored. Raises StorageError with --strict."""
+    """Names what could not be read, and what changed since the episodes were stored."""
     from gradus.core.printing import go_around
     from gradus.evidence.stage_files import changed_since
 

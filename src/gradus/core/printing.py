@@ -1,4 +1,4 @@
-"""Text made safe for a terminal, and the three global options ``--quiet``, ``--verbose`` and ``--strict``.
+"""Text made safe for a terminal, and the two global options ``--quiet`` and ``--verbose``.
 
 The options are variables of the environment, so that processes that this one starts know them too.
 """
@@ -9,9 +9,7 @@ import os
 import re
 import sys
 
-from gradus.core.errors import StorageError
-
-OUTPUT_VARIABLE, STRICT_VARIABLE = "GRADUS_OUTPUT", "GRADUS_STRICT"
+OUTPUT_VARIABLE = "GRADUS_OUTPUT"
 QUIET, VERBOSE = "quiet", "verbose"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 _PICTURES = 0x2400  # where Unicode has a picture of each control character
@@ -28,9 +26,7 @@ def verbose() -> bool:
 
 
 def go_around(damage: str, instead: str) -> None:
-    """Warn of ``damage`` and name what is done ``instead``. Raises StorageError if ``--strict`` was given."""
-    if os.environ.get(STRICT_VARIABLE):
-        raise StorageError(f"{damage}; without --strict: {instead}")
+    """Warn of ``damage`` and name what is done ``instead``."""
     print(f"warning: {damage}; {instead}", file=sys.stderr)
 
 

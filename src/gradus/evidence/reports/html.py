@@ -32,8 +32,8 @@ SCRIPTS = ("charts.js", "search.js", "episodes.js", "extras.js", "main.js")
 def write_report(run_folder: Path) -> Path:
     """Write ``report.html`` into a run folder from what the run stored there. Returns its path.
 
-    What is missing is named in the report, what is damaged also on standard error. Raises ``StorageError`` if there is no such folder,
-    if it cannot be written to, or with ``--strict`` if anything is damaged.
+    What is missing is named in the report, what is damaged also on standard error. Raises ``StorageError`` if there is no such folder, or
+    if it cannot be written to.
     """
     run_folder = Path(run_folder)
     if not run_folder.is_dir():
