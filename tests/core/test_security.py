@@ -1,11 +1,9 @@
-"""What the source must not do, and what the check of advisories reads."""
+"""What the source must not do."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
-
-from tests.hostile.advisories import advisories
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -38,13 +36,3 @@ def test_nothing_is_executed_from_data() -> None:
         assert not calls & {"yaml.load", "yaml.unsafe_load", "os.system"}, name
         if "torch.load" in calls:
             assert "weights_only=True" in text, name
-
-
-def test_an_advisory_is_named_with_the_version_that_mends_it() -> None:
-    skipped = {"name": "unknown", "skip_reason": "not on the index"}
-    sound = {"name": "sound", "version": "1.0", "vulns": []}
-    bad = {"name": "bad", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"]}]}
-    assert advisories({"dependencies": [skipped, sound]}) == ([], 1)
-    lines, known = advisories({"dependencies": [skipped, sound, bad]})
-    assert lines == ["bad 1.0: PYSEC-1, mended in 1.1"]
-    assert known == 2

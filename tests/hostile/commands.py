@@ -1,16 +1,14 @@
 """Runs the command line in forked children: modules are loaded once, and each case has a process, a folder and a clock of its own.
 
-    python -m tests.hostile.commands RUN_FOLDER [--nodes 8] [--only TEXT] [--every K] [--part 1/4] [--record FILE]
+    python -m tests.hostile.commands RUN_FOLDER [--nodes 8] [--only TEXT] [--every K]
 
-prints each case that ended in a traceback, hung, ended with a code of its own, or left a file half-written, and then a table: how
-the cases of each command ended. ``--record`` appends a line for each case; ``--table FILE`` shows the table of such a file.
+prints each case that ended in a traceback, hung, ended with a code of its own, or left a file half-written.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import pkgutil
 import signal
@@ -18,12 +16,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.hostile.cases import Case, damaged_documents, odd_names, odd_numbers, odd_settings
 
@@ -64,8 +59,8 @@ def load_everything() -> None:
                 importlib.import_module(module.name)
 
 
-def run_case(case: Case, *, seconds: int = 60, after: Callable[[Path], None] | None = None) -> Ended:
-    """The command in a child process, in a folder of its own; ``after`` may look at it before it is removed."""
+def run_case(case: Case, *, seconds: int = 60) -> Ended:
+    """The command in a child process, in a folder of its own."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         case.prepare(folder)
@@ -80,8 +75,6 @@ def run_case(case: Case, *, seconds: int = 60, after: Callable[[Path], None] | N
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         text = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
-        if after is not None:
-            after(work)
         left = tuple(path.name for path in work.rglob(".*") if path.name.endswith(HALF))
         return Ended(case=case, code=HUNG if code == -signal.SIGALRM else code, said=text[-100_000:], left=left)
 
@@ -114,60 +107,26 @@ def run_inside(case: Case, folder: Path, said: Path, seconds: int) -> int:
     return code
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> str:
-    """How the cases of each command ended, in Markdown."""
-    rows = [
-        "| command | cases | done (0) | fail or warn (1) | wrong usage or stop (2) | error in a sentence (3) | traceback | hung | half a file |"
-    ]
-    rows.append("|---|" + "---:|" * 8)
-    commands = sorted({record["command"] for record in records})
-    for command in [*commands, None]:
-        of_it = [record for record in records if command in (None, record["command"])]
-        codes = Counter(record["code"] for record in of_it)
-        left = sum(bool(record["left"]) for record in of_it)
-        other = len(of_it) - sum(codes[code] for code in (*CODES, HUNG))
-        figures = [len(of_it), *(codes[code] for code in sorted(CODES)), other, codes[HUNG], left]
-        rows.append(f"| {command or 'all'} | " + " | ".join(map(str, figures)) + " |")
-    return "\n".join(rows)
-
-
-def _part(cases: list[Case], part: str) -> list[Case]:
-    """Every n-th case from the k-th on, for ``k/n``."""
-    k, n = map(int, part.split("/"))
-    return cases[k - 1 :: n]
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("run", type=Path, nargs="?")
+    arguments.add_argument("run", type=Path)
     arguments.add_argument("--nodes", type=int, default=8)
     arguments.add_argument("--only", default="")
     arguments.add_argument("--every", type=int, default=1)
-    arguments.add_argument("--part", default="1/1")
-    arguments.add_argument("--record", type=Path)
-    arguments.add_argument("--table", type=Path)
     given = arguments.parse_args()
-    if given.table:
-        print(table([json.loads(line) for line in given.table.read_text(encoding="utf-8").splitlines()]))
-        return
     load_everything()
     kinds = (odd_names(), odd_numbers(), odd_settings(), damaged_documents(given.run.resolve(), nodes=given.nodes))
-    cases = _part([case for kind in kinds for case in kind if given.only in case.name][:: given.every], given.part)
-    records: list[dict[str, Any]] = []
+    cases = [case for kind in kinds for case in kind if given.only in case.name][:: given.every]
     bad, begun = 0, time.perf_counter()
     for case in cases:
         ended = run_case(case)
-        records.append({"name": case.name, "command": case.words[0], "code": ended.code, "left": ended.left})
-        if given.record:
-            with given.record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(records[-1]) + "\n")
         if ended.wrong:
             bad += 1
             print(
                 f"== {case.name}: code {ended.code}\n   {case.words!r:.200}\n{ended.said[-900:]} {ended.left}\n",
                 flush=True,
             )
-    print(f"{len(cases)} cases in {time.perf_counter() - begun:.0f} s, {bad} wrong\n\n{table(records)}")
+    print(f"{len(cases)} cases in {time.perf_counter() - begun:.0f} s, {bad} wrong")
     sys.exit(bool(bad))
 
 

@@ -43,19 +43,12 @@ def test_all_cases(run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_damage_in_every_kind_of_file_is_noticed_or_harmless() -> None:
-    assert "damages, 0 of them not noticed" in tried(script="damage")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
 def test_runs_that_are_killed_end_as_the_unbroken_one() -> None:
     assert "50 runs broken off, 0 not equal" in tried("--seed", "1", script="kills")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("server", ["serve", "serve-env"])
-def test_servers_hold_no_more_memory_after_a_while_and_end_cleanly(run: Path, server: str) -> None:
+def test_a_server_holds_no_more_memory_after_a_while_and_ends_cleanly(run: Path) -> None:
     minutes = os.environ.get("SOAK_MINUTES", "10")
-    assert f"| {server} | {minutes} |" in tried(str(run), "--only", server, "--minutes", minutes, script="soak")
+    assert f"requests in {minutes} min" in tried(str(run), "--minutes", minutes, script="soak")

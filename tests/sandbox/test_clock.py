@@ -12,8 +12,6 @@ import pytest
 from gradus.auditing.text.asking import effort
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
-from gradus.sandbox import clock
-from gradus.sandbox.worker import Fork
 
 pytestmark = pytest.mark.skipif(
     not (hasattr(os, "sched_setaffinity") and Path("/proc/self/schedstat").exists()), reason="the kernel does not tell"
@@ -39,27 +37,6 @@ def _crowd(others):
             each.kill()
             each.wait()
         os.sched_setaffinity(0, cores)
-
-
-def test_time_that_others_hold_the_core_does_not_pass_and_sleep_does():
-    with _crowd(3):
-        wall, fair = time.monotonic(), clock.now()
-        _burn(0.15)
-        wall, fair = time.monotonic() - wall, clock.now() - fair
-    assert 0.14 <= fair < 0.6 * wall
-    started = clock.now()
-    time.sleep(0.05)
-    assert clock.now() - started > 0.04
-
-
-def test_a_reply_that_is_late_because_the_machine_is_busy_is_waited_for():
-    """A generator of tasks that was slow in a crowd was an error."""
-    with _crowd(3):
-        fork = Fork(lambda folder: {"burn": lambda cpu: _burn(cpu) or "done"}, confined=False)
-        try:
-            assert fork.call("burn", 0.45, cpu=0.3) == "done"  # by the clock on the wall 1.2
-        finally:
-            fork.end()
 
 
 def test_what_a_call_costs_and_whether_it_hangs_is_the_same_in_a_crowd():
