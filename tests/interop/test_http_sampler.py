@@ -145,8 +145,8 @@ def test_new_weights_are_read_again(served: tuple[str, LoadedModel], spec: Envir
 @pytest.mark.parametrize(
     ("choice", "told"),
     [
-        ('{"index": 0, "text": "red", "logprobs": null}', r"no token ids and no log-probs.*remote:MODEL"),
-        ('{"token_ids": [3], "logprobs": {"token_logprobs": [-Infinity]}}', "log-probs that are not finite"),
+        ('{"index": 0, "text": "red", "logprobs": null}', r"no token ids.*remote:MODEL"),
+        ('{"token_ids": [3], "logprobs": {"token_logprobs": [-Infinity]}}', "one finite log-prob for each"),
     ],
 )
 def test_a_server_that_gives_nothing_to_train_on_is_refused(

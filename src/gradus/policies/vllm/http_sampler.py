@@ -6,14 +6,13 @@ trained on. vLLM gives log-probs before temperature unless it is started with ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import httpx
 import openai
 
 from gradus.core import (
@@ -36,6 +35,7 @@ from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig
 
 _SEEDS = 2**63
+T = TypeVar("T")
 
 
 class HttpSampler:
@@ -70,11 +70,8 @@ class HttpSampler:
         self.concurrency = concurrency
         self._name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
-        http = openai.DefaultHttpxClient(trust_env=not is_loopback(self._base))
-        self._client = openai.OpenAI(
-            api_key=api_key or "none", base_url=self._base, max_retries=retries, timeout=timeout, http_client=http
-        )
-        self.context = _context_of(self._base, model, api_key)
+        self._client = _client(base_url, api_key, max_retries=retries, timeout=timeout)
+        self.context = self._context()
         self._check()
 
     @property
@@ -144,44 +141,37 @@ class HttpSampler:
             "return_token_ids": True,
             **({"stop": list(stop)} if stop else {}),
         }
-        try:
-            answer: Any = self._post(f"{self._base}/completions", body)
-        except openai.APIStatusError as error:
-            if error.status_code == 400 and "context" in _reason(error).lower():
-                raise ContextLengthError(f"{len(prompt)} prompt tokens do not fit: {_reason(error)}") from error
-            raise PolicyError(f"{self._base} answered {_reason(error)}") from error
-        try:
-            return dict(answer["choices"][0])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise PolicyError(f"{self._base} gave something else than a completion: {str(answer)[:200]}") from error
+        return self._asked(f"{self._base}/completions", body, lambda answer: dict(answer["choices"][0]))
 
     def score(self, ids: Sequence[int], words: int) -> list[dict[int, float]]:
         """Log-probs of the ``words`` likeliest tokens at each place of ``ids``, and of the one that stands there; none at the first (vLLM)."""
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": words}
-        answer = self._asked(f"{self._base}/completions", body)
-        try:
+
+        def read(answer: Any) -> list[dict[int, float]]:
             return [
                 {int(token): float(each["logprob"]) for token, each in (place or {}).items()}
                 for place in answer["choices"][0]["prompt_logprobs"]
             ]
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise PolicyError(f"{self._base} gave no prompt_logprobs: {str(answer)[:200]}") from error
+
+        return self._asked(f"{self._base}/completions", body, read)
 
     def rendered(self, question: str) -> list[int]:
         """The token ids of a conversation that begins with ``question``, as the server's own template writes them (vLLM)."""
         body = {"model": self.model, "messages": [{"role": "user", "content": question}], "add_generation_prompt": True}
-        answer = self._asked(f"{self._base.removesuffix('/v1')}/tokenize", body)
-        try:
-            return [int(each) for each in answer["tokens"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise PolicyError(f"{self._base} did not tokenize: {str(answer)[:200]}") from error
+        address = f"{self._base.removesuffix('/v1')}/tokenize"
+        return self._asked(address, body, lambda answer: [int(each) for each in answer["tokens"]])
 
-    def _asked(self, address: str, body: Mapping[str, Any]) -> Any:
-        """The answer to a post. PolicyError if there was none, or a refusal."""
+    def _asked(self, address: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """What ``read`` finds in the answer to a post. PolicyError if there was none, a refusal, or something else."""
         try:
-            return self._post(address, body)
+            answer = self._post(address, body)
         except openai.APIStatusError as error:
-            raise PolicyError(f"{address} answered {_reason(error)}") from error
+            long = error.status_code == 400 and "context" in _reason(error).lower()
+            raise (ContextLengthError if long else PolicyError)(f"{address} answered {_reason(error)}") from error
+        try:
+            return read(answer)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise PolicyError(f"{address} gave something else than was asked for: {str(answer)[:200]}") from error
 
     def _post(self, address: str, body: Mapping[str, Any]) -> object:
         """Post; the client asks again if that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
@@ -193,51 +183,42 @@ class HttpSampler:
             cause = error.__cause__ or error
             raise PolicyError(f"{address} could not be reached: {type(cause).__name__}: {cause}") from error
 
+    def _context(self) -> int | None:
+        """The longest sequence that the server takes, if it says so."""
+        try:
+            cards = list(self._client.models.list())
+        except openai.OpenAIError:
+            return None
+        return next((getattr(card, "max_model_len", None) for card in cards if card.id == self.model), None)
+
     def _check(self) -> None:
         """One token is asked for before anything is begun, so that a server that cannot do it is refused at once."""
         try:
-            choice = self.complete(self.renderer.first("", "hello"), 1, 0)
-            _sampled(choice)
+            _sampled(self.complete(self.renderer.first("", "hello"), 1, 0))
         except PolicyError as error:
             raise ConfigError(f"{self._base} cannot be the sampler: {error}") from error
 
 
-def _context_of(base_url: str, model: str, api_key: str | None) -> int | None:
-    """The longest sequence that the server takes, if it says so."""
-    try:
-        cards = _models(base_url, api_key)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError):
-        return None
-    limit = next((card.get("max_model_len") for card in cards if card["id"] == model), None)
-    return limit if isinstance(limit, int) else None
-
-
-def _models(base_url: str, api_key: str | None) -> list[dict[str, Any]]:
-    address = f"{base_url.rstrip('/')}/models"
-    answer = httpx.get(address, timeout=10.0, headers=_headers(api_key), trust_env=not is_loopback(base_url))
-    answer.raise_for_status()
-    return [{**card, "id": str(card["id"])} for card in answer.json()["data"]]
+def _client(base_url: str, api_key: str | None, **options: Any) -> openai.OpenAI:
+    http = openai.DefaultHttpxClient(trust_env=not is_loopback(base_url))
+    return openai.OpenAI(api_key=api_key or "none", base_url=base_url.rstrip("/"), http_client=http, **options)
 
 
 def served_model(base_url: str, *, api_key: str | None) -> str:
     """The name of the one model that a server has. Raises ConfigError if it cannot be asked, or has none or several."""
-    address = f"{base_url.rstrip('/')}/models"
     try:
-        names = [card["id"] for card in _models(base_url, api_key)]
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        with _client(base_url, api_key, max_retries=0, timeout=10.0) as client:
+            names = [card.id for card in client.models.list()]
+    except (openai.OpenAIError, ValueError) as error:
         raise ConfigError(
-            f"{address} does not list models: {type(error).__name__}: {error}; start `gradus serve MODEL` or vLLM, and give "
-            "its address with /v1 as sampler_url"
+            f"{base_url}/models does not list models: {error}; start `gradus serve MODEL` or vLLM, and give its address with /v1 as "
+            "sampler_url"
         ) from error
     if len(names) != 1:
         raise ConfigError(
-            f"{address} lists {len(names)} models ({', '.join(names)}); start a server that has one model"
+            f"{base_url}/models lists {len(names)} models ({', '.join(names)}); start a server that has one model"
         )
     return names[0]
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def _reason(error: openai.APIStatusError) -> str:
@@ -247,23 +228,19 @@ def _reason(error: openai.APIStatusError) -> str:
 
 
 def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """Token ids and log-probs of a choice. PolicyError where either is missing or they do not belong together."""
+    """Token ids and log-probs of a choice. PolicyError if either is missing or they do not belong together."""
     ids = choice.get("token_ids")
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
-    missing = [name for name, value in (("token ids", ids), ("log-probs", logprobs)) if not isinstance(value, list)]
-    if missing or not isinstance(ids, list) or not isinstance(logprobs, list):
+    try:
+        pairs = [(int(token), float(value)) for token, value in zip(ids, logprobs, strict=True)]
+    except (TypeError, ValueError):
+        pairs = []
+    if not pairs or not all(isfinite(value) for _, value in pairs):
         raise PolicyError(
-            f"the server gives no {' and no '.join(missing)}, without which nothing can be trained on; use vLLM (0.10 or newer) "
-            "or `gradus serve`, or let this server teach and evaluate as remote:MODEL"
+            "the server gives no token ids with one finite log-prob for each, without which nothing can be trained on; use vLLM (0.10 or "
+            "newer) or `gradus serve`, or let this server teach and evaluate as remote:MODEL"
         )
-    if len(ids) != len(logprobs) or not ids or any(value is None for value in logprobs):
-        raise PolicyError(
-            f"the server gave {len(ids)} token ids and {len(logprobs)} log-probs; expected one for each, at least one"
-        )
-    numbers = [float(value) for value in logprobs]
-    if not all(map(isfinite, numbers)):
-        raise PolicyError("the server gave log-probs that are not finite; its weights have probably diverged")
-    return [int(token) for token in ids], numbers
+    return [token for token, _ in pairs], [value for _, value in pairs]
 
 
 @dataclass
