@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus_worlds.memory import Memory, RefusedCall, run_calls
-from gradus_worlds.memory.tools.parsing import MAX_CALLS, parse_calls
+from gradus_worlds.memory.tools.running import MAX_CALLS, parse_calls
 from gradus_worlds.memory.tools.writing import write_core, write_delete, write_insert, write_update
 
 

@@ -15,8 +15,7 @@ from gradus.rollouts import roll_out
 from gradus.training.data.tasks import HeldOut, reserved_ids, taught_indices, validation_tasks
 from gradus_worlds.memory.text import count_words
 from gradus_worlds.memory.worlds.babi import babi_source
-from gradus_worlds.memory.worlds.jsonl import jsonl_source
-from gradus_worlds.memory.worlds.locomo import locomo_source
+from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, read_line
 from gradus_worlds.memory.worlds.questions import KINDS
 from gradus_worlds.memory.worlds.synthetic import EVENTS, reserved_words, synthetic_world, words_of

@@ -4,47 +4,32 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from gradus.core import ConfigError, Episode, EpisodeStart, Observation, Request, Session, Task
+from gradus.core import ConfigError, Episode, Observation, Request, Task
 from gradus.rollouts import roll_out
 from gradus.stats import paired_difference
 from gradus_worlds.rhythm import RhythmEnvironment, load
 from gradus_worlds.rhythm.persons import BELIEFS, arrays, belief_targets, sample_profile
 from gradus_worlds.rhythm.posterior import _PLACES, Posterior
+from gradus_worlds.rhythm.scripted import SessionPolicy
 from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS, STEPS
-from gradus_worlds.rhythm.teacher import BayesPolicy, BayesSession
+from gradus_worlds.rhythm.teacher import BayesSession
 from gradus_worlds.rhythm.world import draw_start, effect_tables, plan, transition
 
 SPEC = load()
-
-
-class Watched(BayesPolicy):
-    """The teacher, with its sessions kept to look into."""
-
-    def __init__(self) -> None:
-        super().__init__("bayes")
-        self.sessions: list[BayesSession] = []
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        session = super().start(episodes)
-        assert isinstance(session, BayesSession)
-        self.sessions.append(session)
-        return session
 
 
 @cache
 def prior_draws() -> tuple[tuple[Episode, ...], BayesSession]:
     """250 weeks of the teacher with persons from the prior, and what it believed at their ends."""
     tasks = [Task(environment="rhythm", seed=5_000_000 + i, options={"persons": "continuous"}) for i in range(250)]
-    policy = Watched()
-    episodes = roll_out(SPEC, policy, tasks, max_concurrent=250).episodes
-    (session,) = policy.sessions
+    session = BayesSession([(0, i) for i in range(250)])
+    episodes = roll_out(SPEC, SessionPolicy("bayes", lambda _: session), tasks, max_concurrent=250).episodes
     session.learn([Request(row=i, observation=e.final) for i, e in enumerate(episodes) if e.final is not None])
     return tuple(episodes), session
 
@@ -73,7 +58,8 @@ def test_intervals_of_80_percent_cover_72_to_88_percent() -> None:
 
 def test_the_teacher_knows_whom_it_has_by_the_end() -> None:
     mae = [
-        SPEC.metrics(e)["belief_mae"] for e in roll_out(SPEC, BayesPolicy(), SPEC.tasks("in-distribution", 40)).episodes
+        SPEC.metrics(e)["belief_mae"]
+        for e in roll_out(SPEC, SPEC.policy("bayes"), SPEC.tasks("in-distribution", 40)).episodes
     ]  # type: ignore[misc]
     assert np.mean([value for value in mae if value is not None]) <= 0.10
 

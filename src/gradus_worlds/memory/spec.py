@@ -13,8 +13,7 @@ from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.store.records import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus_worlds.memory.worlds.babi import babi_source
-from gradus_worlds.memory.worlds.jsonl import jsonl_source
-from gradus_worlds.memory.worlds.locomo import locomo_source
+from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 

@@ -77,29 +77,36 @@ def _drawn_trials(share: float, start: EpisodeStart) -> Trials:
     return [action if instead else None for action, instead in zip(actions.tolist(), tried.tolist(), strict=True)]
 
 
-class PlannerPolicy:
-    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one. ``tries``: a share of random actions."""
+class SessionPolicy:
+    """A policy of a name and a function that opens its sessions."""
 
-    def __init__(
-        self,
-        name: str,
-        person: Callable[[EpisodeStart], Profile],
-        beliefs: Callable[[EpisodeStart], Beliefs],
-        *,
-        tries: float = 0.0,
-    ) -> None:
-        self._name, self._person, self._beliefs, self._tries = name, person, beliefs, tries
+    def __init__(self, name: str, opened: Callable[[Sequence[EpisodeStart]], Session]) -> None:
+        self._name, self._opened = name, opened
 
     @property
     def name(self) -> str:
         return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return _PlannerSession(
-            [self._person(each) for each in episodes],
-            [self._beliefs(each) for each in episodes],
-            [_drawn_trials(self._tries, each) for each in episodes],
-        )
+        return self._opened(episodes)
+
+
+def planner(
+    name: str,
+    person: Callable[[EpisodeStart], Profile],
+    beliefs: Callable[[EpisodeStart], Beliefs],
+    *,
+    tries: float = 0.0,
+) -> Policy:
+    """Plans for a person given in advance: everybody's average, or (privileged) the hidden one. ``tries``: a share of random actions."""
+    return SessionPolicy(
+        name,
+        lambda episodes: _PlannerSession(
+            [person(each) for each in episodes],
+            [beliefs(each) for each in episodes],
+            [_drawn_trials(tries, each) for each in episodes],
+        ),
+    )
 
 
 class _PlannerSession:
@@ -133,10 +140,6 @@ def by_step(requests: Sequence[Request]) -> dict[int, list[int]]:
     return places
 
 
-def _average_person(start: EpisodeStart) -> Profile:
-    return NEUTRAL
-
-
 def _hidden_person(start: EpisodeStart) -> Profile:
     return cast(RhythmEnvironment, start.environment).profile
 
@@ -156,7 +159,7 @@ def _blind_and_random(argument: str | None) -> Policy:
     if not 0 <= share <= 1:
         raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
     name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
-    return PlannerPolicy(name, _average_person, _drawn_beliefs, tries=share)
+    return planner(name, lambda start: NEUTRAL, _drawn_beliefs, tries=share)
 
 
 def _two_cycle(data: Mapping[str, Any], start: EpisodeStart) -> str:
@@ -177,9 +180,9 @@ def reflexes() -> dict[str, Callable[[str | None], Policy]]:
         "two-cycle": lambda argument: reflex_policy("two-cycle", _two_cycle),
         "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
         "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
-        "profile-blind": lambda argument: PlannerPolicy("profile-blind", _average_person, lambda start: [None] * STEPS),
+        "profile-blind": lambda argument: planner("profile-blind", lambda start: NEUTRAL, lambda start: [None] * STEPS),
         "profile-blind+random": _blind_and_random,
-        "clairvoyant": lambda argument: PlannerPolicy(
+        "clairvoyant": lambda argument: planner(
             "clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS
         ),
     }

@@ -19,7 +19,7 @@ from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
 from gradus_worlds.rhythm.scripted import random_answer, reflexes
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
-from gradus_worlds.rhythm.teacher import BayesPolicy, bayes
+from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
 from gradus_worlds.rhythm.text import vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
 
@@ -94,11 +94,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     """The specification of Rhythm; it takes no argument."""
     if argument:
         raise ConfigError(f"rhythm takes no argument, got {argument!r}; choose persons by condition")
-    policies = {
-        **reflexes(),
-        "bayes": bayes,
-        "heuristic+bayes": lambda _: BayesPolicy("heuristic+bayes", play="heuristic"),
-    }
+    policies = {**reflexes(), "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
     return EnvironmentSpec(
         name="rhythm",
         summary="a week with a person you do not know: infer who it is, and plan for them",

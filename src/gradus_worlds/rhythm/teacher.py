@@ -12,15 +12,13 @@ from gradus.core import (
     Action,
     AnswerDistribution,
     ConfigError,
-    EpisodeStart,
     Policy,
     Request,
-    Session,
     SpanDistribution,
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
 from gradus_worlds.rhythm.posterior import Evidence, Posterior
-from gradus_worlds.rhythm.scripted import by_step, heuristic_action
+from gradus_worlds.rhythm.scripted import SessionPolicy, by_step, heuristic_action
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -59,22 +57,6 @@ def information_bonus(variance: Array, step: int) -> Array:
     signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
-
-
-class BayesPolicy:
-    """States the posterior mean and plans on it. ``play`` is ``plan``, or ``heuristic`` for the reflex with a true belief."""
-
-    def __init__(self, name: str = "bayes", *, play: str = "plan", reasoning: bool = False) -> None:
-        self._name, self._play, self._reasoning = name, play, reasoning
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return BayesSession(
-            [episode.key for episode in episodes], heuristic=self._play == "heuristic", reasoning=self._reasoning
-        )
 
 
 class BayesSession:
@@ -172,7 +154,15 @@ class BayesSession:
 
 
 def bayes(argument: str | None) -> Policy:
-    """``bayes`` or ``bayes:reasoning``."""
+    """``bayes`` or ``bayes:reasoning``: states the posterior mean and plans on it."""
     if argument not in (None, "reasoning"):
         raise ConfigError(f"bayes takes no argument or 'reasoning', got {argument!r}")
-    return BayesPolicy("bayes:reasoning" if argument else "bayes", reasoning=argument is not None)
+    name, reasoning = "bayes:reasoning" if argument else "bayes", argument is not None
+    return SessionPolicy(name, lambda episodes: BayesSession([each.key for each in episodes], reasoning=reasoning))
+
+
+def heuristic_and_bayes(argument: str | None) -> Policy:
+    """The reflex, with a true belief."""
+    return SessionPolicy(
+        "heuristic+bayes", lambda episodes: BayesSession([each.key for each in episodes], heuristic=True)
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradus.core import Span, Vocabulary, blank_thoughts
+from gradus.core import Span, Vocabulary, beginning, blank_thoughts
 from gradus_worlds.rhythm.persons import BELIEFS
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
@@ -118,7 +118,7 @@ def parse_answer(text: str) -> Answer:
         match = _ACTION_FIRST.fullmatch(aloud, start)
         belief, action = 2, 1
     if match is None:
-        return Answer(error=f"{_EXPECTED}, got {_short(aloud[start:])}")
+        return Answer(error=f"{_EXPECTED}, got {beginning(' '.join(aloud[start:].split()) or 'nothing', 60)}")
     name = match.group(action).lower()
     if name not in ACTION_INDEX:
         return Answer(error=f"unknown action {name!r}; the actions are {', '.join(ACTIONS)}")
@@ -134,11 +134,6 @@ def parse_answer(text: str) -> Answer:
         digits=None if digits is None else tuple(int(digit) for digit in digits.split()),
         spans=tuple(sorted(spans, key=lambda span: span.start)),
     )
-
-
-def _short(text: str, limit: int = 60) -> str:
-    text = " ".join(text.split())
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...") if text else "nothing"
 
 
 def answer_text(action: str, belief: Sequence[float] | None = None, reasoning: str | None = None) -> str:

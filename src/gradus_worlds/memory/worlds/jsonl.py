@@ -1,7 +1,14 @@
-"""The user's own worlds: one a line, ``{chunks: [{text, timestamp?}], questions: [{question, answers, evidence?}]}``."""
+"""Dialogues in files: the user's own worlds, and LoCoMo's long conversations (arXiv 2402.17753), which become records like those.
+
+One's own: one a line, ``{chunks: [{text, timestamp?}], questions: [{question, answers, evidence?}]}``. LoCoMo's JSON is taken as its users
+have it: answers may be integers or missing (questions of category 5 have none: the answer is unknown), evidence ids may be garbled or name
+turns that are not there; such evidence is left out.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +20,10 @@ from gradus.core import Condition, ConfigError, read_text
 from gradus_worlds.memory.text import normalize, substring_match
 from gradus_worlds.memory.worlds.records import TEST_BASE, UNKNOWN, Chunk, Evidence, Fact, Question, Source, World
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
+
+CATEGORIES: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+CHUNK_WORDS = 120
+_EVIDENCE = re.compile(r"D\s*:?\s*(\d+)\s*:\s*(\d+)")
 
 
 class _Strict(BaseModel):
@@ -155,3 +166,71 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
 def _dialogue(world: World) -> str:
     """Returns what a policy reads of a world. The questions are none of it, so lines that ask of one dialogue are one task."""
     return "\n".join(chunk.text for chunk in world.chunks)
+
+
+def locomo_source(path: str) -> Source:
+    """Worlds from a LoCoMo file: a list of conversations, or one."""
+    try:
+        data = json.loads(read_text(Path(path)))
+    except ValueError as error:
+        raise ConfigError(f"the conversations in {path} are not JSON: {error}") from error
+    conversations = data if isinstance(data, list) else [data]
+    worlds = [_conversation(one, place, path) for place, one in enumerate(conversations)]
+    return file_source(f"memory:locomo:{path}", "LoCoMo's long conversations", worlds)
+
+
+def _conversation(data: Any, place: int, path: str) -> World:
+    where = f"conversation {place} of {path}"
+    if not isinstance(data, dict) or not isinstance(data.get("conversation"), dict):
+        raise ConfigError(f"{where} has no 'conversation'; expected LoCoMo's JSON")
+    turns = _turns(data["conversation"])
+    said = {turn_id: text for _, turn_id, text in turns}
+    asked = [line for line in data.get("qa") or [] if line.get("question")]
+    record = {"chunks": _chunks(turns), "questions": [_locomo_question(line, said) for line in asked]}
+    return world_of(record, str(data.get("sample_id") or f"conversation-{place}"), where)
+
+
+def _turns(conversation: Mapping[str, Any]) -> list[tuple[str | None, str, str]]:
+    """All turns in order as (date of the session, id such as D1:2, text)."""
+    numbers = sorted(int(match[1]) for key in conversation if (match := re.fullmatch(r"session_(\d+)", key)))
+    turns: list[tuple[str | None, str, str]] = []
+    for number in numbers:
+        when = conversation.get(f"session_{number}_date_time")
+        for place, turn in enumerate(conversation[f"session_{number}"] or [], 1):
+            if text := _turn_text(turn):
+                turns.append((when or None, turn.get("dia_id") or f"D{number}:{place}", text))
+    return turns
+
+
+def _turn_text(turn: Mapping[str, Any]) -> str:
+    said = " ".join(str(turn.get("text") or "").split())
+    caption = " ".join(str(turn.get("blip_caption") or "").split())
+    shown = f"(shares {caption})" if caption else ""
+    text = " ".join(part for part in (said, shown) if part)
+    return f"{turn.get('speaker') or 'Somebody'}: {text}" if text else ""
+
+
+def _chunks(turns: Sequence[tuple[str | None, str, str]]) -> list[dict[str, Any]]:
+    """Turns of one session in chunks of at most CHUNK_WORDS words; a longer turn is a chunk."""
+    chunks: list[dict[str, Any]] = []
+    words, session = 0, ""
+    for when, turn_id, text in turns:
+        own, size = turn_id.partition(":")[0], len(text.split())
+        if not chunks or own != session or words + size > CHUNK_WORDS:
+            chunks.append({"text": text, "timestamp": when})
+            words = 0
+        else:
+            chunks[-1]["text"] += f"\n{text}"
+        words, session = words + size, own
+    return chunks
+
+
+def _locomo_question(line: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
+    category, given = line.get("category"), line.get("evidence") or []
+    ids = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE.findall(json.dumps(given))]
+    return {
+        "question": str(line["question"]).strip(),
+        "answers": None if category == 5 else line.get("answer"),
+        "kind": f"{category} {CATEGORIES[category]}" if category in CATEGORIES else "uncategorised",
+        "evidence": [said[one] for one in dict.fromkeys(ids) if one in said],
+    }
