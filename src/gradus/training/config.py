@@ -132,19 +132,22 @@ class GrpoConfig(TrainerConfig):
     def _refuse_knobs_without_effect(self) -> GrpoConfig:
         given = self.model_fields_set
         self._check_algorithm(given)
-        self._check_validation()
         self._check_sampler(given)
-        if self.distill_coef == 0:
-            refuse_without_effect(given & {"distill_teacher"}, "while distill_coef is 0; set it, or leave it out")
-        if self.entropy_coef == 0:
-            refuse_without_effect(
-                given & {"entropy_schedule", "entropy_spans"}, "while entropy_coef is 0; set it, or leave them out"
-            )
+        for key, owned in (
+            ("distill_coef", {"distill_teacher"}),
+            ("entropy_coef", {"entropy_schedule", "entropy_spans"}),
+        ):
+            if getattr(self, key) == 0:
+                refuse_without_effect(given & owned, f"while {key} is 0; set it, or leave it out")
         if self.sampling.greedy:
             raise ValueError("greedy sampling makes all members of a group equal; GRPO needs sampling.greedy = false")
         if self.minibatches > self.groups:
             raise ValueError(
                 f"minibatches ({self.minibatches}) cannot exceed groups ({self.groups}): a group is never cut"
+            )
+        if self.tasks is not None and self.tasks <= self.held_out:
+            raise ValueError(
+                f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
             )
         return self
 
@@ -168,24 +171,10 @@ class GrpoConfig(TrainerConfig):
                 "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"
             )
 
-    def _check_validation(self) -> None:
-        """With ``validation_every = 0`` the rest of these settings may stand in the recipe: that is how validation is switched off."""
-        if self.validation_every and not self.validation_tasks:
-            raise ValueError(
-                "validation_every needs at least one task to validate on; set validation_tasks, or validation_every = 0"
-            )
-        if self.tasks is not None and self.tasks <= self.held_out:
-            raise ValueError(
-                f"tasks = {self.tasks} leaves nothing to train on when {self.held_out} are held out; lower validation_tasks"
-            )
-
     def _check_sampler(self, given: set[str]) -> None:
         """A server needs an address and a correction; without one their settings would be silent."""
         if self.sampler == "local":
-            refuse_without_effect(
-                given & {"sampler_url"},
-                "while sampler is local; set sampler = 'http', or leave it out",
-            )
+            refuse_without_effect(given & {"sampler_url"}, "while sampler is local; set sampler, or leave it out")
             return
         if self.sampler_url is None or self.correction is None:
             raise ValueError(

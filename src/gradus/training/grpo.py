@@ -265,7 +265,7 @@ class GrpoLoop:
 
     def validate(self, screen: Screen) -> None:
         """Roll out the held-out tasks; keep the weights if they are the best so far."""
-        if not self.config.validation_every:
+        if not self.splits.validation:
             return
         screen.phase("validating")
         step, state = self.state.step, self.state
