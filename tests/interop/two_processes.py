@@ -5,11 +5,9 @@ trains in FOLDER/KIND; a run that is there already goes on from its last checkpo
 """
 
 import atexit
-import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +130,6 @@ def watched(kind: str, model: str, folder: Path, steps: int) -> dict[str, Any]:
     return {**seen, "idle": total([sum(idle)])[0], "size": world().size, "seconds": time.perf_counter() - started}
 
 
-def starve_gloo() -> None:
-    """Let gloo's threads run only if nothing else does, so that they keep the last tensors as long as they can."""
-    if world().size == 1 or not hasattr(os, "SCHED_IDLE"):
-        return
-    core = sorted(os.sched_getaffinity(0))[world().rank % len(os.sched_getaffinity(0))]
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # it ended, or the system does not allow it
-            os.sched_setaffinity(int(task.name), {core})
-            if "gloo" in (task / "comm").read_text():
-                os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
-
-
 def say_if_joined() -> None:
     if torch.distributed.is_initialized():
         print("the process group was not left", flush=True)
@@ -156,7 +142,6 @@ def main() -> None:
         seen = watched(kind, model, folder / kind, steps)
         if world().main:
             torch.save(seen, folder / kind / "seen.pt")
-    starve_gloo()
     total([1.0])
 
 

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
-from threading import get_native_id
 from typing import Any, TypeVar, cast
 
 import torch
@@ -27,7 +25,7 @@ from gradus.core import ConfigError
 
 T = TypeVar("T")
 
-_LONGEST_WAIT = 10.0  # seconds
+_REST = 1.0  # seconds
 _SLOWEST = timedelta(
     hours=6
 )  # that the others wait for a process: torch's ten minutes are less than some rollouts take
@@ -81,32 +79,10 @@ def _leave(state: Any) -> None:
     """Leave the process group before Python ends.
 
     A thread of gloo's that lets go of a tensor while Python ends aborts the process (pytorch/pytorch#179291). Leaving the group ends
-    these threads, unless something still refers to the group, as torch's caches do after FSDP. Then they go on, so wait until they rest.
+    these threads, unless something still refers to the group, as torch's caches do after FSDP; then a moment lets them rest.
     """
     state.destroy_process_group()
-    deadline = time.monotonic() + _LONGEST_WAIT
-    resting = 0
-    while resting < 2 and time.monotonic() < deadline:  # twice: a thread that waits for Python's lock seems to rest
-        time.sleep(0.01)
-        resting = 0 if _others_run() else resting + 1
-
-
-def _others_run() -> bool:
-    """Says whether another thread of this process runs or waits for a core. True if the system does not say."""
-    try:
-        states = [
-            _thread_state(task) for task in Path("/proc/self/task").iterdir() if int(task.name) != get_native_id()
-        ]
-    except FileNotFoundError:
-        return True
-    return "R" in states
-
-
-def _thread_state(task: Path) -> str:
-    try:
-        return (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # it ended
-        return "X"
+    time.sleep(_REST)
 
 
 def launched_with(feature: str) -> bool:
