@@ -27,7 +27,7 @@ import gradus
 from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
 from gradus.environments import load, load_stored
 from gradus.interop.agents.calls import AgentLimits, endpoint
-from gradus.interop.agents.running import Command
+from gradus.interop.agents.environment import Command
 from gradus.interop.agents.spec import agent_spec
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy, LocalSession

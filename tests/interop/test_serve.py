@@ -18,9 +18,8 @@ import uvicorn
 from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.chat import chat_loop
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
-from gradus.interop.serving.text import conversation_ids
+from gradus.interop.serving.text import chat_loop, conversation_ids
 from gradus.policies.local.decoding import Decoder
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.sampling import SamplingConfig, sampling_logprobs

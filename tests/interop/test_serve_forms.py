@@ -20,10 +20,10 @@ from test_renderers import CHATML, OPENED, byte_tokenizer
 
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
-from gradus.interop.serving import chat as terminal
+from gradus.interop.serving import text as terminal
 from gradus.interop.serving.app import make_app
+from gradus.interop.serving.endpoint import Answer
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.replies import Answer
 from gradus.interop.serving.text import Reply, ReplyText, conversation_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer

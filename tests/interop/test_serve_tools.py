@@ -14,7 +14,7 @@ from tiny_qwen2 import make_tiny_qwen2
 from gradus.core import Message, ToolCall, Usage
 from gradus.core.calls import write_calls
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.replies import Answer, answer_of, chat_events, chat_reply
+from gradus.interop.serving.endpoint import Answer, answer_of, chat_events, chat_reply
 from gradus.interop.serving.requests import ApiError, ChatRequest
 from gradus.interop.serving.text import conversation_ids
 from gradus.policies.local.loading import LoadedModel, load_model

@@ -10,8 +10,7 @@ import pytest
 from fakes import echo
 
 from gradus.core import ConfigError
-from gradus.interop.serving.chat import chat_loop
-from gradus.interop.serving.text import conversation_ids
+from gradus.interop.serving.text import chat_loop, conversation_ids
 from gradus.policies.local.folders import is_hub_name
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy

@@ -108,6 +108,6 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
         talked.append(loaded)
         return []
 
-    monkeypatch.setattr("gradus.interop.serving.chat.chat_loop", talk)
+    monkeypatch.setattr("gradus.interop.serving.text.chat_loop", talk)
     commands.chat(folder, ask=lambda: None, show=print)
     assert (talked[0].dtype, talked[0].autocast) == wanted

@@ -141,7 +141,7 @@ def chat(
     ``ask`` gives the next question, None at the end; ``show`` gets the answers in pieces. Without them the terminal does both. Returns the
     conversation.
     """
-    from gradus.interop.serving.chat import chat_loop
+    from gradus.interop.serving.text import chat_loop
     from gradus.policies.local.settings import free_sampling
 
     loaded = _loaded(model, keep_history)

@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Language, Observation
-from gradus.interop.suites.class_environment import ClassEnvironment
-from gradus.interop.suites.games import game_spec
+from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script, policy_factory
 

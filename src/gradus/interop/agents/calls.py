@@ -23,10 +23,8 @@ import uvicorn
 from gradus.core import Asked, EnvironmentFault, Message
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import listen, server_config, url
-from gradus.interop.serving.endpoint import endpoint_app
-from gradus.interop.serving.messages import check_tools, read_messages
-from gradus.interop.serving.replies import Answer
-from gradus.interop.serving.requests import ApiError, ChatRequest
+from gradus.interop.serving.endpoint import Answer, endpoint_app
+from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
 
 _HOST = "127.0.0.1"
 _MOST_WAITING = 64  # calls of one episode that wait for an answer

@@ -22,8 +22,7 @@ from gradus.environments.verifiable.items import TableTasks
 from gradus.environments.verifiable.rows import QUESTIONS, list_rows
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
-from gradus.interop.agents.environment import AgentEnvironment
-from gradus.interop.agents.running import Agent, Command
+from gradus.interop.agents.environment import Agent, AgentEnvironment, Command
 from gradus.interop.suites.naming import known_options
 from gradus.rewards import Rewards, find_reward, grader_of, reward_pairs
 

@@ -1,12 +1,17 @@
-"""Any OpenEnv server as an environment: ``openenv:ws://host:port``, also ``wss``, ``http`` and ``https``.
+"""Any OpenEnv server as an environment: ``openenv:ws://host:port``, also ``wss``, ``http`` and ``https``; and the words of its wire.
 
 What a query after the address may say: ``turns`` (most turns of an episode, default 64) and ``sessions`` (episodes that the server runs
-at once; 1 unless it is said, as a stock server has).
+at once, default 1).
+
+The protocol is that of openenv 0.10. A request is ``{"type": "reset" | "step" | "state" | "close", "data": {...}}``; an answer
+``{"type": "observation" | "state" | "error", "data": {...}}``. All that matters is an observation field, because servers may drop an
+observation's ``metadata``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,20 +21,54 @@ import httpx
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from gradus.core import (
-    Condition,
-    ConfigError,
-    EnvironmentFault,
-    EnvironmentSpec,
-    Observation,
-    Stepping,
-    Task,
-)
+from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
 from gradus.core.servers import is_loopback
-from gradus.interop.openenv.wire import FIELDS, WireError, dumps, loads
 from gradus.interop.suites.games import return_grader
 from gradus.interop.suites.naming import known_options
 from gradus.policies.scripted import constant_policy
+
+FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")
+"""Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
+
+dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass
+class WireError(Exception):
+    """A request that cannot be served. ``code`` is one of OpenEnv's WSErrorCode."""
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+def loads(raw: str | bytes) -> dict[str, Any]:
+    """One message as an object; WireError says what is wrong with it otherwise."""
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
+    return message
+
+
+def observation_data(
+    observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
+
+    The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
+    """
+    if clash := sorted(observation.data.keys() & FIELDS):
+        raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
+    own = {name: getattr(observation, name) for name in FIELDS if name not in ("system_prompt", "tools")}
+    fields = {**own, "system_prompt": system_prompt, "tools": list(tools), **observation.data}
+    done = observation.terminated or observation.truncated
+    return {"observation": fields, "reward": observation.reward, "done": done}
+
 
 _TURNS = 64
 _EPISODES = 100

@@ -26,7 +26,7 @@ from gradus.core import ConfigError, Environment, EnvironmentSpec, Observation, 
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.interop import servers
-from gradus.interop.openenv.wire import WireError, dumps, loads, observation_data
+from gradus.interop.openenv.client import WireError, dumps, loads, observation_data
 from gradus.rollouts.grading import grade_episodes
 from gradus.rollouts.received import checked_prompt, received
 from gradus.rollouts.under_way import stepped_episode

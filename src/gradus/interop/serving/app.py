@@ -28,9 +28,8 @@ from starlette.responses import JSONResponse, Response
 from gradus.core import ConfigError, ContextLengthError, StorageError, child_seed
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import serve_until_stopped, server_config
-from gradus.interop.serving.endpoint import Handler, answered, endpoint_app, read_json
+from gradus.interop.serving.endpoint import Handler, answered, endpoint_app, read_json, usage_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation
-from gradus.interop.serving.replies import usage_of
 from gradus.interop.serving.requests import ApiError, ChatRequest, CompletionRequest, RequestBody, checked, parse_body
 from gradus.interop.serving.text import Reply, Tools, check_length, conversation_ids
 from gradus.policies.local.loading import LoadedModel

@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
-from gradus.interop.suites.class_environment import ClassEnvironment, as_text
-from gradus.interop.suites.games import game_spec
+from gradus.interop.suites.games import ClassEnvironment, as_text, game_spec
 from gradus.interop.suites.naming import SuiteNames, read_options
 
 _COLORS = re.compile(r"\x1b\[([0-9;]*)m")
