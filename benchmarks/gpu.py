@@ -34,8 +34,8 @@ from _flops import matmul_peak, training_flops
 from torch import Tensor
 
 from gradus.policies.local.decoding import Decoder, Prompt
+from gradus.policies.local.kv_cache import cache_plan
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.masks import plan_masks
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
@@ -136,7 +136,9 @@ def sample(loaded: LoadedModel, size: Size, prompts: Sequence[tuple[int, ...]], 
     """Let the sampler answer every prompt ``size.members`` times."""
     rows = [(group, prompt) for group, prompt in enumerate(prompts) for _ in range(size.members)]
     sampling = SamplingConfig(max_new_tokens=size.new)
-    decoder = Decoder(loaded, sampling, plan_masks(loaded.model), None, rows=len(rows))
+    plan = cache_plan(loaded)
+    assert plan is not None
+    decoder = Decoder(loaded, sampling, plan, None, rows=len(rows))
     uniforms = np.random.default_rng(seed).random((len(rows), size.new))
     answers = decoder.answer(
         [

@@ -78,10 +78,12 @@ def test_an_adapter_changes_what_is_said_and_a_wrong_one_is_named(model_folder: 
 
 
 def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch: pytest.MonkeyPatch):
-    from gradus.policies.local import masks
+    from gradus.policies.local import kv_cache
 
     assert LocalPolicy(loaded("llama"), SamplingConfig()).plan is not None
-    monkeypatch.setattr(masks, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype))  # sees the future
+    monkeypatch.setattr(
+        kv_cache, "_additive", lambda seen, dtype: torch.zeros(seen.shape, dtype=dtype)
+    )  # sees the future
     assert LocalPolicy(loaded("llama"), SamplingConfig()).plan is None, "transformers' own cache samples instead"
 
 

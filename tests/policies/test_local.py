@@ -207,21 +207,6 @@ def test_sampling_leaves_the_model_as_it_was(loaded: Load):
     model.zero_grad(set_to_none=True)
 
 
-def test_non_canonical_ids_come_out_as_sampled(loaded: Load):
-    """A random model spells words in ways its tokenizer would not; the ids that are stored are those that were drawn."""
-    model = loaded("qwen2")
-    actions = list(chain(*play(LocalPolicy(model, SamplingConfig(max_new_tokens=6)), rows=12, turns=3)))
-    encode = model.tokenizer.encode
-    strange = [a for a in actions if tuple(encode(a.text, add_special_tokens=False)) != a.tokens.action_ids[: -1 if a.stop is None else None]]  # fmt: skip
-    assert len(strange) > len(actions) / 4
-    sampling = SamplingConfig(max_new_tokens=6)
-    for action in strange[:5]:
-        if action.tokens.restart:
-            assert recomputed(model.model, [action], sampling).tolist() == pytest.approx(
-                action.tokens.logprobs, abs=2e-5
-            )
-
-
 def test_growing_beyond_the_first_capacity_changes_nothing(loaded: Load):
     model = loaded("qwen2")
     sampling = SamplingConfig(max_new_tokens=3)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from gradus.policies.local.grammar import WordGrammar
-from gradus.policies.local.kv_cache import RaggedCache
+from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
-from gradus.policies.local.masks import MaskPlan
 from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
 
 _WORTH_SHARING = 4  # tokens of a common prefix below which one forward more costs more than it saves

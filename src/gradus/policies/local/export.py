@@ -116,23 +116,12 @@ def _merge(loaded: LoadedModel) -> tuple[Any, float]:
     ids = torch.tensor([[(7 * place + 3) % vocabulary for place in range(32)]])
     with torch.inference_mode():
         before = peft(input_ids=ids, use_cache=False).logits
-    _untie(peft)
     merged = peft.merge_and_unload(safe_merge=True)
     with torch.inference_mode():
         gap = logp_diff(before, merged(input_ids=ids, use_cache=False).logits)
     if not gap <= _LARGEST_GAP:
         raise PolicyError(f"merged and unmerged log-probs differ by {gap:.2g} nats, expected at most {_LARGEST_GAP}")
     return merged, gap
-
-
-def _untie(peft: Any) -> None:
-    """Give a head that shares its weights with the embeddings its own, if one of the two has adapters and the other has not."""
-    head, embeddings = peft.get_output_embeddings(), peft.get_input_embeddings()
-    own = [getattr(layer, "base_layer", layer) for layer in (head, embeddings)]
-    if head is None or own[0].weight is not own[1].weight or (own[0] is head and own[1] is embeddings):
-        return
-    own[0].weight = torch.nn.Parameter(own[0].weight.detach().clone())
-    peft.get_base_model().config.tie_word_embeddings = False
 
 
 def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:

@@ -29,8 +29,8 @@ from gradus.policies.local.conversation import Conversation
 from gradus.policies.local.decoding import Answer, Decoder, Prompt
 from gradus.policies.local.general_decoding import GeneralDecoder
 from gradus.policies.local.grammar import WordGrammar
+from gradus.policies.local.kv_cache import cache_plan
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.masks import cache_plan
 from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.sampling import SamplingConfig, turn_uniforms
 

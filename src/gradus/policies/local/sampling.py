@@ -58,10 +58,6 @@ class SamplingConfig(BaseModel):
         others = self.model_dump(include={"top_k", "top_p", "grammar"})
         return SamplingConfig(**others, temperature=temperature, max_new_tokens=budget)
 
-    def as_greedy(self) -> SamplingConfig:
-        """The same budget and grammar, decoded greedily."""
-        return SamplingConfig(max_new_tokens=self.max_new_tokens, grammar=self.grammar, greedy=True)
-
 
 def sampling_logprobs(
     logits: Tensor, config: SamplingConfig, legal: Tensor | None = None, *, chosen: Tensor | None = None

@@ -106,7 +106,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     load = partial(load_model, run.checkpoint(stage), **options)
     make = partial(
         LocalPolicy,
-        sampling=grpo.sampling.as_greedy() if greedy else grpo.sampling,
+        sampling=grpo.sampling.changed(temperature=0) if greedy else grpo.sampling,
         name=name,
         batch_size=grpo.batch_size,
         grammar=run.spec.language.grammar,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gradus.core import ConfigError, GradusError, child_seed
 from gradus.core.errors import first_line
-from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16, slow_setting
+from gradus.policies.local.cpu.support import autocasts, has_fast_bfloat16
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.one_at_a_time import quiet_transformers, torch_seeded
@@ -53,9 +53,6 @@ def prepare_model(source: LoadedModel | str | Path, config: TrainerConfig) -> Lo
         device = world().device or config.device if config.device == "auto" else config.device
         options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
         loaded = load_model(source, device=device, **options)
-    slow = slow_setting(loaded.device, loaded.dtype, config.autocast, config.backward)
-    if slow and world().main:
-        print(f"warning: {slow}", file=sys.stderr)
     model = loaded.model
     if loaded.dtype == torch.float16:
         raise ConfigError("weights in float16 cannot be trained; set dtype to bfloat16 or float32")

@@ -20,7 +20,7 @@ def sampling_policy(
     """Returns the policy that samples by the settings of a run."""
     return LocalPolicy(
         loaded,
-        config.sampling.as_greedy() if greedy else config.sampling,
+        config.sampling.changed(temperature=0) if greedy else config.sampling,
         name=name,
         batch_size=config.batch_size,
         grammar=spec.language.grammar,

@@ -36,20 +36,3 @@ def autocasts(setting: Autocast, device: torch.device | str) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return not lacks_bfloat16(device)
-
-
-def slow_setting(device: torch.device, dtype: torch.dtype, setting: Autocast, backward: str) -> str | None:
-    """Returns a warning for a CPU that computes in 16 bits without instructions for it; None for all others."""
-    if not lacks_bfloat16(device):
-        return None
-    if autocasts(setting, device):
-        way_out = 'autocast = "auto"'
-    elif dtype in (torch.bfloat16, torch.float16):
-        way_out = 'dtype = "float32"'
-    elif backward == "bfloat16":
-        way_out = 'backward = "auto"'
-    else:
-        return None
-    return (
-        f"this CPU has no instructions for 16 bits and computes them several times slower than float32; set {way_out}"
-    )
