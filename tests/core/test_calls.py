@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.core import ToolCall
-from gradus.core.call_forms import FORMS
-from gradus.core.calls import read_message, write_calls
+from gradus.core.calls import FORMS, read_message, write_calls
 
 ARGUMENTS = {"item": 'a "b" {c}', "count": 3, "deep": {"list": [1, None, True]}}
 WRITTEN = json.dumps({"name": "add", "arguments": ARGUMENTS})
@@ -89,7 +88,7 @@ def test_a_value_of_the_xml_form_has_one_of_the_types_that_the_schema_allows(sch
         (WRITTEN + " and so on", "expected the end of the answer"),
         ("<tool_call>\n" + WRITTEN, "expected </tool_call>"),
         ("<tool_call>add(1)</tool_call>", "not JSON"),
-        ("<tool_call><function=add><parameter=a>1</function></tool_call>", "expected </function>"),
+        ("<tool_call><function=add><parameter=a>1</function></tool_call>", "and </function> in the call"),
         ('{"name": "add", "arguments": {"a": NaN}}', "not JSON"),
         ("{" * 40 + '"arguments"', "not JSON"),
     ],

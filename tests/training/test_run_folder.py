@@ -133,6 +133,7 @@ def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch
     run.open(SftConfig(), resume=False, context={"model": str(tmp_path / "run" / "model")})
     monkeypatch.chdir(tmp_path)
     RunFolder("run/sft").open(SftConfig(), resume=True, context={"model": "run/model"})
+    del run  # its lock with it
     (tmp_path / "run").rename(tmp_path / "moved")
     RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": "moved/model"})
     with pytest.raises(ConfigError, match="model was"):

@@ -1,18 +1,27 @@
 """The parts of a model's answer: its thoughts, and its calls of tools, read in any form and written in the plain one.
 
-Nothing in a thought is a call.
+Nothing in a thought is a call. The forms in which the families of models write calls:
+
+| form | a call |
+|---|---|
+| ``json`` | ``{"name": "add", "arguments": {"a": 1}}``, the whole answer or its last lines, in a code fence or none; Llama 3 says ``parameters`` |
+| ``hermes`` | the same between ``<tool_call>`` and ``</tool_call>``: Hermes, Qwen 2.5 and 3 |
+| ``xml`` | ``<tool_call><function=add><parameter=a>1</parameter></function></tool_call>``: Qwen 3.5, Nemotron 3 |
+
+The templates of other families (Mistral, Gemma, gpt-oss) are refused; their models write ``json`` if asked to.
+
+A call that begins as one and cannot be read is a call with the fault ``malformed``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
-from gradus.core.call_forms import FORMS
 from gradus.core.records import Message, Span, ToolCall
 
 _TAG = re.compile(r"<(/?)(think|thinking|thought)>\s*", re.IGNORECASE)
@@ -145,6 +154,115 @@ _KIND: Mapping[type, set[str]] = {
     str: set(),  # with its quotes, which are part of the text
     list: {"array"},
     dict: {"object"},
+}
+
+
+class _Malformed(Exception):
+    """A call that cannot be read."""
+
+
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
+
+
+def _decoded(text: str, at: int) -> tuple[Any, int]:
+    """Return the JSON value at ``at`` and where it ends."""
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise _Malformed(f"the call is not JSON: {error}") from None
+
+
+def _call(value: Any) -> ToolCall:
+    """Return a call out of a JSON object."""
+    record = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    name: Any = record.get("name")
+    arguments: Any = record.get("arguments", record.get("parameters"))
+    arguments = {} if arguments is None else arguments
+    if not isinstance(name, str) or not name:
+        raise _Malformed(f"a call is an object with the keys name and arguments, got {json.dumps(value)[:60]}")
+    if not isinstance(arguments, dict):
+        raise _Malformed(f"the arguments of {name} should be an object, got {json.dumps(arguments)[:60]}")
+    return ToolCall(name=name, arguments=cast(dict[str, Any], arguments), id=str(record.get("id") or ""))
+
+
+def _bad(start: int, end: int, error: _Malformed) -> ToolCall:
+    return ToolCall(name="", start=start, end=end, fault="malformed", error=str(error))
+
+
+# Nothing is walked twice: a thought that was left out is a long stretch of white space.
+_BEGIN = re.compile(r"^[ \t]*+(`?(?:<\|python_tag\|>\s*+)?(?:\[\s*+)?)(?=\{)", re.MULTILINE)
+_BETWEEN = re.compile(r"[\s,;\]]*")
+_FENCE = re.compile(r"`{1,3}\s*\Z")
+
+
+def _read_json(text: str) -> Iterator[ToolCall]:
+    """Read objects with a name and arguments, or a name alone, at the end of an answer; other objects are not calls."""
+    begin = next((match for match in _BEGIN.finditer(text) if _is_call(text[match.end() :])), None)
+    first, at = (begin.start(1), begin.end()) if begin is not None else (0, len(text))
+    while at < len(text) and not _FENCE.match(text, at):
+        end = len(text)
+        try:
+            if text[at] != "{":
+                raise _Malformed(f"expected the end of the answer behind a call, got {text[at : at + 30]!r}")
+            value, end = _decoded(text, at)
+            yield replace(_call(value), start=first, end=end)
+        except _Malformed as error:
+            yield _bad(first, end, error)
+        between = _BETWEEN.match(text, end)
+        first = at = between.end() if between else end
+
+
+def _is_call(text: str) -> bool:
+    """Say whether an object is meant as a call: it has the keys of one, or begins with them and cannot be read."""
+    try:
+        value, _ = _decoded(text, 0)
+    except _Malformed:
+        return (
+            re.match(r"\{\s*\"?'?name\b", text) is not None
+            or re.search(r"\"(arguments|parameters)\"", text) is not None
+        )
+    keys = set(cast(dict[str, Any], value))
+    return keys == {"name"} or bool({"arguments", "parameters"} & keys)
+
+
+_TAGGED = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^>\n]+)>(.*)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+def _read_tagged(text: str, read: Callable[[str], ToolCall]) -> Iterator[ToolCall]:
+    """Read calls between two marks. ``read`` gets what stands between them."""
+    for found in _TAGGED.finditer(text):
+        try:
+            if not found[2]:
+                raise _Malformed("expected </tool_call> behind the call")
+            yield replace(read(found[1].strip()), start=found.start(), end=found.end())
+        except _Malformed as error:
+            yield _bad(found.start(), found.end(), error)
+
+
+def _hermes_call(inside: str) -> ToolCall:
+    value, end = _decoded(inside, 0)
+    if end < len(inside):
+        raise _Malformed(f"expected </tool_call> behind the call, got {inside[end : end + 20]!r}")
+    return _call(value)
+
+
+def _xml_call(inside: str) -> ToolCall:
+    function = _FUNCTION.fullmatch(inside)
+    if function is None or _PARAMETER.sub("", function[2]).strip():
+        raise _Malformed(f"expected <function=NAME>, parameters and </function> in the call, got {inside[:60]!r}")
+    return ToolCall(name=function[1], arguments={each[1]: each[2] for each in _PARAMETER.finditer(function[2])})
+
+
+FORMS: Mapping[str, Callable[[str], Iterator[ToolCall]]] = {
+    "hermes": lambda text: _read_tagged(text, _hermes_call),
+    "xml": lambda text: _read_tagged(text, _xml_call),
+    "json": _read_json,
 }
 _MARKS = {
     "xml": re.compile(r"<tool_call>\s*<function="),

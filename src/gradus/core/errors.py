@@ -69,9 +69,5 @@ NEEDS_TRAINING = "local models and training need torch, which is not installed; 
 
 def require_training() -> None:
     """Raises ConfigError if torch is not installed: the base install audits, evaluates and reports, and trains nothing."""
-    try:
-        there = find_spec("torch") is not None
-    except (ModuleNotFoundError, ValueError):
-        there = False
-    if not there:
+    if find_spec("torch") is None:
         raise ConfigError(NEEDS_TRAINING)

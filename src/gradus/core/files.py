@@ -9,11 +9,10 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,21 +36,16 @@ def replacing(path: Path) -> Generator[Path]:
     Raises StorageError if the disk is full or the folder cannot be written; the old file is kept.
     """
     path = Path(os.path.realpath(path))  # a link stays a link
-    aside: Path | None = None
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         if path.exists() and not path.is_file():  # a device or a pipe, as /dev/null or /dev/stdout
             yield path
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        fresh.touch(exist_ok=False)  # with the mode that the umask gives
-        aside = fresh  # to be removed from here on
-        mode = stat.S_IMODE((path if path.exists() else aside).stat().st_mode)  # what was private stays so
-        aside.chmod(0o600)  # as long as it is written
         yield aside
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        aside.chmod(mode)  # a writer may have put a private file in its place
+        _sync(aside)
+        if path.exists():
+            shutil.copymode(path, aside)  # what was private stays so
         os.replace(aside, path)
     except OSError as error:
         raise StorageError(
@@ -59,7 +53,7 @@ def replacing(path: Path) -> Generator[Path]:
             "Free some space or choose another folder"
         ) from error
     finally:
-        if aside is not None:
+        with suppress(OSError):
             aside.unlink(missing_ok=True)
 
 
@@ -77,8 +71,7 @@ def check_file_can_be_written(path: Path) -> None:
 def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write into a folder aside, then put it in place of ``path``, synced and with checksums.
 
-    The files get the mode that the umask gives; in a folder that was private they are private. Raises
-    StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
+    Raises StorageError and leaves what was there if anything could not be written. Whatever a killed process left aside is cleared first.
     The folder that is worked in and a git repository are never replaced (StorageError).
     """
     path = _named(path)
@@ -89,14 +82,10 @@ def write_folder(path: Path, fill: Callable[[Path], None]) -> None:
     aside, old = (path.with_name(f".{path.name}.{end}") for end in ("tmp", "old"))
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        before = stat.S_IMODE(path.stat().st_mode) | stat.S_IRWXU if path.exists() else 0o777
-        aside.mkdir(before, parents=True)
+        aside.mkdir(parents=True)
         fill(aside)
         write_checksums(aside)
-        shared = stat.S_IMODE(aside.stat().st_mode) & 0o666
         for file in (*aside.rglob("*"), aside):
-            if file.is_file() and not file.is_symlink():
-                file.chmod(shared)
             _sync(file)
         shutil.rmtree(old, ignore_errors=True)
         if path.exists():

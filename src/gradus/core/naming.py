@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from hashlib import blake2b
+from modulefinder import ModuleFinder
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -123,30 +124,14 @@ def file_sources(module: str) -> dict[str, str]:
 
 def imported_files(path: Path, root: Path) -> dict[str, Path]:
     """Find the files in ``root`` and in the working folder that ``path`` imports, and those that they import: name -> file."""
-    found: dict[str, Path] = {}
-    left = [path] if "site-packages" not in path.parts else []
-    while left:
-        reader = left.pop()
-        for base, dotted in _imports(reader):
-            for folder in [base] if base else dict.fromkeys([root, Path.cwd()]):
-                steps = [folder.joinpath(*dotted[: count + 1]) for count in range(len(dotted))]
-                for each in [file for step in steps for file in (step.with_suffix(".py"), step / "__init__.py")]:
-                    if each != path and each not in found.values() and each.is_file():
-                        found[each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name] = each
-                        left.append(each)
-    return found
-
-
-def _imports(path: Path) -> Iterator[tuple[Path | None, list[str]]]:
-    """Yield the imports of a file: the folder of a relative import, and the parts of the name."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((None, alias.name.split(".")) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else None
-            parts = node.module.split(".") if node.module else []
-            yield from ((base, [*parts, alias.name]) for alias in node.names)
+    if "site-packages" in path.parts:
+        return {}
+    finder = ModuleFinder([str(root), str(Path.cwd())])
+    with suppress(SyntaxError):
+        finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
+    files = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
+    return {
+        each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name: each
+        for each in files
+        if each != path
+    }

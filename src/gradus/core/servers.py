@@ -47,31 +47,16 @@ class ChatOptions:
 
     def learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
         """Return True if ``refusal`` names an option of ``sent`` that :meth:`accepted` now gives otherwise: ask again then."""
-        said, learned = _said(refusal), False
-        for name, new in _RENAMED.items():
-            if name in sent and new in said:
-                self._renamed[name], learned = new, True
-        for name in _MAY_BE_LEFT_OUT:
-            if name in sent and _unsupported(name, refusal):
-                self._leave_out(name)
-                learned = True
-        return learned
-
-    def _leave_out(self, name: str) -> None:
-        if name not in self._left_out:
-            self._left_out.add(name)
+        said = str(
+            getattr(refusal, "body", None) or refusal
+        )  # all that the server answered; the exception's own text has the message alone
+        unsupported = re.search(_UNSUPPORTED, said, re.IGNORECASE) is not None
+        renamed = {old: new for old, new in _RENAMED.items() if old in sent and new in said}
+        left_out = {
+            name for name in _MAY_BE_LEFT_OUT if unsupported and name in sent and re.search(rf"\b{name}\b", said)
+        }
+        for name in left_out - self._left_out:
             print(f"warning: {self._model} does not support this {name}; it is asked without one", file=sys.stderr)
-
-
-def _said(refusal: Exception) -> str:
-    """All that the server answered; the exception's own text has the message alone."""
-    return str(getattr(refusal, "body", None) or refusal)
-
-
-def _unsupported(name: str, refusal: Exception) -> bool:
-    """Say whether the server does not support an option at all, or only refuses its value."""
-    blamed = getattr(refusal, "param", None)
-    if isinstance(blamed, str) and blamed:
-        return blamed == name and re.search(_UNSUPPORTED, _said(refusal), re.IGNORECASE) is not None
-    near = rf"\b{name}\b[^.]{{0,60}}{_UNSUPPORTED}|{_UNSUPPORTED}[^.]{{0,60}}\b{name}\b"
-    return re.search(near, _said(refusal), re.IGNORECASE) is not None
+        self._renamed |= renamed
+        self._left_out |= left_out
+        return bool(renamed or left_out)

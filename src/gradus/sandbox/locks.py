@@ -6,8 +6,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
-from weakref import WeakSet
 
 from filelock import FileLock, Timeout
 
@@ -20,40 +18,25 @@ _NAME = ".lock"
 class FolderLock:
     """The right to write to a folder, from when it is made until :meth:`release`, or until the process ends in any way.
 
-    Raises StorageError if another process, or another lock of this one, has it; the message names the process.
+    Raises StorageError if another process has it; the message names the process. This process may hold it several times.
     """
-
-    _mine: ClassVar[WeakSet[FolderLock]] = WeakSet()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = FileLock(folder / _NAME, timeout=0)
+        self._lock = FileLock(folder.absolute() / _NAME, timeout=0, is_singleton=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
         except Timeout as error:
-            with suppress(OSError):
-                holder = (folder / _NAME).read_text(encoding="utf-8", errors="replace").strip()
-                raise StorageError(
-                    f"{folder} is in use by {holder or 'another process'}; wait until it has ended, or choose another folder"
-                ) from error
-            raise StorageError(f"{folder} is in use; wait until that has ended, or choose another folder") from error
+            holder = (folder / _NAME).read_text(encoding="utf-8", errors="replace").strip()
+            raise StorageError(
+                f"{folder} is in use by {holder or 'another process'}; wait until it has ended, or choose another folder"
+            ) from error
         except OSError as error:
             raise StorageError(f"{folder} cannot be written to: {error.strerror or error}") from error
         command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
         (folder / _NAME).write_text(f"process {os.getpid()} ({command})", encoding="utf-8")
-        self._file = os.stat(folder / _NAME)
-        self._mine.add(self)
         clear_half_written(folder)
-
-    @staticmethod
-    def held_here(folder: Path) -> bool:
-        """Say whether a lock of this process holds the folder, which may have been moved since."""
-        try:
-            there = os.stat(folder / _NAME)
-        except OSError:
-            return False
-        return any(lock._lock.is_locked and os.path.samestat(lock._file, there) for lock in FolderLock._mine)
 
     def release(self) -> None:
         """Let others write. An empty folder is removed, so that what failed to begin leaves no trace."""

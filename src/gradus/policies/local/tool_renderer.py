@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
-from gradus.core.call_forms import FORMS
-from gradus.core.calls import read_message, write_calls
+from gradus.core.calls import FORMS, read_message, write_calls
 from gradus.policies.local.text_ids import close_thought
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class RunFolder:
         if model_kind(self.path):
             raise ConfigError(f"{self.path} holds a model and no run; choose another folder with --out")
         now = {**json.loads(config.model_dump_json()), **_placed(context or {}, self.path)}
-        self._hold()
+        self._lock = FolderLock(self.path)
         stored = self.path / CONFIG
         if stored.exists() and not resume:
             raise ConfigError(
@@ -86,14 +86,6 @@ class RunFolder:
         elif resume:
             print(f"{self.path} holds no run to resume; a new one begins there", file=sys.stderr)
         write_text(stored, json.dumps(now, indent=2) + "\n")  # last: with it the run has begun
-
-    def _hold(self) -> None:
-        """Keep other processes from writing here until this one ends, or this object does."""
-        try:
-            self._lock = FolderLock(self.path)
-        except StorageError:
-            if not FolderLock.held_here(self.path):
-                raise
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one line to the metrics, whole or not at all. Undefined figures (NaN, infinities) become null."""
