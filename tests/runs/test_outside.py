@@ -100,7 +100,7 @@ def test_missing_bitsandbytes_is_said_before_anything_is_done(monkeypatch: pytes
     [
         (["grpo.sampler=http"], "needs sampler_url"),
         (["grpo.sampler=http", "grpo.sampler_url=http://localhost:1/v1"], "set correction = 'truncate'"),
-        (["grpo.sampler_url=http://localhost:1/v1"], "no effect while sampler is local"),
+        (["grpo.sampler_url=http://localhost:1/v1"], "sampler_url has no effect with sampler = .local."),
         (["grpo.correction=truncate"], "no effect with sampler = 'local'"),
         (["grpo.sampler=sglang"], "'local', 'http' or 'vllm'"),
     ],

@@ -132,7 +132,7 @@ class GrpoConfig(TrainerConfig):
     def _refuse_knobs_without_effect(self) -> GrpoConfig:
         given = self.model_fields_set
         self._check_algorithm(given)
-        self._check_sampler(given)
+        self._check_sampler()
         for key, owned in (
             ("distill_coef", {"distill_teacher"}),
             ("entropy_coef", {"entropy_schedule", "entropy_spans"}),
@@ -171,12 +171,9 @@ class GrpoConfig(TrainerConfig):
                 "discount is per turn and has no effect with credit by episode; leave it out, or set credit = 'turn'"
             )
 
-    def _check_sampler(self, given: set[str]) -> None:
-        """A server needs an address and a correction; without one their settings would be silent."""
-        if self.sampler == "local":
-            refuse_without_effect(given & {"sampler_url"}, "while sampler is local; set sampler, or leave it out")
-            return
-        if self.sampler_url is None or self.correction is None:
+    def _check_sampler(self) -> None:
+        """A server needs an address and a correction."""
+        if self.sampler != "local" and (self.sampler_url is None or self.correction is None):
             raise ValueError(
                 f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1, and computes log-probs elsewhere: set "
                 "correction = 'truncate'"

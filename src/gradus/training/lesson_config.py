@@ -95,10 +95,3 @@ class DistillConfig(LessonConfig):
     )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this stage may use.")
     validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
-
-    @model_validator(mode="after")
-    def _refuse_what_has_no_effect(self) -> Self:
-        if self.divergence != "jsd":
-            named = self.model_fields_set & {"beta"}
-            refuse_without_effect(named, f"with divergence = {self.divergence!r}; set divergence = 'jsd'")
-        return self

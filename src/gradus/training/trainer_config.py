@@ -56,10 +56,12 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 }
 
 
-# A setting, which of its values others have an effect with, and those others: an optimizer's own, a falling schedule's.
+# A setting, which of its values others have an effect with, and those others.
 OWNED_SETTINGS = (
     ("optimizer", ("muon",), ("muon_lr", "muon_momentum")),
     ("schedule", ("cosine", "linear"), ("min_lr_ratio",)),
+    ("divergence", ("jsd",), ("beta",)),
+    ("sampler", ("http", "vllm"), ("sampler_url",)),
 )
 
 
@@ -126,7 +128,7 @@ class TrainerConfig(OptimizerConfig):
     @model_validator(mode="after")
     def _refuse_settings_of_other_choices(self) -> Self:
         for key, owners, owned in OWNED_SETTINGS:
-            if (chosen := getattr(self, key)) not in owners:
+            if (chosen := getattr(self, key, owners[0])) not in owners:
                 named = self.model_fields_set.intersection(owned)
                 refuse_without_effect(named, f"with {key} = {chosen!r}; leave it out, or set {key} = {owners[0]!r}")
         return self

@@ -137,13 +137,9 @@ def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[st
     """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
     for stage, config in {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}.items():
-        for (
-            key,
-            owners,
-            owned,
-        ) in OWNED_SETTINGS:  # another optimizer or schedule leaves the settings of the last one behind
-            section = _section(table, stage)
-            if f"{stage}.{key}" in edits and section.get(key, config.model_fields[key].default) not in owners:
+        for key, owners, owned in OWNED_SETTINGS:  # another optimizer leaves the settings of the last one behind
+            section, field = _section(table, stage), config.model_fields.get(key)
+            if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
                 changes |= {f"{stage}.{name}": None for name in owned if name in section}
     evaluated = _section(table, "eval")
     policies, pairs = ([*map(str, evaluated.get(key) or ())] for key in ("policies", "pairs"))

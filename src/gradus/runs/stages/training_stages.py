@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +40,8 @@ from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.folder import SOURCES
-from gradus.training.run.options import GrpoOptions, PushWeights, RunOptions
-from gradus.training.run.trackers import Trackers, open_trackers
+from gradus.training.run.options import GrpoOptions, Observer, PushWeights, RunOptions
+from gradus.training.run.trackers import open_trackers
 from gradus.training.sft import train_sft
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, ServedTeacher, Teacher
 from gradus.training.trainer_config import TrainerConfig
@@ -49,7 +49,7 @@ from gradus.training.trainer_config import TrainerConfig
 _SECONDS, _SECONDS_A_TOKEN = 300.0, 0.25  # that an answer may take: long answers of a busy server take many minutes
 
 
-def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> Trackers:
+def track(names: tuple[str, ...], folder: Path, config: BaseModel) -> AbstractContextManager[Observer]:
     """The trackers of a training stage, writing into its folder; none in processes that write nothing."""
     return open_trackers(names if world().main else (), folder, name=folder.name, config=config.model_dump(mode="json"))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -30,55 +29,58 @@ def figures(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", float(value)
 
 
-@dataclass(frozen=True)
-class Trackers:
-    """Writes a run's records to all ``names``, from the first record on. A context manager, and itself an ``on_record`` callback."""
+@contextmanager
+def open_trackers(
+    names: Sequence[str], folder: Path | str, *, name: str = "gradus", config: Mapping[str, Any] | None = None
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """The trackers called ``names`` (``jsonl`` is there always and may be named), as one ``on_record`` callback that writes into a run's folder.
 
-    names: Sequence[str] = ()
-    folder: Path = Path()
-    run: str = "gradus"
-    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    _logs: list[Log] = field(default_factory=list[Log], init=False)
-    _closing: ExitStack = field(default_factory=ExitStack, init=False)
+    Nothing is written before the first record. Raises ConfigError for an unknown name or a package that is missing.
+    """
+    check_trackers(names)
+    logs: list[Log] = []
+    with ExitStack() as closing:
 
-    def __call__(self, record: Mapping[str, Any]) -> None:
-        """Give the record's figures to each, under its kind and decoding; its ``step`` is the x-axis."""
-        step = record.get("step")
-        if not self._logs:
-            self._logs.extend(getattr(self, f"_{name}")(step) for name in self.names)
-        group = "/".join(str(record[name]) for name in ("kind", "decoding") if name in record)
-        for log in self._logs:
-            log({f"{group}/{name}": value for name, value in figures(record)}, step)
+        def track(record: Mapping[str, Any]) -> None:
+            """Give the record's figures to each, under its kind and decoding; its ``step`` is the x-axis."""
+            step = record.get("step")
+            if not logs:
+                opened = [_OPEN[each] for each in dict.fromkeys(names) if each in _OPEN]
+                logs.extend(each(closing, Path(folder), step, name, config or {}) for each in opened)
+            group = "/".join(str(record[each]) for each in ("kind", "decoding") if each in record)
+            for log in logs:
+                log({f"{group}/{each}": value for each, value in figures(record)}, step)
 
-    def __enter__(self) -> Trackers:
-        return self
+        yield track
 
-    def __exit__(self, *error: Any) -> None:
-        self._closing.__exit__(*error)
 
-    def _tensorboard(self, first: int | None) -> Log:
-        """Event files that ``tensorboard --logdir FOLDER`` shows. Steps from ``first`` on replace those of a killed run."""
-        from torch.utils.tensorboard.writer import SummaryWriter
+def _tensorboard(closing: ExitStack, folder: Path, first: int | None, name: str, config: Mapping[str, Any]) -> Log:
+    """Event files that ``tensorboard --logdir FOLDER`` shows. Steps from ``first`` on replace those of a killed run."""
+    from torch.utils.tensorboard.writer import SummaryWriter
 
-        writer = self._closing.enter_context(SummaryWriter(str(self.folder / "tensorboard"), purge_step=first))
+    writer = closing.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=first))
 
-        def log(values: dict[str, float], step: int | None) -> None:
-            for name, value in values.items():
-                writer.add_scalar(name, value, step)
+    def log(values: dict[str, float], step: int | None) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
 
-        return log
+    return log
 
-    def _wandb(self, first: int | None) -> Log:
-        """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. A resumed training begins another."""
-        import wandb  # pyright: ignore[reportMissingImports] - an extra
 
-        mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
-        run = wandb.init(project="gradus", name=self.run, dir=str(self.folder), config=dict(self.config), mode=mode)
-        self._closing.callback(run.finish)
-        # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
-        run.define_metric("step")
-        run.define_metric("*", step_metric="step")
-        return lambda values, step: run.log({"step": step, **values})
+def _wandb(closing: ExitStack, folder: Path, first: int | None, name: str, config: Mapping[str, Any]) -> Log:
+    """A run of Weights & Biases; offline unless WANDB_MODE says otherwise or a key is set. A resumed training begins another."""
+    import wandb  # pyright: ignore[reportMissingImports] - an extra
+
+    mode: Any = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+    run = wandb.init(project="gradus", name=name, dir=str(folder), config=dict(config), mode=mode)
+    closing.callback(run.finish)
+    # Validation comes after its step's record, so the step is a figure of its own and not W&B's running count.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    return lambda values, step: run.log({"step": step, **values})
+
+
+_OPEN: dict[str, Callable[..., Log]] = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -88,14 +90,3 @@ def check_trackers(names: Sequence[str]) -> None:
             raise ConfigError(f"unknown tracker {each}; there are jsonl (always on), {', '.join(TRACKERS)}")
         if each in TRACKERS and find_spec(each) is None:
             raise ConfigError(f"the tracker {each} needs its package; pip install 'gradus-rl[{each}]'")
-
-
-def open_trackers(
-    names: Sequence[str], folder: Path | str, *, name: str = "gradus", config: Mapping[str, Any] | None = None
-) -> Trackers:
-    """The trackers called ``names`` (``jsonl`` is there always and may be named), writing into a run's folder.
-
-    Nothing is written before the first record. Raises ConfigError for an unknown name or a package that is missing.
-    """
-    check_trackers(names)
-    return Trackers([each for each in dict.fromkeys(names) if each in TRACKERS], Path(folder), name, config or {})
