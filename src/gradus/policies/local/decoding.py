@@ -52,6 +52,52 @@ class Answer:
     stopped: bool = False
 
 
+class Drawing:
+    """Draws the answers to one batch of prompts, a token of some of them at a time.
+
+    ``masks``: what is legal in the states of a grammar, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingConfig,
+        stops: frozenset[int],
+        grammar: WordGrammar | None,
+        masks: dict[Hashable, Tensor],
+    ) -> None:
+        self.answers = [Answer(legal=[] if grammar else None) for _ in prompts]
+        self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
+        self._states = [grammar.begin() for _ in prompts] if grammar else []
+        self._sampling, self._stops, self._grammar, self._masks = sampling, stops, grammar, masks
+
+    def draw(self, logits: Tensor, order: Sequence[int], step: int) -> Tensor:
+        """Draw a token (n,) of each of the prompts ``order`` from logits (n, V). An answer that has ended stays as it is."""
+        uniforms = self._uniforms[order, step].to(logits.device)
+        drawn, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, order))
+        for index, token, logprob in zip(order, drawn.tolist(), logprobs.tolist(), strict=True):
+            answer = self.answers[index]
+            if answer.stopped:
+                continue
+            answer.ids.append(token)
+            answer.logprobs.append(logprob)
+            answer.stopped = token in self._stops
+            if self._grammar is not None and answer.legal is not None:
+                answer.legal.append(self._grammar.legal(self._states[index]))
+                if not answer.stopped:
+                    self._states[index] = self._grammar.advance(self._states[index], token)
+        return drawn
+
+    def _legal(self, logits: Tensor, order: Sequence[int]) -> Tensor | None:
+        """(n, V) masks of the prompts' states; each state's mask is made once."""
+        if self._grammar is None:
+            return None
+        states = [self._states[index] for index in order]
+        for state in set(states).difference(self._masks):
+            self._masks[state] = legal_mask([self._grammar.legal(state)], logits.shape[-1], device=logits.device)[0]
+        return torch.stack([self._masks[state] for state in states])
+
+
 def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:
     """Cut rows into batches that waste little on padding and whose attention masks stay small, shortest rows first."""
 
@@ -92,10 +138,8 @@ class Decoder:
         self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
         self._slot_of, self._row_at = list(range(rows)), list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
-        self._vocabulary = 0
-        self._stop_ids = sorted(loaded.renderer.stop_ids)
-        self._legal_index: dict[Hashable, int] = {}
-        self._legal_table: Tensor | None = None
+        self._stops = loaded.renderer.stop_ids
+        self._masks: dict[Hashable, Tensor] = {}
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
@@ -171,51 +215,18 @@ class Decoder:
     # -- decode ---------------------------------------------------------------------------------------------------
 
     def _decode(self, prompts: Sequence[Prompt], order: list[int], logits: Tensor) -> list[Answer]:
-        answers = [Answer(legal=[] if self._grammar else None) for _ in prompts]
-        states = [self._grammar.begin() for _ in prompts] if self._grammar else []
-        uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts])).to(self._device)
-        self._vocabulary = logits.shape[-1]
-        stops = set(self._stop_ids)
+        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
         for step in range(max(prompt.budget for prompt in prompts)):
-            legal = self._legal_of(states, order, answers)
-            drawn, logprobs = draw_tokens(logits, uniforms[order, step], self.sampling, legal)
-            ids, values = drawn.tolist(), logprobs.tolist()
-            going: list[int] = []
-            for slot, index in enumerate(order):
-                answer = answers[index]
-                answer.ids.append(ids[slot])
-                answer.logprobs.append(values[slot])
-                answer.stopped = ids[slot] in stops
-                if not answer.stopped and step + 1 < prompts[index].budget:
-                    going.append(index)
-                    if self._grammar:
-                        states[index] = self._grammar.advance(states[index], ids[slot])
+            drawing.draw(logits, order, step)
+            going = [i for i in order if not drawing.answers[i].stopped and step + 1 < prompts[i].budget]
             if not going:
                 break
             order = self._to_front(prompts, going) if len(going) < len(order) else order
             pasts = [self._lengths[prompts[i].row] for i in order]
-            logits = self._forward([answers[i].ids[-1:] for i in order], pasts)
+            logits = self._forward([drawing.answers[i].ids[-1:] for i in order], pasts)
             for index in order:
                 self._lengths[prompts[index].row] += 1
-        return answers
-
-    def _legal_of(self, states: list[Hashable], order: list[int], answers: list[Answer]) -> Tensor | None:
-        """(n, V) masks of the rows' states; each state's mask is made once."""
-        if self._grammar is None:
-            return None
-        places: list[int] = []
-        for index in order:
-            state, legal = states[index], self._grammar.legal(states[index])
-            kept = answers[index].legal
-            assert kept is not None
-            kept.append(legal)
-            if state not in self._legal_index:
-                row = legal_mask([legal], self._vocabulary, device=self._device)
-                self._legal_index[state] = len(self._legal_index)
-                self._legal_table = row if self._legal_table is None else torch.cat([self._legal_table, row])
-            places.append(self._legal_index[state])
-        assert self._legal_table is not None
-        return self._legal_table[places]
+        return drawing.answers
 
     # -- slots and forwards ---------------------------------------------------------------------------------------
 

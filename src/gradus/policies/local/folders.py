@@ -22,22 +22,13 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
 
     A run has a config.json too: only a model's names its model_type. Some trainers put their base's beside adapters.
     """
-    if _holds_adapters(folder):
+    whole = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    if not whole and (folder / "adapter_config.json").is_file():
         return "adapter"
     try:
-        if "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
-            return "model"
-    except (OSError, ValueError, TypeError, RecursionError):
-        pass
-    return None
-
-
-def _holds_adapters(folder: Path) -> bool:
-    """Says whether there are adapters and no weights of a whole model."""
-    if not (folder / "adapter_config.json").is_file():
-        return False
-    whole = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    return not (whole and (folder / "config.json").is_file())
+        return "model" if "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8")) else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def adapter_base(folder: str | Path) -> str | None:
@@ -46,7 +37,7 @@ def adapter_base(folder: str | Path) -> str | None:
     Raises StorageError if adapter_config.json is damaged, ConfigError if it names no model.
     """
     file = Path(folder).expanduser() / "adapter_config.json"
-    if not _holds_adapters(file.parent):
+    if model_kind(file.parent) != "adapter":
         return None
     base = read_document(file, dict[str, Any]).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -97,7 +88,7 @@ def trained_precision(folder: str | Path) -> dict[str, Any]:
         settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
         sampled = settings["autocast"] if "group_size" in settings else False  # SFT samples nothing under its autocast
         return {"dtype": "float32" if settings["autocast"] else str(settings["dtype"]), "autocast": sampled}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 

@@ -155,10 +155,7 @@ def evaluating(loaded: LoadedModel) -> Iterator[None]:
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if dtype == "auto":
-        if device.type == "cpu":
-            return torch.float32
-        emulated = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.float16 if emulated else torch.bfloat16  # cards before Ampere have no bfloat16
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
     chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
         raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
