@@ -66,12 +66,15 @@ OWNED_SETTINGS = (
 
 
 class LoraConfig(BaseModel):
-    """Low-rank adapters on all linear layers (arXiv 2106.09685), by peft."""
+    """Low-rank adapters (arXiv 2106.09685), by peft."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(default=32, gt=0, description="The adapters are scaled by alpha / rank.")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="Names of layers, as in `q_proj`, or `all-linear`."
+    )
 
 
 class TrainerConfig(OptimizerConfig):

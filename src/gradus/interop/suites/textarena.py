@@ -80,7 +80,7 @@ class TextArenaGame:
         """Episode id and number of moves."""
         return {"episode_id": self._episode_id, "step_count": self._moves}
 
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None) -> Observation:
+    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
         """Begin the game that belongs to ``seed``."""
         self._moves, self._end = 0, {}
         self._episode_id = episode_id or f"{self._name}-{seed or 0}"

@@ -232,7 +232,7 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     ids = choice.get("token_ids")
     logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
     try:
-        pairs = [(int(token), float(value)) for token, value in zip(ids, logprobs, strict=True)]
+        pairs = [(int(token), float(value)) for token, value in zip(ids or (), logprobs or (), strict=True)]
     except (TypeError, ValueError):
         pairs = []
     if not pairs or not all(isfinite(value) for _, value in pairs):

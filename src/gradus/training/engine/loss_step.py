@@ -126,7 +126,8 @@ def _with_lora(model: Any, config: LoraConfig, seed: int) -> Any:
         from peft import LoraConfig as PeftConfig
         from peft import get_peft_model
 
-    shape = {"r": config.rank, "lora_alpha": config.alpha, "target_modules": "all-linear"}
+    targets = config.targets if isinstance(config.targets, str) else list(config.targets)
+    shape = {"r": config.rank, "lora_alpha": config.alpha, "target_modules": targets}
     wanted = PeftConfig(**shape, lora_dropout=0.0, task_type="CAUSAL_LM")
     with torch_seeded(child_seed(seed, "lora")), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers in words that are being renamed
