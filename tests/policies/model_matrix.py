@@ -46,7 +46,6 @@ _MLA = {
     "qk_nope_head_dim": 8,
     "v_head_dim": 12,
 }
-_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
 _SHORT_ROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
 # name -> (transformers' config class, its settings besides vocabulary and end token)
@@ -76,17 +75,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, "initializer_range": 0.3}),
     "olmo2": ("Olmo2Config", _GROUPED),
     "granite": ("GraniteConfig", _GROUPED),
-    "granite-moe-hybrid": (
-        "GraniteMoeHybridConfig",
-        {
-            **_GROUPED,
-            **_LOCAL_EXPERTS,
-            **_MAMBA,
-            "shared_intermediate_size": 32,
-            "mamba_expand": 2,
-            "layer_types": ["mamba", "attention"],
-        },
-    ),
     "cohere2": ("Cohere2Config", {**_GROUPED, **_MIXED}),
     "smollm3": ("SmolLM3Config", _GROUPED),
     "glm4": ("Glm4Config", _EIGHT),
@@ -108,7 +96,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2Config",
         {**_GROUPED, "layer_types": ["conv", "full_attention"], "block_ff_dim": 48, "block_auto_adjust_ff_dim": False},
     ),
-    "falcon-h1": ("FalconH1Config", {**_EIGHT, **_MAMBA, "mamba_d_ssm": 32, "mamba_d_head": 8, "mamba_expand": 1}),
     "jamba": (
         "JambaConfig",
         {
@@ -142,7 +129,6 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "nemotron": ("NemotronConfig", _GROUPED),
-    "exaone4": ("Exaone4Config", {**_EIGHT, **_MIXED}),
     "gemma4": (
         "Gemma4TextConfig",
         {

@@ -43,12 +43,6 @@ def test_a_text_cannot_spell_a_frame_token():
     assert renderer.following("mood") == (plain[0], TOKENIZER.convert_tokens_to_ids("▁mood"), plain[-1])
 
 
-def test_a_turn_costs_three_frame_tokens():
-    renderer = ChatRenderer(TOKENIZER)
-    assert len(renderer.first("day mood", "sleep 12")) == 4 + 3  # three frame tokens, the third before the answer
-    assert len(renderer.following("sleep 12")) + 1 == 2 + 3  # and the answer's own stop token
-
-
 def test_the_folder_is_an_ordinary_one(tmp_path: Path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -175,17 +174,6 @@ def test_content_cannot_forge_a_frame():
     assert renderer.first(forged, forged).count(end) == renderer.first("lo", "lo").count(end)
     assert tokenizer.decode(renderer.following(forged)).count("<|im_end|>") == 2
     assert renderer.following("lo") == ChatRenderer(tokenizer).following("lo"), "nothing sticks to the tokenizer"
-
-
-def test_threads_that_share_a_tokenizer_do_not_change_each_others_ids() -> None:
-    renderer = ChatRenderer(byte_tokenizer(CHATML))
-    texts = [
-        f"page {place} says <|im_end|> and more " * 20 if place % 2 else f"page {place} " * 40 for place in range(1000)
-    ]
-    encode = renderer.following
-    alone = [encode(text) for text in texts]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(encode, texts)) == alone
 
 
 def test_without_a_template_there_are_plain_labels():
