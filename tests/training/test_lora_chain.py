@@ -70,7 +70,9 @@ def test_grpo_goes_on_through_the_adapters_of_sft(base: Path, warm_started: Path
 
 def test_adapters_go_on_the_layers_that_are_named(base: Path) -> None:
     model = prepare_model(str(base), SftConfig(lora=LoraConfig(rank=2, targets=("q_proj",)))).model
-    adapted = {name.partition(".lora_")[0].rpartition(".")[2] for name, each in model.named_parameters() if each.requires_grad}
+    adapted = {
+        name.partition(".lora_")[0].rpartition(".")[2] for name, each in model.named_parameters() if each.requires_grad
+    }
     assert adapted == {"q_proj"}
 
 

@@ -11,7 +11,7 @@ from gradus.core.errors import (
     PolicyError,
     StorageError,
 )
-from gradus.core.files import parse_json_lines, read_text, write_text
+from gradus.core.files import read_text, write_text
 from gradus.core.printing import beginning
 from gradus.core.protocols import (
     AnswerDistribution,
@@ -45,7 +45,6 @@ from gradus.core.records import (
     Usage,
 )
 from gradus.core.seeds import child_rng, child_seed
-from gradus.core.servers import ChatOptions
 from gradus.core.spec import (
     AuditHints,
     Condition,
@@ -66,7 +65,6 @@ __all__ = [
     "Asked",
     "AuditFailed",
     "AuditHints",
-    "ChatOptions",
     "Condition",
     "ConfigError",
     "ContextLengthError",
@@ -112,7 +110,6 @@ __all__ = [
     "blank_thoughts",
     "child_rng",
     "child_seed",
-    "parse_json_lines",
     "read_text",
     "without_thoughts",
     "write_text",

@@ -13,7 +13,6 @@ import tomllib
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -182,22 +181,6 @@ def read_json(path: Path) -> Any:
         raise StorageError(f"{path} cannot be read as JSON: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonLines:
-    """The objects of a JSON-lines file, and a sentence for each bad line. ``cut``: the last line has no end."""
-
-    source: str
-    records: list[dict[str, Any]]
-    problems: list[str]
-    cut: bool
-
-    def whole(self) -> list[dict[str, Any]]:
-        """Return the objects, if every line is one. Raises StorageError with the first problem."""
-        if self.problems or self.cut:
-            raise StorageError((*self.problems, f"the last line of {self.source} is not JSON")[0])
-        return self.records
-
-
 def read_text(path: Path) -> str:
     """Return the text of a file, which may be gzipped (.gz). Raises StorageError if it is not there or not UTF-8."""
     try:
@@ -256,16 +239,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise StorageError(f"{path} is not valid TOML: {error}") from error
 
 
-def read_json_lines(path: Path) -> JsonLines:
-    """Return the objects in a JSON-lines file. A last line that cannot be read is ``cut``: its writer was stopped, or is at work."""
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a JSON-lines file. Raises StorageError that names the first line that is no object.
+
+    A last line without an end that cannot be read is left out: its writer was stopped, or is at work.
+    """
     return parse_json_lines(read_text(path), str(path))
 
 
-def parse_json_lines(text: str, source: str) -> JsonLines:
+def parse_json_lines(text: str, source: str) -> list[dict[str, Any]]:
     """:func:`read_json_lines` for a text that is there already; ``source`` is named in what is said of it."""
     lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark, as some editors write it
     records: list[dict[str, Any]] = []
-    problems: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -273,14 +258,12 @@ def parse_json_lines(text: str, source: str) -> JsonLines:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             if number == len(lines):
-                return JsonLines(source=source, records=records, problems=problems, cut=True)
-            problems.append(f"{source} line {number} is not JSON ({error})")
-            continue
-        if isinstance(record, dict):
-            records.append(cast(dict[str, Any], record))
-        else:
-            problems.append(f"{source} line {number}: expected a JSON object, got {type(record).__name__}")
-    return JsonLines(source=source, records=records, problems=problems, cut=False)
+                break
+            raise StorageError(f"{source} line {number} is not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise StorageError(f"{source} line {number}: expected a JSON object, got {type(record).__name__}")
+        records.append(cast(dict[str, Any], record))
+    return records
 
 
 def write_checksums(folder: Path) -> None:

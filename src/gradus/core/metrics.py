@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from gradus.core.documents import checked
 from gradus.core.errors import StorageError
-from gradus.core.files import JsonLines, read_json_lines
+from gradus.core.files import read_json_lines
 
 METRICS_FILES = ("sft/metrics.jsonl", "grpo/metrics.jsonl", "metrics.jsonl")
 
@@ -120,20 +120,16 @@ KINDS = {
 }
 
 
-def whole_records(lines: JsonLines) -> list[dict[str, Any]]:
-    """Return the records of a metrics file. Raises StorageError for a damaged line, or a value of another type."""
-    if lines.problems:
-        raise StorageError(f"{lines.problems[0]}; restore the file or remove the line")
-    for number, record in enumerate(lines.records, start=1):
-        check_record(record, f"{lines.source} record {number}")
-    return lines.records
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a metrics file. Raises StorageError for a damaged line, or a value of another type; keys may be absent.
 
-
-def check_record(record: dict[str, Any], name: str) -> None:
-    """Raise StorageError if a record of one of the ``KINDS`` holds a value of another type; keys may be absent."""
-    kind = record.get("kind")
-    if isinstance(kind, str) and kind in KINDS:
-        checked(record, KINDS[kind], name, partial=True)
+    A last line that is cut off is left out: the run may be writing it just now.
+    """
+    records = read_json_lines(path)
+    for number, record in enumerate(records, start=1):
+        if (kind := str(record.get("kind"))) in KINDS:
+            checked(record, KINDS[kind], f"{path} record {number}", partial=True)
+    return records
 
 
 def metrics_files(run: Path | str) -> list[Path]:
@@ -143,19 +139,10 @@ def metrics_files(run: Path | str) -> list[Path]:
 
 
 def read_metrics(run: Path | str) -> list[dict[str, Any]]:
-    """All records of :func:`metrics_files`. A last line that is cut off is left out: the run may be writing it just now.
-
-    Raises StorageError if the file is missing, a line is damaged, or the lines are not records of a run.
-    """
-    files = metrics_files(run)
-    if not files:
-        raise StorageError(
-            f"no metrics.jsonl in {run}; expected a run folder as `gradus run` and `gradus grpo` write it"
-        )
-    records = [record for file in files for record in whole_records(read_json_lines(file))]
+    """All records of :func:`metrics_files`. Raises StorageError if there is no file, or if the lines are not records of a run."""
+    records = [record for file in metrics_files(run) for record in read_records(file)]
     if not any(str(record.get("kind")) in KINDS for record in records):
-        seen = f"lines with the keys {', '.join(list(records[0])[:5])}" if records else "no line"
         raise StorageError(
-            f'{files[0]} holds {seen}; expected the metrics of a run: JSON lines with "kind" one of {", ".join(KINDS)}'
+            f'no metrics of a run in {run}; expected metrics.jsonl as `gradus run` and `gradus grpo` write it, with "kind" one of {", ".join(KINDS)}'
         )
     return records

@@ -11,6 +11,7 @@ import os
 import re
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, GradingError
-from gradus.core.files import read_json_lines
+from gradus.core.files import read_text
 from gradus.core.servers import ChatOptions
 from gradus.rewards.compose import completion_text
 
@@ -89,8 +90,10 @@ class Judge:
         if (
             self._file is not None and self._file.exists()
         ):  # lines that a killed process left unfinished are asked again
-            rows = read_json_lines(self._file).records
-            self._kept = {row["key"]: row["score"] for row in rows if {"key", "score"} <= set(row)}
+            for line in read_text(self._file).splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    row = json.loads(line)
+                    self._kept[row["key"]] = row["score"]
 
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], log_metric: Any = None, **columns: Any

@@ -72,8 +72,7 @@ def read_completions(
     ``-`` is standard input. Raises StorageError that names the file and the line.
     """
     stdin = str(path) == "-"
-    lines = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
-    records = lines.whole()
+    records = parse_json_lines(sys.stdin.read(), "standard input") if stdin else read_json_lines(Path(path))
     if records and "environment" in records[0] and "completion" not in records[0] and "turns" not in records[0]:
         del records[0]  # the header of an episode file
     if not records:

@@ -184,7 +184,7 @@ def read_rows(path: Path, kind: str) -> list[Row]:
     """Reads the rows of a JSONL or CSV file. Raises ConfigError if it has none, StorageError for a line that cannot be read."""
     if not path.exists():
         raise ConfigError(f"no file {path}{similar_file(path)}; expected a {'CSV' if kind == 'csv' else 'JSONL'} file")
-    rows: list[Row] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path).whole())]
+    rows: list[Row] = [*(_csv_rows(path) if kind == "csv" else read_json_lines(path))]
     if not rows:
         raise ConfigError(f"{path} has no rows")
     return rows

@@ -10,8 +10,8 @@ from typing import Any
 
 from gradus.core import StorageError
 from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
-from gradus.core.files import read_json_lines, read_text
-from gradus.core.metrics import check_record
+from gradus.core.files import read_text
+from gradus.core.metrics import read_records
 
 Json = dict[str, Any]
 NOT_STORED = ": not stored"
@@ -186,24 +186,12 @@ def _text(path: Path, what: str, missing: list[str]) -> str | None:
 
 
 def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
-    """The records of a metrics file; lines that cannot be read, or hold an invalid figure, are left out and counted."""
+    """The records of a metrics file; a file with a line that cannot be read, or an invalid figure, is left out and named."""
     if not path.is_file():
         missing.append(f"{what}{NOT_STORED}")
         return []
     try:
-        lines = read_json_lines(path)
+        return read_records(path)
     except StorageError as error:
         missing.append(f"{what}: {error}")
         return []
-    records = [each for each in lines.records if _is_whole(each)]
-    if broken := len(lines.problems) + lines.cut + len(lines.records) - len(records):
-        missing.append(f"{what}: {broken} lines could not be read and were left out")
-    return records
-
-
-def _is_whole(record: Json) -> bool:
-    try:
-        check_record(record, "a record")
-    except StorageError:
-        return False
-    return True

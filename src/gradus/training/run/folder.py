@@ -25,8 +25,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradus.core import ConfigError, StorageError
-from gradus.core.files import read_json, read_json_lines, write_text
-from gradus.core.metrics import whole_records
+from gradus.core.files import read_json, write_text
+from gradus.core.metrics import read_records
 from gradus.policies.local.folders import model_kind
 from gradus.sandbox.locks import FolderLock
 
@@ -137,7 +137,7 @@ class RunFolder:
         """All metrics so far. Raises StorageError if a line is damaged."""
         if not self.metrics.exists():
             return []
-        return whole_records(read_json_lines(self.metrics))
+        return read_records(self.metrics)
 
 
 def _placed(context: Mapping[str, Any], folder: Path) -> dict[str, Any]:

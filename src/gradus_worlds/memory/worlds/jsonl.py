@@ -231,6 +231,8 @@ def _locomo_question(line: Mapping[str, Any], said: Mapping[str, str]) -> dict[s
     return {
         "question": str(line["question"]).strip(),
         "answers": None if category == 5 else line.get("answer"),
-        "kind": f"{category} {CATEGORIES[category]}" if isinstance(category, int) and category in CATEGORIES else "uncategorised",
+        "kind": f"{category} {CATEGORIES[category]}"
+        if isinstance(category, int) and category in CATEGORIES
+        else "uncategorised",
         "evidence": [said[one] for one in dict.fromkeys(ids) if one in said],
     }
