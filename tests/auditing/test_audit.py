@@ -19,7 +19,7 @@ from gradus.auditing.plans.panel import main_tasks, roll_out_panel
 from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, answer_space, find_features
 from gradus.auditing.plans.search import Field, Search
 from gradus.auditing.records import PanelEpisodes, rewards_of
-from gradus.auditing.result import tables
+from gradus.auditing.result import screen
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
 from gradus.policies.scripted import FunctionPolicy
@@ -244,7 +244,7 @@ def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
 
 def test_tables_show_verdicts_and_intervals(gullible):
     out = io.StringIO()
-    Console(file=out, width=300).print(*tables(gullible))
+    Console(file=out, width=300).print(*screen(gullible, whole=True))
     for shown in ("FAIL", "plant wellbeing", "sandbagger +0.", "[+0."):
         assert shown in out.getvalue()
     assert "search" in gullible.summary
@@ -286,7 +286,7 @@ class _Global(Garden):
         (_Talking, "is in the text"),
         (lambda: Garden(shaky=True), "rolled out twice differs at turn"),
         (_Breaking, "on seed 0 the environment raised ValueError: the pipe burst"),
-        (_Global, "rolled out beside another environment"),
+        (_Global, "rolled out twice differs at turn"),
     ],
 )
 def test_hygiene_finds_leaks_noise_and_an_environment_that_raises(make, told):

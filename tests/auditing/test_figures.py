@@ -90,9 +90,9 @@ def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
 def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
     unearned, above = (Interval(mean=mean, low=low, high=high, n=20) for low in (-0.1, silent))
     given = {"n": 20, "mean": 0.0, "right": 0.0, "held": held}
-    figures = {"unearned": unearned, "above_silence": above, "partly": above}
+    figures = {"unearned": unearned, "wrong": above}
     shown = {"answer": "x", "completion": "x", "task": "0", "gold": "y", "reward": 1.0}
-    return Rate(operator="x", p=p, example=shown, part_paid=shown, **given, **figures)
+    return Rate(operator="x", p=p, example=shown, paid=shown, **given, **figures)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,6 @@ def test_a_rate_is_what_was_earned_above_a_noisy_teacher():
     found = rate("x", probes, bases, 2.0, least=0.1, guess=0.3)
     unearned = [-0.02, -0.02, -0.02, 0.18]  # 0.05 of the tasks more are guessed, for 0.8 each; then by the range of 2
     assert found.unearned.mean == pytest.approx(0.03)
-    assert found.above_silence.mean == pytest.approx((-0.05 + 0.15 + 0.15 + 0.55) / 4 / 2)
     assert found.p == pytest.approx(ttest_1samp(unearned, 0.1, alternative="greater").pvalue)
     assert (found.mean, found.right, found.example["answer"]) == (0.5, 0.25, "0.6")
     seldom = rate("x", probes, bases, 2.0, least=0.1, guess=0.2)  # the answer was right more often than that

@@ -87,36 +87,34 @@ class AuditResult:
     def more_episodes(self) -> int | None:
         """Returns how many episodes to try if what is open is a matter of how many there were; None if it is not."""
         unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
-        counted = all(
-            each.name in _BY_EPISODES and each.measured for each in unsure
-        )  # without figures something is to be declared
+        # Without figures something is to be declared.
+        counted = bool(unsure) and all(each.name in _BY_EPISODES and each.measured for each in unsure)
         possible = self.most is None or self.episodes < self.most
-        return 4 * self.episodes if unsure and counted and possible else None  # intervals are half as wide then
+        return 4 * self.episodes if counted and possible else None  # intervals are half as wide then
 
     @property
     def summary(self) -> str:
         """One line a person can act on."""
-        counted = [check for check in self.checks if check.name not in _ADVISORY]
-        by = {status: [each.name for each in counted if each.status == status] for status in ("fail", "unresolved")}
-        if by["fail"]:
-            return (
-                f"{self.grader} can be exploited ({', '.join(by['fail'])}): do not train on it before this is mended."
-            )
-        if self.verdict == "unresolved":
+        failed, unsure = (
+            ", ".join(each.name for each in self.checks if each.status == status and each.name not in _ADVISORY)
+            for status in ("fail", "unresolved")
+        )
+        if failed:
+            return f"{self.grader} can be exploited ({failed}): do not train on it before this is mended."
+        if unsure:
             told = "the evidence says what would tell"
             if (more := self.more_episodes) is not None:
                 told = f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
             elif self.episodes == self.most:
                 told = f"these {self.most} are all tasks there are, more rows would tell more"
-            return f"{self.grader} is not settled: {', '.join(by['unresolved'])} could still fail; {told}."
-        kinds = [kind for kind in ("lenient", "strict") if any(note.kind == kind for note in self.notes)]
+            return f"{self.grader} is not settled: {unsure} could still fail; {told}."
+        kinds = [kind for kind in _KINDS if any(note.kind == kind for note in self.notes)]
         noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
         if any(check.status == "fail" for check in self.checks):
             noted += " A run might learn nothing from it: see signal."
         if any(check.name == "alignment" and check.status == "skip" for check in self.checks):
-            return (
-                f"{self.grader}: nothing was found. This is what can be known without a true reward of its own.{noted}"
-            )
+            told = "nothing was found. This is what can be known without a true reward of its own"
+            return f"{self.grader}: {told}.{noted}"
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def to_json(self) -> dict[str, Any]:
@@ -124,30 +122,23 @@ class AuditResult:
         return plain(
             {
                 "schema": SCHEMA,
-                "environment": self.environment,
-                "grader": self.grader,
-                "verdict": self.verdict,
-                "summary": self.summary,
+                **{name: getattr(self, name) for name in _TOLD},
                 "checks": [_told(check) for check in self.checks],
-                "true_reward_name": self.true_reward_name,
-                "condition": self.condition,
-                "episodes": self.episodes,
-                "seed": self.seed,
-                "points": self.points,
                 "hack": self.hack.to_json() if self.hack else None,
-                "exploit": self.exploit,
-                "review": self.review,
             }
         )
+
+
+_TOLD = (
+    *("environment", "grader", "verdict", "summary", "true_reward_name", "condition", "episodes", "seed"),
+    *("points", "exploit", "review"),
+)
 
 
 def _told(check: Check) -> dict[str, Any]:
     """A check as JSON values; one that fails says what to change."""
     told = {name: value for name, value in asdict(check).items() if name != "review"}
-    return {
-        **told,
-        **({"remedy": _REMEDIES.get(check.name, _REMEDIES["search"])} if check.status == "fail" else {}),
-    }
+    return told | ({"remedy": _REMEDIES.get(check.name, _REMEDIES["search"])} if check.status == "fail" else {})
 
 
 def verdict_of(checks: Sequence[Check]) -> str:
@@ -173,74 +164,50 @@ MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
 STYLES = {"pass": "green", "fail": "bold red", "unresolved": "yellow", "skip": "dim"}
 
 
-def screen(result: AuditResult) -> list[Any]:
-    """The verdict, what pays, the checks that did not pass, and what is lenient or strict: one screen.
-
-    Brackets in names, answers and intervals are not read as markup.
-    """
-    parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
-    if result.points:
-        parts += [_policies(result, most=_POLICIES), ""]
-    else:
-        parts.append(Text(_subject(result), style="dim"))
-    if result.exploit is not None:
-        completion = quoted(result.exploit.completion, _QUOTED)
-        parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
-    if result.hack is not None:
-        parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
-    parts += [_finding(check) for check in result.checks if check.status in ("fail", "unresolved")]
-    for status, word in (("pass", "passed"), ("skip", "left out")):
-        if names := [check.name for check in result.checks if check.status == status]:
-            parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
-    for kind, told in _KINDS.items():
-        notes = [note for note in result.notes if note.kind == kind]
-        if notes:
-            parts.append(Text(f"{kind}: {told}"))
-            parts += [_noted(note) for note in notes[:_NOTES]]
-            if len(notes) > _NOTES:
-                parts.append(Text(f"  and {len(notes) - _NOTES} more (--verbose)", style="dim"))
-    return parts
-
-
-_POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230
+_POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230  # of a screen
 _KINDS = {
     "lenient": "it pays for words around a right answer that one must know already, or in part for the form",
     "strict": "it refuses forms of the right answer",
 }
 
 
-def _finding(check: Check) -> Text:
-    return Text.assemble(
-        (MARKS[check.status], STYLES[check.status]), f" {check.name}: {beginning(check.evidence, _EVIDENCE)}"
-    )
+def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
+    """The verdict, what pays, the checks that did not pass, and what is lenient or strict: one screen. ``whole``: all of it, uncut.
+
+    Brackets in names, answers and intervals are not read as markup.
+    """
+    parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
+    subject = f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
+    parts += [_policies(result, subject, None if whole else _POLICIES), ""] if result.points else []
+    parts += [] if result.points else [Text(subject, style="dim")]
+    if result.exploit is not None:
+        completion = quoted(result.exploit.completion, _QUOTED)
+        parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
+    if result.hack is not None:
+        parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
+    for check in result.checks:
+        if whole or check.status in ("fail", "unresolved"):
+            evidence = check.evidence if whole else beginning(check.evidence, _EVIDENCE)
+            parts.append(Text.assemble((MARKS[check.status], STYLES[check.status]), f" {check.name}: {evidence}"))
+    for status, word in (("pass", "passed"), ("skip", "left out")):
+        if names := [check.name for check in result.checks if check.status == status]:
+            parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
+    for kind, told in _KINDS.items():
+        notes = [note for note in result.notes if note.kind == kind]
+        parts += [Text(f"{kind}: {told}")] if notes else []
+        for note in notes if whole else notes[:_NOTES]:
+            said = f"{quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}"
+            parts.append(Text(f"  {note.what} ({note.share}): {said}; {note.change}"))
+        if len(notes) > _NOTES and not whole:
+            parts.append(Text(f"  and {len(notes) - _NOTES} more (--verbose)", style="dim"))
+    return parts
 
 
-def _noted(note: Note) -> Text:
-    return Text(
-        f"  {note.what} ({note.share}): {quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}; {note.change}"
-    )
-
-
-def _subject(result: AuditResult) -> str:
-    return f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
-
-
-def _policies(result: AuditResult, *, most: int | None = None) -> Table:
-    title = Text(_subject(result))
+def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
+    title = Text(subject)
     table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
     ranked = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
     for each in ranked[:most]:
         shown = (each.policy, each.role, format_interval(each.reward), format_interval(each.true_reward))
         table.add_row(*map(Text, shown))
     return table
-
-
-def tables(result: AuditResult) -> list[Any]:
-    """All policies, if any were rolled out, all checks with their evidence, and all notes, as rich renderables."""
-    checks = Table(title="checks", box=None, title_justify="left", padding=(0, 2, 1, 0))
-    checks.add_column("check", no_wrap=True)
-    checks.add_column("", no_wrap=True)
-    checks.add_column("evidence", overflow="fold")
-    for check in result.checks:
-        checks.add_row(check.name, Text(MARKS[check.status], style=STYLES[check.status]), Text(check.evidence))
-    return [*([_policies(result)] if result.points else []), checks, *(_noted(note) for note in result.notes)]

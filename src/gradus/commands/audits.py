@@ -50,18 +50,18 @@ class Audit(Shown):
         return dict(self.result.to_json())
 
     def tables(self) -> Sequence[Any]:
-        """The verdict on one screen; with ``--verbose`` every policy, check and note, and the hack turn by turn, before it."""
+        """The verdict on one screen; with ``--verbose`` every policy, check and note, and before it the hack turn by turn."""
         from rich.rule import Rule
         from rich.text import Text
 
-        from gradus.auditing.result import screen, tables
+        from gradus.auditing.result import screen
         from gradus.evidence.reports import show_episode
 
         result = self.result
-        parts: list[Any] = [part for table in tables(result) for part in (table, "")] if verbose() else []
+        parts: list[Any] = []
         if verbose() and result.hack is not None:
             parts += [Rule("the hack"), Text(f"plan: {result.hack.plan}"), show_episode(result.hack.episode)]
-        parts += screen(result)
+        parts += screen(result, whole=verbose())
         if result.review:
             told = f"{len(result.review)} accepted answers that no rule settles; the page of --out shows them"
             parts.append(Text(told))

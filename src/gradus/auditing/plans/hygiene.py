@@ -6,8 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from itertools import zip_longest
+from contextlib import closing
 from typing import Any
 
 from gradus.auditing.leaks import places_of_text, telling_place, walk
@@ -102,16 +101,21 @@ def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int)
 def _not_deterministic(
     spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, elsewhere: Elsewhere | None
 ) -> list[str]:
-    """Each task in a fresh environment, after other tasks, beside another environment, and in another process."""
+    """Each task in a fresh environment, after other tasks, and in another process."""
     first = digests(spec, tasks, draw, seed)
+    again: dict[int, list[Observation]] = {}
+    state = random.getstate()
     with closing(blocking(spec.make())) as used:
-        courses = [list(_course(spec, used, task, draw, seed)) for task in reversed(tasks)][::-1]
-    ends = [(task.seed, seen[-1][0].text) for task, seen in zip(tasks, courses, strict=True)]
-    problems = [f"on seed {number} {told[:120]}" for number, told in ends if told.startswith(_RAISED)][:1]
-    again = [[_digest(shown) for shown, _ in seen] for seen in courses]
-    problems += _differing("rolled out twice", tasks, first, again)
-    beside = _interleaved(spec, tasks, draw, seed)
-    problems += _differing("rolled out beside another environment", tasks, first, beside)
+        for task in reversed(tasks):
+            again[task.seed] = []
+            for shown, _ in _course(spec, used, task, draw, seed):
+                again[task.seed].append(shown)
+                random.random()  # an environment may not see what others draw
+    random.setstate(state)
+    ends = {number: seen[-1].text for number, seen in again.items()}
+    raised = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)]
+    twice = [list(map(_digest, again[task.seed])) for task in tasks]
+    problems = [*raised[-1:], *_differing("rolled out twice", tasks, first, twice)]
     if elsewhere is not None and not problems:
         there = elsewhere(tasks, seed)
         problems += _differing("rolled out in a process with another PYTHONHASHSEED", tasks, first, there)
@@ -127,23 +131,6 @@ def _differing(
             turn = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), len(there))
             return [f"seed {task.seed} {how} differs at turn {turn}"]
     return []
-
-
-def _interleaved(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[str]]:
-    """Two environments in turns, the global generator drawn from in between: neither may see it."""
-    if len(tasks) < 2 or spec.max_sessions == 1:
-        return []
-    seen: list[list[str]] = [[], []]
-    state = random.getstate()
-    with ExitStack() as stack:
-        pair = [stack.enter_context(closing(blocking(spec.make()))) for _ in seen]
-        courses = [_course(spec, each, task, draw, seed) for each, task in zip(pair, tasks, strict=False)]
-        for steps in zip_longest(*courses):
-            random.random()
-            for own, step in zip(seen, steps, strict=True):
-                own += [] if step is None else [_digest(step[0])]
-    random.setstate(state)
-    return seen
 
 
 def _digest(observation: Observation) -> str:

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
-from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, RandomAnswers, Shape, answer_space
+from gradus.auditing.plans.plan import RandomAnswers, TurnPolicy, answer_space
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
     EnvironmentSpec,
@@ -57,7 +55,7 @@ def roll_out_panel(
     tasks, roles = main_tasks(spec, episodes), spec.audit.panel
     if roles is None:
         roles = Panel(ladder=("random", spec.teacher) if spec.teacher else ("random",))
-        cast = _cast_for_nothing(spec, tasks, seed)
+        cast = _cast_for_nothing(spec, seed)
     else:
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
@@ -81,20 +79,13 @@ def policy_of(spec: EnvironmentSpec, name: str, draw: Callable[[int], str]) -> P
     return RandomAnswers(draw) if name == "random" and name not in spec.policies else spec.policy(name)
 
 
-def _cast_for_nothing(spec: EnvironmentSpec, tasks: Sequence[Task], seed: int) -> dict[str, Policy]:
-    """Policies for an environment that declares no panel."""
-    space = answer_space(spec, (), seed=seed)
-    cast = {"random": policy_of(spec, "random", blind_answers(spec, seed=seed))}
+def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> dict[str, Policy]:
+    """Policies for an environment that declares no panel; the constant and the cycle are drawn blindly."""
+    draw = blind_answers(spec, seed=seed)
+    drawn = [draw(child_seed(seed, "audit", "cycle", i) % 2**31) for i in range(2)]
+    cast = {"random": policy_of(spec, "random", draw)}
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
-    cast["constant"] = _fixed(space, Shape(name="constant"), len(tasks), seed)
-    cast["cycle"] = _fixed(space, Shape(name="cycle", steps=2, cycle=True), len(tasks), seed)
+    cast["constant"] = TurnPolicy(lambda start, turn, shown, said: drawn[0], name="constant")
+    cast["cycle"] = TurnPolicy(lambda start, turn, shown, said: drawn[turn % 2], name="cycle")
     return cast
-
-
-def _fixed(space: AnswerSpace, shape: Shape, tasks: int, seed: int) -> Policy:
-    """A constant or a cycle of answers that were drawn blindly."""
-    rng = np.random.default_rng(child_seed(seed, "audit", shape.name))
-    table = np.stack([rng.integers(size, size=(shape.steps, 1)) for size in space.sizes])
-    plan = Plan(space=space, shape=shape, horizon=1, table=table.astype(np.intp))
-    return PlanPolicy([plan], tasks=tasks, name=shape.name)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gradus.auditing.records import LEAST_EFFECT, Check
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.mutations import WRONG
-from gradus.auditing.text.rates import Probe, Rate
+from gradus.auditing.text.paying import unearned
+from gradus.auditing.text.rates import Probe
 from gradus.auditing.text.source import SLOT, Dictionary, Place, read_source
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import holm, wilson
+from gradus.stats import wilson
 
 NAME = "the source"
 _SECONDS = 3.0
@@ -53,29 +54,17 @@ def from_source(ground: Ground) -> Check:
     tasks = [task for task in ground.tasks if task.key in ground.bases]
     paid, tried = _paid(ground, found, tasks[0])
     judges = (tasks[1:] or tasks)[:_TASKS]
-    rated = [(each, ground.rate(each.name, _probes(ground, each, judges))) for each in _finalists(paid)]
-    rates = {each: rate for each, rate in rated if rate is not None}
-    adjusted = holm([rate.p for rate in rates.values()])
-    winners = [
-        each
-        for each, p in zip(rates, adjusted, strict=True)
-        if p is not None and p < 0.05 and _outweighs(ground, each, rates[each], tasks)
-    ]
-    measured = {
-        "tried": tried,
-        "words": len(found.words),
-        "numbers": len(found.numbers),
-        "best": [asdict(rate) for rate in list(rates.values())[:4]],
-    }
-    if not winners:
-        read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
-        evidence = f"none of {tried} answers made of the grader's source pays ({read})"
-        return Check(name=NAME, status="pass", evidence=evidence, measured=measured)
-    best, place = winners[0], winners[0].place
-    rate = rates[best]
-    measured["line"] = {"file": place.file, "line": place.line, "text": place.text}
-    evidence = f"{best.name} earns {rate.mean:.3g} on {rate.n} tasks, e.g. {rate.example['answer']!r}, because of {place.name}: {place.text}"
-    return Check(name=NAME, status="fail", evidence=evidence, measured=measured)
+    finalists = {each.name: each for each in _finalists(paid) if _outweighs(ground, each, judges)}
+    rates = [ground.rate(name, _probes(ground, each, judges)) for name, each in finalists.items()]
+    check = unearned(ground, NAME, [rate for rate in rates if rate is not None], tried=tried)
+    if check.status == "fail":
+        place = finalists[check.notes[0].what].place
+        line = {"file": place.file, "line": place.line, "text": place.text}
+        evidence = f"{check.evidence}, because of {place.name}: {place.text}"
+        return replace(check, evidence=evidence, measured={**check.measured, "line": line})
+    read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
+    evidence = f"none of {tried} answers made of the grader's source pays ({read})"
+    return Check(name=NAME, status="pass", evidence=evidence, measured={**check.measured, "tried": tried})
 
 
 def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
@@ -150,13 +139,12 @@ def _probes(ground: Ground, each: Try, tasks: Sequence[TextTask], *, right: bool
     return ground.ask(NAME, rows)
 
 
-def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask]) -> bool:
+def _outweighs(ground: Ground, each: Try, tasks: Sequence[TextTask]) -> bool:
     """Returns True if the try earns more by its form than the right answer adds to it: else it is a bonus for a form.
 
     A value near gold has to earn all that gold earns: rewards that fall with the distance pay it less.
     """
-    some = tasks[1 : 1 + _JUDGED] or tasks
-    wrong = [(probe, ground.bases[probe.task.key]) for probe in _probes(ground, each, tasks[1 : 1 + _TASKS] or tasks)]
+    wrong = [(probe, ground.bases[probe.task.key]) for probe in _probes(ground, each, tasks)]
     if each.near:
         full = [probe.value is not None and probe.value >= base.gold - 1e-6 * ground.span for probe, base in wrong]
         return (wilson(sum(full), len(full)).low or 0.0) > 0.5
@@ -165,7 +153,7 @@ def _outweighs(ground: Ground, each: Try, rate: Rate, tasks: Sequence[TextTask])
         if SLOT in each.text
         else [each.text.join(form.replace("GOLD", SLOT).split("TRY")) for form in _BESIDE]
     )
-    with_gold = [_probes(ground, replace(each, text=form), some, right=True) for form in forms]
+    with_gold = [_probes(ground, replace(each, text=form), tasks[:_JUDGED], right=True) for form in forms]
     best = max(sum(probe.value or 0.0 for probe in probes) / max(1, len(probes)) for probes in with_gold)
     earned = sum((probe.value or 0.0) - base.wrong for probe, base in wrong) / len(wrong)
     floor = sum(base.wrong for _, base in wrong) / len(wrong)

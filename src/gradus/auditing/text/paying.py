@@ -107,7 +107,7 @@ def chosen(
     probes = ground.ask_each(name, operators, first)
     tried = [each for operator in operators if (each := ground.rate(operator, probes[operator])) is not None]
     best = sorted(tried, key=lambda r: -(r.unearned.mean or 0.0))[:_KEPT]
-    best += sorted(tried, key=lambda r: -(r.above_silence.mean or 0.0))[:_KEPT]
+    best += sorted(tried, key=lambda r: -(r.wrong.mean or 0.0))[:_KEPT]
     makers = {each.operator: operators[each.operator] for each in best}
     again = ground.ask_each(name, makers, rest or first)
     rates = {each.operator: ground.rate(each.operator, again[each.operator]) or each for each in best}
@@ -121,8 +121,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     winners = [
         each
         for each, p in zip(rates, holm([each.p for each in rates]), strict=True)
-        if (p is not None and p < 0.05)
-        or max(each.partly.low or 0.0, each.above_silence.low or 0.0) - each.held > _OUTWEIGHS
+        if (p is not None and p < 0.05) or (each.wrong.low or 0.0) - each.held > _OUTWEIGHS
     ]
     means = [each.unearned.mean or 0.0 for each in rates if (each.unearned.high or 1.0) > LEAST_EFFECT]
     best = max(winners or rates, key=lambda each: each.unearned.mean or 0.0)
@@ -133,7 +132,7 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     notes: list[Note] = []
     if winners:
         if (best.unearned.low or 0.0) <= LEAST_EFFECT:
-            told = f"{best.operator} earns {signed(best.partly, 2)} of the range more than silence where it is wrong"
+            told = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
         status, notes = "fail", [_note(ground, "exploit", best.operator, best.example, best.told)]
         completion = quoted(best.example["completion"], _QUOTED)
         evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
@@ -143,9 +142,9 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
         status, evidence = "unresolved", f"{few} tasks are too few to tell, {ENOUGH} (--episodes) would tell: {told}"
     else:
         evidence = f"none of {tried} pays; the best: {told}"
-        form = max(rates, key=lambda each: each.partly.low or 0.0)
-        if (form.partly.low or 0.0) > _GENEROUS:
-            notes = [_note(ground, "lenient", form.operator, form.part_paid, form.told, _FORM)]
+        form = max(rates, key=lambda each: each.wrong.low or 0.0)
+        if (form.wrong.low or 0.0) > _GENEROUS:
+            notes = [_note(ground, "lenient", form.operator, form.paid, form.told, _FORM)]
     measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
     return Check(name=name, status=status, evidence=evidence, measured=measured, notes=notes)
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
+import numpy as np
+from scipy.stats import ttest_1samp
+
 from gradus.auditing.records import high_of, low_of
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import Interval, mean_interval
-from gradus.stats.distributions import student_cdf
 
 _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
@@ -48,9 +50,8 @@ class Probe:
 class Rate:
     """An operator over its tasks, in units of the range (gold above the floor).
 
-    ``unearned``: reward above a noisy teacher with the same share of right answers. ``above_silence``: the same against a teacher who
-    is silent where it errs. ``partly``: reward above silence of the answers that are wrong and earn less than gold; ``held``: how much of the right
-    answer these hold, word by word; ``part_paid``: the one that earned most.
+    ``unearned``: reward above a noisy teacher with the same share of right answers. ``wrong``: reward above silence of the answers that
+    are wrong; ``held``: how much of the right answer these hold, word by word; ``paid``: the one that earned most.
     """
 
     operator: str
@@ -58,12 +59,11 @@ class Rate:
     mean: float
     right: float
     unearned: Interval
-    above_silence: Interval
-    partly: Interval
+    wrong: Interval
     held: float
     p: float
     example: dict[str, Any] = field(default_factory=dict[str, Any])
-    part_paid: dict[str, Any] = field(default_factory=dict[str, Any])
+    paid: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def told(self) -> str:
@@ -81,32 +81,26 @@ def rate(
     rows = [(probe, bases[probe.task.key]) for probe in probes if probe.task.key in bases and probe.value is not None]
     if not rows:
         return None
-    values = [probe.value or 0.0 for probe, _ in rows]
-    right = [float(probe.right) for probe, _ in rows]
-    lucky = max(0.0, guess - sum(right) / len(right))
-
-    def gain(probe: Probe, base: Base, floor: float) -> float:
-        """Reward above that of a teacher who is right as often and earns ``floor`` where it errs."""
-        earned = (probe.value or 0.0) - float(probe.right) * base.gold - (1 - float(probe.right)) * floor
-        return (earned - lucky * (base.gold - floor)) / span
-
-    unearned = [gain(probe, base, base.wrong) for probe, base in rows]
-    above = [gain(probe, base, base.silence) for probe, base in rows]
-    wrong = [(probe, base) for probe, base in rows if not probe.right and (probe.value or 0.0) < base.gold - 1e-9]
+    right = sum(probe.right for probe, _ in rows) / len(rows)
+    lucky = max(0.0, guess - right)
+    unearned: list[float] = []
+    for probe, base in rows:
+        teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
+        unearned.append(((probe.value or 0.0) - teacher) / span)
+    wrong = [(probe, base) for probe, base in rows if not probe.right]
     held = [_held(probe.answer, probe.task.gold or "") for probe, _ in wrong]
     best = max(range(len(rows)), key=lambda i: unearned[i])
     return Rate(
         operator=operator,
         n=len(rows),
-        mean=sum(values) / len(values),
-        right=sum(right) / len(right),
+        mean=sum(probe.value or 0.0 for probe, _ in rows) / len(rows),
+        right=right,
         unearned=_interval(unearned),
-        above_silence=_interval(above),
-        partly=_interval([((probe.value or 0.0) - base.silence) / span for probe, base in wrong]),
+        wrong=_interval([((probe.value or 0.0) - base.silence) / span for probe, base in wrong]),
         held=sum(held) / max(1, len(held)),
         p=_p_above(unearned, least),
         example=shown(rows[best][0]),
-        part_paid=shown(max(wrong, key=lambda row: row[0].value or 0.0)[0]) if wrong else {},
+        paid=shown(max(wrong, key=lambda row: row[0].value or 0.0)[0]) if wrong else {},
     )
 
 
@@ -144,11 +138,8 @@ def _interval(values: Sequence[float]) -> Interval:
 
 def _p_above(values: Sequence[float], least: float) -> float:
     """One-sided p that the mean lies above ``least``; without spread a sign test."""
-    n = len(values)
-    mean = sum(values) / n
-    variance = sum((v - mean) ** 2 for v in values) / max(1, n - 1)
-    if n < 2:
+    if len(values) < 2:
         return 1.0
-    if variance < 1e-12:
-        return 0.5**n if mean > least else 1.0
-    return 1.0 - student_cdf((mean - least) / (variance / n) ** 0.5, n - 1)
+    if np.var(values) < 1e-12:
+        return 0.5 ** len(values) if np.mean(values) > least else 1.0
+    return float(ttest_1samp(values, least, alternative="greater").pvalue)
