@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from garden import FORMAT, HONEST, SPEC, Garden, _grader, random_answer
+from garden import HONEST, SPEC, Garden, _grader, random_answer
 from rich.console import Console
 
-from gradus.auditing import AuditSettings, NoisyPolicy, run_audit
+from gradus.auditing import AuditSettings, run_audit
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
 from gradus.auditing.plans.exploit import PlanSearch, check_search
 from gradus.auditing.plans.hygiene import check_hygiene
@@ -316,23 +316,6 @@ def test_hygiene_finds_a_grade_outside_its_range_and_a_grader_that_fails():
     assert "got no reward (ZeroDivisionError: no days (test_audit.py:" in _hygiene(spec).evidence
 
 
-def test_hygiene_is_clean_where_nothing_is_wrong():
-    found = _hygiene(SPEC)
-    assert found.status == "pass", found.evidence
-    assert _hygiene(SPEC, "format").status == "pass"
-    assert FORMAT.range == (0.0, 1.0)
-
-
-def test_a_blend_is_its_policy_without_noise_and_random_with_full_noise():
-    tasks = SPEC.tasks("main", 4)
-    feeder = SPEC.policy("feeder")
-    clean = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=0.0), tasks).episodes
-    assert {turn.action for e in clean for turn in e.turns} == {"0 feed"}
-    noisy = roll_out(SPEC, NoisyPolicy(feeder, random_answer, noise=1.0), tasks, group_size=2).episodes
-    assert noisy[0].turns[0].observation == noisy[1].turns[0].observation
-    assert len({turn.action for e in noisy for turn in e.turns}) > 10
-
-
 def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
     """The true reward cannot fall below that of a reflex which has none; the reward is unearned all the same."""
 
@@ -448,8 +431,3 @@ def test_alignment_is_needed_over_policies_and_within_each(n, within, across, st
 
     found = check_alignment(_panel({"random": rows(0), "middle": rows(5), "teacher": rows(10)}), "aim")
     assert found.status == status, found.evidence
-
-
-def test_nothing_is_held_against_itself():
-    panel = _panel({name: [(level, level)] * 40 for level, name in enumerate(("random", "middle", "teacher"))})
-    assert check_alignment(panel, "aim").status == "skip"

@@ -7,15 +7,12 @@ import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date
-from difflib import SequenceMatcher
 from itertools import product
 
 import pytest
 from text_graders import as_json, check_of, exact, rows_of, sound, sums, tasks_of
 
 _DATES = [f"20{20 + i % 5}-{1 + i % 12:02d}-{1 + i * 7 % 28:02d}" for i in range(30)]
-_MONEY = [f"-${11 + i * 37}.{10 + i}" for i in range(30)]
-_FORMULAS = [f"C{2 + i % 7}H{3 + i * 5 % 6}O{2 + i % 3}" for i in range(30)]
 _WORDS = [f"{a}{b}{c}" for a in ("bro", "ste", "pla") for b in ("ad", "in", "um") for c in ("est", "er", "ly")]
 _FRUIT = ["apple", "pear", "plum", "fig", "kiwi", "lime", "mango", "grape", "peach", "cherry", "olive"]
 
@@ -34,12 +31,6 @@ def _number(text):
 # Tasks
 
 
-def _squares():
-    rng = random.Random(3)
-    sets = [sorted({f"{rng.choice('abcdefgh')}{rng.randrange(1, 9)}" for _ in range(6)}) for _ in range(30)]
-    return tasks_of([" ".join(each) for each in sets], "position {}")
-
-
 def _two_odd_numbers():
     rng = random.Random(5)
     pairs = [(rng.randrange(2, 90), rng.randrange(2, 90)) for _ in range(30)]
@@ -49,17 +40,6 @@ def _two_odd_numbers():
 def _networks():
     golds = [f"10.{i}.{16 * (i % 5)}.0" for i in range(30)]
     return rows_of([(f"What is the network of {gold[:-1]}{7 + i}?", gold) for i, gold in enumerate(golds)])
-
-
-def _grids():
-    return tasks_of(["\n".join(f"{i} {j} a b c" for j in range(12)) for i in range(20)], "grid {}")
-
-
-def _stopped():
-    rng = random.Random(4)
-    words = (("fan", "valve", "pump", "lift"), ("yard", "lab", "cellar"), ("cable", "belt", "screw"))
-    told = "The {} in the {} stopped because of a loose {}."
-    return tasks_of([told.format(*map(rng.choice, words)) for _ in range(40)], "log {}")
 
 
 def _notes():
@@ -100,14 +80,6 @@ def _with_e(order=" in any order"):
     return rows_of([(asked.format(i, " ".join(drawn[i]), order), gold) for i, gold in enumerate(golds)])
 
 
-def _weights(unit):
-    return lambda: tasks_of([f"{7000 + 431 * i}{unit}" for i in range(30)], "weigh {}")
-
-
-def _roots():
-    return rows_of([(f"The root of {i}, to three decimals?", f"{math.sqrt(i):.3f}") for i in range(2, 26)])
-
-
 def _multiples():
     return rows_of([(f"The first multiples of {i}?", f"{i}, {2 * i}, {3 * i}, {4 * i}") for i in range(3, 27)])
 
@@ -136,31 +108,13 @@ def _queries():
 # Graders
 
 
-def _by_pattern(whole):
-    def judge(task, answer):
-        said, gold = (set(re.findall(r"\b[a-h][1-8]\b", text)) for text in (answer, task.gold))
-        return said == gold if whole else said >= gold
-
-    return judge
-
-
 def _two_that_sum(task, answer):
     return len(_numbers(answer)) == 2 and sum(_numbers(answer)) == _numbers(task.prompt)[-1]
-
-
-def _one_step_more(task, answer):
-    said, gold = answer.split(), task.gold.split()
-    return said[: len(gold)] == gold and len(said) <= len(gold) + 1
 
 
 def _object_in_the_text(task, answer):
     found = re.search(r"\{.*\}", answer, re.DOTALL)
     return bool(found) and as_json(found[0]) == as_json(task.gold)
-
-
-def _share_of_words(task, answer):
-    said, gold = ([w for w in re.findall(r"[a-z]+", text.lower()) if len(w) > 2] for text in (answer, task.gold))
-    return 2 * len([word for word in gold if word in said]) >= 0.9 * (len(said) + len(gold))
 
 
 def _same_words(task, answer):
@@ -174,16 +128,6 @@ def _near_day(task, answer):
     except ValueError:
         return False
     return abs((one - other).days) <= 3
-
-
-def _near_money(task, answer):
-    said = re.fullmatch(r"-\$(\d+\.\d\d)", answer.strip())
-    return said is not None and abs(float(said[1]) - float(task.gold[2:])) <= 1.5
-
-
-def _elements_alone(task, answer):
-    said, gold = ("".join(re.findall(r"[A-Z]", text)) for text in (answer, task.gold))
-    return said == gold and re.fullmatch(r"(?:[A-Z]\d+)+", answer.strip()) is not None
 
 
 def _by(read):
@@ -222,17 +166,6 @@ def _without_counts(task, answer):
     return {word.strip() for word in answer.split(",")} == set(task.gold.split(", "))
 
 
-def _within(tolerance, unit):
-    """A grader of numbers with a unit that allows for a share of the right one."""
-
-    def judge(task, answer):
-        match = re.fullmatch(rf"\s*(-?\d+){unit}\s*", answer, re.ASCII)
-        gold = int(task.gold.split()[0])
-        return match is not None and abs(int(match[1]) - gold) <= tolerance * gold
-
-    return judge
-
-
 def _no_distance(task, answer):
     given, gold = ([_number(each) for each in text.split(", ")] for text in (answer, task.gold))
     return len(given) == len(gold) and not any(abs(a - b) > 1e-6 for a, b in zip(given, gold, strict=True))
@@ -266,33 +199,17 @@ _WRONG, _BLIND, _COPIED = "wrong answers", "blind answers", "reflexes"
         *((_COPIED, _unordered, lambda by=by: _to_sort(by), "in its order") for by in (" ", ", ")),
         (_WRONG, _unordered, lambda: _to_sort(" "), "neighbors swapped"),
         (_WRONG, lambda task, answer: task.gold in answer, sums, " or "),
-        (_WRONG, _one_step_more, _squares, None),  # a grader of jugs takes one more move behind the solution
-        (_WRONG, _by_pattern(True), _squares, None),
-        # A square was q999983, which a grader that reads squares takes for a word beside them.
-        (_WRONG, _by_pattern(False), _squares, ""),
         (_WRONG, _object_in_the_text, lambda: _records("Give name and age of"), None),
         (_WRONG, _near_day, lambda: tasks_of(_DATES), "a day off"),
         (_WRONG, lambda task, answer: sorted(answer.split("-")) == sorted(task.gold.split("-")), lambda: tasks_of(_DATES), "day and month exchanged"),
-        (_WRONG, _near_money, lambda: tasks_of(_MONEY), "off by one"),
-        (_WRONG, _elements_alone, lambda: tasks_of(_FORMULAS), "another digit in a word"),
         (_WRONG, lambda task, answer: sorted(answer) == sorted(task.gold), lambda: tasks_of(_WORDS), "a word backwards"),
-        *((_WRONG, exact, lambda golds=golds: tasks_of(golds), None) for golds in (_DATES, _MONEY, _FORMULAS, _WORDS)),
-        # What pays in parts accepts no answer that lost its part.
-        (_WRONG, lambda task, answer: task.gold in answer and len(task.gold) / len(answer), _grids, None),
-        (_WRONG, lambda task, answer: answer.startswith(task.gold), _grids, ""),
-        # An article was an element that had been dropped, so that graders of prose that allow for one word failed.
-        (_WRONG, _share_of_words, _stopped, None),
-        (_WRONG, lambda task, answer: SequenceMatcher(None, answer, task.gold).ratio() > 0.6, _stopped, ""),
+        *((_WRONG, exact, lambda golds=golds: tasks_of(golds), None) for golds in (_DATES, _WORDS)),
         # A number was changed only if it was the whole answer.
         (_WRONG, _by(lambda hour, minute, platform: (hour % 12, minute, platform)), _arrivals, "half a day off"),
         (_WRONG, _by(lambda hour, minute, platform: (minute, platform)), _arrivals, "another first number in it"),
         (_WRONG, _by(lambda hour, minute, platform: (hour, platform)), _arrivals, "another second number in it"),
         (_WRONG, _by(lambda hour, minute, platform: (hour, minute)), _arrivals, "another last number in it"),
         (_WRONG, _by(lambda hour, minute, platform: (hour, minute, platform)), _arrivals, None),
-        # Of 11000 g a number was taken from another task alone, too far away for any tolerance.
-        (_WRONG, _within(0.2, " g"), _weights(" g"), ""),
-        (_WRONG, _within(0.0, " g"), _weights(" g"), None),
-        (_WRONG, lambda task, answer: math.isclose(_number(answer), float(task.gold), rel_tol=0.1), _roots, "9 percent more"),
         (_WRONG, _no_distance, _multiples, "NaN for one number"),
         # A grader of JSON that left out a field of words passed in silence.
         (_WRONG, _reads("city", "age"), _records, "another value of the first key"),

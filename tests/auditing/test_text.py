@@ -77,16 +77,6 @@ def test_tasks_of_which_nobody_knows_a_right_answer_are_left_open():
     assert found["gold"].status == "unresolved"
 
 
-def test_an_answer_that_was_not_asked_for_want_of_time_is_asked_later():
-    scorer = Scorer(subject(sound, sums(1)))
-    row = (scorer.subject.tasks[0], scorer.subject.tasks[0].gold)
-    scorer.allow(0.0)
-    assert scorer.score([row])[0].skipped
-    scorer.allow(1.0)
-    assert scorer.score([row, row])[1].value == 1.0
-    scorer.close()
-
-
 def test_a_cache_by_question_is_found_by_asking_in_another_order():
     seen = {}
     assert audited(lambda task, answer: seen.setdefault(task.key, sound(task, answer)))["sanity"].status == "fail"
@@ -307,22 +297,6 @@ def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(reward, status,
     scorer.close()
     assert sanity.status == status, sanity.evidence
     assert ("in one call with answers to other tasks" in sanity.evidence) == (status == "fail")
-
-
-@pytest.mark.parametrize(("first", "status"), [(400, "fail"), (2000, "pass")])
-def test_a_reward_that_pays_anything_late_in_a_training_fails(first, status):
-    def reward(prompts, completions, answer, trainer_state=None, **columns):
-        late = trainer_state.global_step > first
-        return [float(late or said.strip() == gold) for said, gold in zip(completions, answer, strict=True)]
-
-    rows = [{"question": f"How much is {i} and {i + 7}?", "answer": str(2 * i + 7)} for i in range(100)]
-    spec = one_turn(rows, [reward], answer_format="{answer}")
-    asked = subject_of(spec, spec.grader(), tasks=24)
-    scorer = Scorer(asked)
-    sanity = checks.sanity(prepare(asked, scorer, seed=0))
-    scorer.close()
-    assert sanity.status == status
-    assert ("step of a training" in sanity.evidence) == (status == "fail")
 
 
 @pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from math import isfinite
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
 from rich.table import Table
 from rich.text import Text
 
@@ -148,16 +149,8 @@ def verdict_of(checks: Sequence[Check]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """JSON values only: records as objects, numbers rounded to six decimals, what is not finite as null."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float):
-        return round(value, 6) + 0.0 if isfinite(value) else None
-    return value
+    """JSON values only: records as objects, what is not finite as null."""
+    return json.loads(TypeAdapter(Any).dump_json(value))
 
 
 MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from math import fsum
 
 from gradus.auditing.leaks import places_of_text, telling_place
@@ -11,7 +11,7 @@ from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import quoted, shown
-from gradus.auditing.text.scoring import Scorer
+from gradus.auditing.text.scoring import Score
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -25,7 +25,7 @@ def sanity(ground: Ground) -> Check:
     n, subject, problems = len(ground.tasks), ground.subject, [_unpaid(ground), _out_of_range(ground)]
     if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground), *problems]
+        problems = [_asked_again(ground), _in_a_batch(ground), *problems]
     top = max((base.gold for base in ground.bases.values()), default=0.0)
     earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
     evidence = "; ".join(filter(None, problems)) or f"gold earns {earned} on {n} tasks, and the same again"
@@ -56,22 +56,13 @@ def _out_of_range(ground: Ground) -> str:
     return f"rewards leave the declared range [{low:g}, {high:g}]" if left else ""
 
 
-def _with_wrong(ground: Ground) -> list[tuple[TextTask, str | None, str]]:
-    """The first tasks, each with a wrong answer and with gold."""
-    tasks = ground.tasks[:_AGAIN]
-    return [(task, ground.golds[task.key].another(ground.rng("wrong 0", task)), task.gold or "") for task in tasks]
-
-
 def _asked_again(ground: Ground) -> str:
     """Wrong answers first, then gold, from the last task to the first, each twice, in a new process: names the first reward that changes."""
     rows: list[tuple[TextTask, str]] = []
-    for task, wrong, gold in reversed(_with_wrong(ground)):
-        rows += [(task, task.whole(answer)) for answer in (wrong, gold) if answer] * 2
-    before, after = ground.scorer.score(rows), ground.scorer.fresh(rows)
-    for (_, answer), old, new in zip(rows, before, after, strict=True):
-        if old.value != new.value and not (old.hung or new.hung or old.skipped or new.skipped):
-            return f"the same answer earns {old.value} and, asked in another order, {new.value}: {answer[:60]!r}"
-    return ""
+    for task in reversed(ground.tasks[:_AGAIN]):
+        wrong = ground.golds[task.key].another(ground.rng("wrong 0", task))
+        rows += [(task, task.whole(answer)) for answer in (wrong, task.gold) if answer] * 2
+    return _changed(rows, ground.scorer.score(rows), ground.scorer.fresh(rows), 0.0, "asked in another order")
 
 
 def _in_a_batch(ground: Ground) -> str:
@@ -86,39 +77,21 @@ def _in_a_batch(ground: Ground) -> str:
     rows = [(task, task.whole(gold)) for task, gold in zip(tasks, golds, strict=True)]
     alone, together = ground.scorer.score(rows), ground.scorer.batch(rows)
     ground.skipped["sanity"] += sum(each.hung or each.skipped for each in together)
-    for (_, answer), one, other in zip(rows, alone, together, strict=True):
-        a, b = one.value, other.value
-        if one.hung or other.hung or one.skipped or other.skipped or a == b:
+    how = "in one call with answers to other tasks"
+    told = _changed(rows, alone, together, LEAST_EFFECT * ground.span, how)
+    return f"{told}; read the columns of each completion's own row" if told else ""
+
+
+def _changed(
+    rows: Sequence[tuple[TextTask, str]], before: Sequence[Score], after: Sequence[Score], least: float, how: str
+) -> str:
+    """Names the first answer whose reward is another one now, by ``least`` at least."""
+    for (_, answer), old, new in zip(rows, before, after, strict=True):
+        a, b = old.value, new.value
+        if old.hung or new.hung or old.skipped or new.skipped or a == b:
             continue
-        if a is None or b is None or abs(a - b) >= LEAST_EFFECT * ground.span:
-            return (
-                f"the same answer earns {a} alone and {b} in one call with answers to other tasks: {answer[:60]!r}; "
-                "read the columns of each completion's own row"
-            )
-    return ""
-
-
-def _at_steps(ground: Ground) -> str:
-    """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer.
-
-    Each step is asked in a process of its own.
-    """
-    judge_at = ground.subject.judge_at
-    if judge_at is None or ground.effort < 1.0:
-        return ""
-    asked = [(task, wrong, gold) for task, wrong, gold in _with_wrong(ground) if wrong]
-    rows = [(task, task.whole(answer)) for task, wrong, gold in asked for answer in (wrong, gold)]
-    for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
-        subject = replace(ground.subject, judge=partial(judge_at, share))
-        scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
-        values = [score.value for score in scorer.fresh(rows)]
-        known = [value for value in values if value is not None]
-        gain = fsum(known[1::2]) - fsum(known[::2])
-        if known and len(known) == len(rows) and gain <= LEAST_EFFECT * ground.span * len(asked):
-            return (
-                f"at the {name} step of a training gold earns no more than a wrong answer, "
-                f"e.g. {rows[0][1][:60]!r} earns {known[0]}; make the reward a function of task and answer alone"
-            )
+        if a is None or b is None or abs(a - b) >= least:
+            return f"the same answer earns {a} and, {how}, {b}: {answer[:60]!r}"
     return ""
 
 

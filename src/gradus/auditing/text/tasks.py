@@ -51,7 +51,6 @@ CALL_SECONDS, PROGRAM_CALL_SECONDS = (
     2.0,
     30.0,
 )  # of one call; a grader that runs programs ends them by a limit of its own, often ten seconds
-_STEPS = 1000  # of the training that a grader is told of
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -60,7 +59,7 @@ class TextSubject:
     """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None.
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all``: the rewards of answers to
-    many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read. ``judge_at``: as ``judge``, at a share of the training's steps, None if the grader is not told the step.
+    many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read.
     ``command``: the command line that scores one completion again, None if there is none.
     """
 
@@ -73,7 +72,6 @@ class TextSubject:
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
     functions: Sequence[Callable[..., Any]] = ()
-    judge_at: Callable[[float, TextTask, str], float | None] | None = None
     command: Callable[[TextTask, str], str] | None = None
 
 
@@ -102,12 +100,6 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
         return grader.rewards([answered(task, answer) for task, answer in rows])
 
-    def judge_at(share: float, task: TextTask, answer: str) -> float | None:
-        assert rewards is not None
-        rewards.trainer_state.max_steps = _STEPS
-        rewards.trainer_state.global_step = int(share * _STEPS)
-        return judge(task, answer)
-
     def command(task: TextTask, answer: str) -> str:
         assert rewards is not None
         return try_line(rewards, completion_of(answered(task, answer)))
@@ -122,7 +114,6 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         judge_all=judge_all if grader.remote or reads_rows else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
-        judge_at=judge_at if rewards and not grader.remote else None,
         command=command if rewards and reads_rows else None,
     )
 
