@@ -219,7 +219,7 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
     for told, counts in (("found", found), ("by an answer that pays", named), ("false alarms", sound)):
         if counts:
             share = wilson(sum(counts), len(counts))
-            interval = format_interval({"mean": share.share, "low": share.low, "high": share.high})
+            interval = format_interval({"mean": share.mean, "low": share.low, "high": share.high})
             print(f"{told}: {interval} of {share.n}")
 
 

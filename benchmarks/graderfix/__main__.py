@@ -145,7 +145,7 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
         "false alarms": wilson(sum(row["verdict"] == "fail" for row in passing), len(passing)),
     }
     for name, share in shares.items():
-        print(f"{name}: {format_interval({'mean': share.share, 'low': share.low, 'high': share.high})} of {share.n}")
+        print(f"{name}: {format_interval({'mean': share.mean, 'low': share.low, 'high': share.high})} of {share.n}")
     for row in rows:
         wrong = (row in flawed and not (row in found and row["right_reason"])) or (
             row in passing and row["verdict"] == "fail"

@@ -97,4 +97,4 @@ def _found(row: Row) -> bool:
 
 def _share(rows: Sequence[Row], counts: Callable[[Row], bool] = _found) -> Mapping[str, Any]:
     share = wilson(sum(map(counts, rows)), len(rows))
-    return {"n": share.n, "share": share.share, "low": share.low, "high": share.high}
+    return {"n": share.n, "share": share.mean, "low": share.low, "high": share.high}

@@ -48,7 +48,7 @@ def test_wilson_known_values(successes, n, low, high):
 @given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_holds_the_share_and_stays_in_range(case):
     result = wilson(*case)
-    assert 0 <= result.low <= result.share <= result.high <= 1
+    assert 0 <= result.low <= result.mean <= result.high <= 1
 
 
 def test_clustered_interval_is_the_sandwich():

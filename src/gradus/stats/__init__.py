@@ -6,10 +6,8 @@ Undefined is None, never 0: an interval needs two values (or two clusters), a co
 from gradus.stats.binary import sign_test, tango_interval
 from gradus.stats.crossed import crossed_difference, crossed_interval
 from gradus.stats.formatting import format_interval, format_money, format_number, format_p, format_signed
-from gradus.stats.intervals import Interval, Proportion, mean_interval, mean_of, wilson
-from gradus.stats.multiple import holm
-from gradus.stats.paired import Paired, paired_difference
-from gradus.stats.passes import pass_at_k
+from gradus.stats.intervals import Interval, mean_interval, mean_of, pass_at_k, wilson
+from gradus.stats.paired import Paired, holm, paired_difference
 from gradus.stats.power import episodes_needed, paired_power, sign_test_pairs, sign_test_power, units_needed
 from gradus.stats.ranks import spearman, spearman_within
 from gradus.stats.sequential import LOOK_LEVEL, LOOKS, decide, decided, look_sizes
@@ -19,7 +17,6 @@ __all__ = [
     "LOOK_LEVEL",
     "Interval",
     "Paired",
-    "Proportion",
     "crossed_difference",
     "crossed_interval",
     "decide",

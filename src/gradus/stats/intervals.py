@@ -1,10 +1,10 @@
-"""Intervals of a mean (Student's t) and of a share (Wilson)."""
+"""Intervals of a mean (Student's t) and of a share (Wilson), and the chance that one of several attempts succeeds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
+from math import comb, fsum
 
 import numpy as np
 
@@ -18,16 +18,6 @@ class Interval:
     """A mean with its confidence bounds. ``n`` values were used; bounds are None if nothing is known of the spread."""
 
     mean: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Proportion:
-    """A share with its confidence bounds, all None if nothing was counted."""
-
-    share: float | None
     low: float | None
     high: float | None
     n: int
@@ -66,7 +56,7 @@ def mean_interval(values: Sequence[float | None], *, clusters: Labels | None = N
     return Interval(mean=mean, low=mean - half, high=mean + half, n=x.size)
 
 
-def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) -> Proportion:
+def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) -> Interval:
     """Wilson's interval of a share, over the effective number of values if they come in clusters."""
     if not clustered:
         return wilson(float(x.sum()), x.size, level=level)
@@ -77,27 +67,27 @@ def _share(x: Array, error: tuple[float, int], clustered: bool, level: float) ->
     return score_interval(mean, size, student_quantile(0.5 + level / 2, df))
 
 
-def wilson(successes: float, n: int, *, level: float = 0.95) -> Proportion:
+def wilson(successes: float, n: int, *, level: float = 0.95) -> Interval:
     """Wilson's score interval of a share. Source: Wilson, JASA 22, 1927.
 
     >>> ten = wilson(10, 10)
-    >>> ten.share, round(ten.low, 4), round(ten.high, 4)
+    >>> ten.mean, round(ten.low, 4), round(ten.high, 4)
     (1.0, 0.7225, 1.0)
     """
     if not 0 <= successes <= n:
         raise ValueError(f"expected 0 <= successes <= n, got successes = {successes}, n = {n}")
     if n == 0:
-        return Proportion(share=None, low=None, high=None, n=0)
+        return Interval(mean=None, low=None, high=None, n=0)
     return replace(score_interval(successes / n, n, float(normal_quantile(0.5 + level / 2))), n=n)
 
 
-def score_interval(share: float, n: float, z: float) -> Proportion:
+def score_interval(share: float, n: float, z: float) -> Interval:
     """Wilson's interval for a share of ``n`` values, which need not be a whole number, with the quantile ``z``."""
     center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)))
     # At 0 and 1 the bound equals the share exactly; rounding must not put it on the wrong side.
-    return Proportion(
-        share=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=round(n)
+    return Interval(
+        mean=share, low=min(share, max(0.0, center - half)), high=max(share, min(1.0, center + half)), n=round(n)
     )
 
 
@@ -105,3 +95,15 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are defined; None if all are missing."""
     known = [float(value) for value in values if value is not None]
     return fsum(known) / len(known) if known else None
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float | None:
+    """The probability that at least one of ``k`` attempts passes, from ``samples`` attempts of which ``passed`` did.
+
+    The unbiased estimator of arXiv 2107.03374 (Chen et al.): the share of all choices of ``k`` samples that hold one that passed.
+    None with fewer than ``k`` samples.
+
+    >>> pass_at_k(4, 1, 2), pass_at_k(4, 0, 2), pass_at_k(1, 1, 2)
+    (0.5, 0.0, None)
+    """
+    return None if samples < k else 1.0 - comb(samples - passed, k) / comb(samples, k)

@@ -1,4 +1,4 @@
-"""Comparing two policies on the same seeds."""
+"""Comparing two policies on the same seeds, and many such comparisons at once."""
 
 from __future__ import annotations
 
@@ -137,3 +137,20 @@ def _student(
     half = student_quantile(0.5 + level / 2, df) * error
     p = 2 * student_cdf(-abs(mean) / error, df) if error > 0 else 1.0
     return mean - half, mean + half, error, p
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjusted p-values, in the given order; None stays None and is not counted.
+
+    Source: Holm, Scandinavian Journal of Statistics 6, 1979.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted((p, i) for i, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for rank, (p, i) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        adjusted[i] = highest
+    return adjusted

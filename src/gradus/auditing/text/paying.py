@@ -19,7 +19,7 @@ from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
 from gradus.auditing.text.rates import Probe, Rate, quoted, shown
 from gradus.auditing.text.tasks import TextTask
-from gradus.stats import Proportion, holm, wilson
+from gradus.stats import Interval, holm, wilson
 
 _LEAST_SHARE = 0.05  # of the tasks, which a rule must pick out
 _LIKELY = 0.8  # accepted among these, on the half that finds the rule
@@ -28,7 +28,7 @@ _LUCK = 0.005  # chance of as many on the other half, if it were as elsewhere
 _OPERATOR = re.compile(r"(?<=[\d)\sA-Za-z])(?:\*\*|//|[-+*/^%×÷−<>=])(?=[\s\d(A-Za-z])")
 
 
-def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[str, Proportion] | None:
+def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[str, Interval] | None:
     """The rule that best tells accepted tasks from others on every second task, with the share of the rest that it holds on; None if none holds.
 
     ``accepted``: of each task, by its key, whether a wrong answer was.
@@ -195,10 +195,10 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         settled = WRONG[name].is_settled(own[0].task.prompt)
         accepted = [probe for probe in own if is_accepted(probe, ground)]
         share = wilson(len(accepted), len(own))
-        rows[name] = {"n": share.n, "accepted": share.share, "low": share.low, "high": share.high, "settled": settled}
+        rows[name] = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
         if not settled:  # for a person to judge, most accepted operators first
             told_of = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
-            review += [(share.share or 0.0, row) for row in told_of]
+            review += [(share.mean or 0.0, row) for row in told_of]
         if not settled or not accepted:
             continue
         rows[name]["example"], count = shown(accepted[0]), f"{len(accepted)} of {len(own)}"
@@ -208,10 +208,10 @@ def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
         fails = (share.low or 0.0) > 0.5
         if not fails and (rule := rule_of({p.task.key: is_accepted(p, ground) for p in own}, ground.golds)) is not None:
             rows[name]["rule"] = rule[0]
-            fails, count = True, f"{rule[1].share:.0%} of {rule[1].n} tasks where {rule[0]}"
+            fails, count = True, f"{rule[1].mean:.0%} of {rule[1].n} tasks where {rule[0]}"
         if fails:
             notes.append(_note(ground, "exploit", name, shown(accepted[0]), count))
-        if fails or (share.share or 0.0) > 0.5 or (share.low or 0.0) > LEAST_EFFECT:
+        if fails or (share.mean or 0.0) > 0.5 or (share.low or 0.0) > LEAST_EFFECT:
             example = f"{quoted(accepted[0].completion, _QUOTED)} for {(accepted[0].task.gold or '')[:40]!r}"
             told["fail" if fails else "unresolved"].append(f"{name}: accepted in {count}, e.g. {example}")
     status: Status = "fail" if told["fail"] else "unresolved" if told["unresolved"] else "pass"
@@ -266,7 +266,7 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Check:
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
         share = wilson(len(refused), len(probes))
-        rows[name] = {"n": share.n, "refused": share.share, "low": share.low, "high": share.high}
+        rows[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
         if refused:
             rows[name]["example"] = shown(refused[0])
         if (share.low or 0.0) > LEAST_EFFECT:
