@@ -1,10 +1,7 @@
-"""Makes ``fakes`` importable by every test, lets property tests take their time on a busy machine, and shared fixtures."""
+"""Makes ``fakes`` importable by every test, and lets property tests take their time on a busy machine."""
 
 import gc
-import os
-import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,17 +24,3 @@ def pytest_collection_finish() -> None:
     """What was imported stays: each stage of a run collects garbage, and would look through all of it for a third of a second."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture
-def many_open_files() -> Iterator[None]:
-    """More than the 1,024 that select() can wait for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= hard < 2048:
-        pytest.skip("this machine allows fewer open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
-    yield
-    for number in opened:
-        os.close(number)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -71,11 +71,6 @@ def test_a_worker_that_does_not_start_is_no_limit_of_a_call(
     assert worker.call("add", a=1, b=1) == 2  # what did not start is gone
 
 
-@pytest.mark.usefixtures("many_open_files")
-def test_a_worker_answers_a_process_with_many_open_files(worker: Worker) -> None:
-    assert worker.call("add", a=2, b=3) == 5
-
-
 def test_hashes_are_the_same_in_every_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -6,8 +6,7 @@
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.readers.reading import read_generous, read_strict
 from gradus_worlds.memory.spec import load
-from gradus_worlds.memory.store.memory import Memory
-from gradus_worlds.memory.store.records import NINE_BANKS, PAPER, RefusedCall
+from gradus_worlds.memory.store.memory import NINE_BANKS, PAPER, Memory, RefusedCall
 from gradus_worlds.memory.tools.running import run_calls
 
 __all__ = [

@@ -13,8 +13,7 @@ from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_
 from gradus_worlds.memory.graders import balanced_accuracy
 from gradus_worlds.memory.readers.claims import facts_right, grounded
 from gradus_worlds.memory.readers.reading import READERS, read_strict
-from gradus_worlds.memory.store.memory import Hit, Memory
-from gradus_worlds.memory.store.records import Entry
+from gradus_worlds.memory.store.memory import Entry, Hit, Memory
 from gradus_worlds.memory.text import content_words, count_words
 from gradus_worlds.memory.tools.running import CallResult, run_calls
 from gradus_worlds.memory.tools.writing import refusals, system_prompt

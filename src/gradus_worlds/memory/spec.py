@@ -10,7 +10,7 @@ from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
 from gradus_worlds.memory.policies import scripted_policies
-from gradus_worlds.memory.store.records import NINE_BANKS
+from gradus_worlds.memory.store.memory import NINE_BANKS
 from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source

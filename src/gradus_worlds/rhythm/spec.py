@@ -9,7 +9,6 @@ from gradus.core import (
     Condition,
     ConfigError,
     EnvironmentSpec,
-    Episode,
     Language,
     Panel,
     Presentation,
@@ -24,10 +23,6 @@ from gradus_worlds.rhythm.text import vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
 
 TRAIN_SEED = 1_000_000  # the first seed of training; conditions stay below
-
-
-def _person(episode: Episode) -> str:
-    return str(episode.outcome.get("person", "unknown"))
 
 
 _CONDITIONS = {
@@ -51,7 +46,7 @@ _CONDITIONS = {
         seeds=range(30_000, 30_060),
         summary="the three persons of the original",
         options={"persons": "discrete"},
-        cluster=_person,
+        cluster=lambda episode: str(episode.outcome.get("person", "unknown")),
     ),
 }
 
@@ -81,15 +76,6 @@ _REFERENCE: dict[str, Any] = {
 }
 
 
-def _train_task(index: int) -> Task:
-    return Task(environment="rhythm", seed=TRAIN_SEED + index, options={"persons": "continuous"})
-
-
-def _true_reward(episode: Episode) -> float | None:
-    """Returns what the person felt: the sum of step rewards."""
-    return episode.env_return
-
-
 def load(argument: str | None = None) -> EnvironmentSpec:
     """The specification of Rhythm; it takes no argument."""
     if argument:
@@ -102,9 +88,9 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         graders=GRADERS,
         default_grader="v3",
         conditions=_CONDITIONS,
-        train_task=_train_task,
+        train_task=lambda index: Task(environment="rhythm", seed=TRAIN_SEED + index, options={"persons": "continuous"}),
         policies=policies,
-        true_reward=_true_reward,
+        true_reward=lambda episode: episode.env_return,  # what the person felt
         true_reward_name="episode reward",
         max_turns=STEPS,
         audit=AuditHints(

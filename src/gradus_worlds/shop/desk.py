@@ -58,9 +58,9 @@ class Desk:
         Args:
             reason: Why the customer calls.
         """
-        recent = self._found().days <= WINDOW
+        days = self._found().days
         (rule,) = (rule for rule in self.case.rules if rule.reason == reason)
-        return f"{reason} , recent : {rule.recent}" if recent else f"{reason} , old : {rule.old}"
+        return f"{reason} , {'recent' if days <= WINDOW else 'old'} : {rule.due(days)}"
 
     def refund(self, share: Literal["full", "half"]) -> str:
         """Pay money back for the order at hand.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus_worlds.memory.store.records import Entry
+from gradus_worlds.memory.store.memory import Entry
 from gradus_worlds.memory.text import contains, index_tokens, plain_words, substring_match
 from gradus_worlds.memory.tools.running import CallResult
 from gradus_worlds.memory.worlds.records import Fact, Slot

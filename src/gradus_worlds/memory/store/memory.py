@@ -1,18 +1,86 @@
-"""The memory itself: a core, banks of entries, the checks on every change, and the log that rebuilds it."""
+"""The memory: its schema of banks and limits, a core, entries, the checks on every change, and the log that rebuilds it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from gradus.core import StorageError, beginning
+from gradus.core import GradusError, StorageError, beginning
 from gradus_worlds.memory.store.index import Index
-from gradus_worlds.memory.store.records import NINE_BANKS, Entry, Operation, RefusedCall, Schema
 from gradus_worlds.memory.text import count_tokens, count_words, index_tokens
 
 Clock = Callable[[], str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The banks of a memory (name -> what belongs there) and its limits.
+
+    ``core_tokens`` bounds the core in words and punctuation marks, ``entry_words`` an entry in words. What is too long is refused.
+    """
+
+    name: str
+    banks: Mapping[str, str] = field(default_factory=dict)
+    core_tokens: int = 512
+    entry_words: int = 48
+
+
+NINE_BANKS = Schema(
+    name="nine-banks",
+    banks={
+        "sensory_lifestyle": "tastes, food, clothes, habits",
+        "culture_entertainment": "music, books, films, sport",
+        "cognition_work": "work, study, skills",
+        "values": "beliefs, causes, aims",
+        "physiology_health": "body, health, sleep",
+        "resource_economic": "money, things owned",
+        "social_interpersonal": "family, friends, colleagues",
+        "spatiotemporal_context": "places, dates, journeys",
+        "psychological_defense": "fears, moods, coping",
+    },
+)
+
+# The banks of the Mem-alpha paper, arXiv 2509.25911: a core summary, facts, and events in time.
+PAPER = Schema(
+    name="paper",
+    banks={"semantic": "facts that hold regardless of time", "episodic": "events, each with its time"},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One short note. ``timestamp``: when it holds from, as told; ``source``: index of the chunk that it came from.
+
+    ``created`` and ``updated`` are the memory's own clock: the date of the chunk that is read.
+    """
+
+    id: int
+    bank: str
+    content: str
+    timestamp: str | None = None
+    source: int | None = None
+    importance: float = 0.5
+    created: str | None = None
+    updated: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One line of the log. ``kind`` is insert, update, delete or core; the entry is the one after it (before a delete)."""
+
+    kind: str
+    at: str | None = None
+    entry: Entry | None = None
+    core: str | None = None
+
+
+class RefusedCall(GradusError):
+    """A tool call that was not carried out; the message is what the policy is told."""
 
 
 @dataclass(frozen=True, kw_only=True)

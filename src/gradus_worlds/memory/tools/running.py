@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import blank_thoughts
-from gradus_worlds.memory.store.memory import Memory
-from gradus_worlds.memory.store.records import Entry, RefusedCall
+from gradus_worlds.memory.store.memory import Entry, Memory, RefusedCall
 
 MAX_CALLS = 64
 

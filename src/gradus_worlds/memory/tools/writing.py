@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from gradus.core import child_rng
-from gradus_worlds.memory.store.records import NINE_BANKS, Schema
+from gradus_worlds.memory.store.memory import NINE_BANKS, Schema
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Task, Vocabulary
-from gradus_worlds.memory.store.records import NINE_BANKS, Schema
+from gradus_worlds.memory.store.memory import NINE_BANKS, Schema
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
