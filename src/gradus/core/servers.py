@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+T = TypeVar("T")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _MAY_BE_LEFT_OUT = ("temperature", "seed")
@@ -37,7 +38,19 @@ class ChatOptions:
         self._renamed: dict[str, str] = {}
         self._left_out: set[str] = set()
 
-    def accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, create: Callable[[dict[str, Any]], Awaitable[T]], options: Mapping[str, Any]) -> T:
+        """Return what ``create`` gives for these options; ask otherwise if the server does not support one of them."""
+        import openai
+
+        while True:
+            body = self._accepted(options)
+            try:
+                return await create(body)
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as refusal:
+                if not self._learn(body, refusal):
+                    raise
+
+    def _accepted(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options as they are to be sent now; those that are None are left to the server."""
         return {
             self._renamed.get(name, name): value
@@ -45,8 +58,8 @@ class ChatOptions:
             if value is not None and name not in self._left_out
         }
 
-    def learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
-        """Return True if ``refusal`` names an option of ``sent`` that :meth:`accepted` now gives otherwise: ask again then."""
+    def _learn(self, sent: Mapping[str, Any], refusal: Exception) -> bool:
+        """Return True if ``refusal`` names an option of ``sent`` that :meth:`_accepted` now gives otherwise: ask again then."""
         said = str(
             getattr(refusal, "body", None) or refusal
         )  # all that the server answered; the exception's own text has the message alone

@@ -174,16 +174,10 @@ class Judge:
         return Score(value=value, error=missing, cost=cost)
 
     async def _create(self, client: Any, messages: list[dict[str, str]], sample: int) -> Any:
-        import openai
+        def create(options: dict[str, Any]) -> Any:
+            return client.chat.completions.create(model=self.model, messages=messages, **options)
 
-        given = {"seed": sample, "temperature": 0.0, "max_tokens": self.max_tokens}
-        while True:
-            options = self._takes.accepted(given)
-            try:
-                return await client.chat.completions.create(model=self.model, messages=messages, **options)
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                if not self._takes.learn(options, error):
-                    raise
+        return await self._takes.ask(create, {"seed": sample, "temperature": 0.0, "max_tokens": self.max_tokens})
 
     def _missing(self, text: str, cut: bool) -> str:
         """Says why there is no score; the thoughts of a model count as tokens too."""

@@ -1,17 +1,12 @@
-"""One chat completion over the OpenAI protocol. The official client tries again after faults of a server."""
+"""What a remote model's calls cost, and what their replies say."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from gradus.core import ContextLengthError, PolicyError, Usage
-from gradus.core.servers import ChatOptions
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+from gradus.core import Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,79 +61,24 @@ class Reply:
     calls: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(kw_only=True)
-class ChatClient:
-    """Asks ``model`` of one server, at most ``concurrency`` calls at a time; lives in one event loop."""
+def read_answer(raw: object, usage: RemoteUsage, clean: Callable[[str], str]) -> Reply:
+    """Returns what a parsed reply says, its texts without the key. Raises ValueError if it says nothing."""
+    from gradus.core.replies import read_reply, tokens_used
 
-    client: AsyncOpenAI
-    model: str
-    concurrency: int
-    patience: float  # seconds for an answer, further attempts included
-    options: Mapping[str, Any]  # sent with every request, in the form that ``takes`` knows
-    takes: ChatOptions
-    usage: RemoteUsage
-    _slots: asyncio.Semaphore = field(init=False)
+    used, said = usage.of(tokens_used(raw)), read_reply(raw)
+    if said is None:
+        raise ValueError(f"expected a chat completion, got {brief(raw)}")
+    calls, cut = tuple(_plain_call(call, clean) for call in said.calls), said.reason == "length"
+    if said.text is None and not calls and not cut:
+        raise ValueError(f"the reply has no content (finish_reason {said.reason!r})")
+    return Reply(text=clean(said.text or ""), usage=used, cut=cut, calls=calls)
 
-    def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.concurrency)
 
-    async def ask(
-        self, messages: Sequence[Mapping[str, Any]], *, seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Reply:
-        """One answer to a conversation. Raises PolicyError if there is none, ContextLengthError if the conversation is too long."""
-        import openai
-
-        from gradus.core.replies import UNREADABLE
-
-        own = {"seed": seed, "tools": [dict(tool) for tool in tools] or None}
-        try:
-            async with self._slots, asyncio.timeout(self.patience):
-                return self._read(await self._create([dict(message) for message in messages], {**self.options, **own}))
-        except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
-            cause = f" ({error.__cause__})" if error.__cause__ else ""
-            said = brief(self._clean(f"{self.model}: {type(error).__name__}: {error}{cause}"))
-            long = getattr(error, "code", None) == "context_length_exceeded" or "context length" in said.lower()
-            raise (ContextLengthError if long else PolicyError)(said) from None
-
-    async def _create(self, conversation: Any, wanted: Mapping[str, Any]) -> object:
-        """Ask, and ask otherwise if the server does not support an option."""
-        import openai
-
-        while True:
-            body = self.takes.accepted(wanted)
-            try:
-                return await self.client.chat.completions.create(
-                    model=self.model, messages=conversation, extra_body=body
-                )
-            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-                if not self.takes.learn(body, error):
-                    raise
-
-    def _read(self, raw: object) -> Reply:
-        from gradus.core.replies import read_reply, tokens_used
-
-        usage, said = self.usage.of(tokens_used(raw)), read_reply(raw)
-        if said is None:
-            raise ValueError(f"expected a chat completion, got {brief(raw)}")
-        calls, cut = tuple(map(self._plain_call, said.calls)), said.reason == "length"
-        if said.text is None and not calls and not cut:
-            raise ValueError(f"the reply has no content (finish_reason {said.reason!r})")
-        return Reply(text=self._clean(said.text or ""), usage=usage, cut=cut, calls=calls)
-
-    def _plain_call(self, call: Any) -> Mapping[str, Any]:
-        """A call as it goes back to the server with the next request."""
-        function = getattr(call, "function", None)
-        name, arguments = (self._clean(str(getattr(function, part, ""))) for part in ("name", "arguments"))
-        return {
-            "id": str(getattr(call, "id", "")),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-
-    def _clean(self, text: str) -> str:
-        """Returns a server's message, without the key."""
-        key = self.client.api_key
-        return text.replace(key, "[key]") if len(key) > 7 else text
+def _plain_call(call: Any, clean: Callable[[str], str]) -> Mapping[str, Any]:
+    """A call as it goes back to the server with the next request."""
+    function = getattr(call, "function", None)
+    name, arguments = (clean(str(getattr(function, part, ""))) for part in ("name", "arguments"))
+    return {"id": str(getattr(call, "id", "")), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def brief(value: object) -> str:

@@ -8,13 +8,14 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anyio.from_thread import start_blocking_portal
 
 from gradus.core import (
     Action,
     ConfigError,
+    ContextLengthError,
     EpisodeStart,
     Failure,
     Message,
@@ -26,7 +27,10 @@ from gradus.core import (
 )
 from gradus.core.calls import read_message, write_calls
 from gradus.core.servers import ChatOptions
-from gradus.policies.remote.client import ChatClient, Price, RemoteUsage, Reply
+from gradus.policies.remote.client import Price, RemoteUsage, Reply, brief, read_answer
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 Record = dict[str, Any]  # a message as the protocol has it
 PROBE: tuple[Record, ...] = ({"role": "user", "content": "Answer with the word ready."},)
@@ -71,13 +75,14 @@ class RemotePolicy:
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         self.concurrency = concurrency
         self._retries, self._timeout = retries, timeout
-        self._options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
-        self._takes = ChatOptions(model)
+        self.patience = timeout * (retries + 1)  # seconds for an answer
+        self.options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
+        self.takes = ChatOptions(model)
         self._probed = False
 
     def start(self, episodes: Sequence[EpisodeStart]) -> RemoteSession:
         """Open conversations. Raises ``PolicyError`` if the server cannot be reached or refuses."""
-        session = RemoteSession(self._client(), episodes)
+        session = RemoteSession(self, self._client(), episodes)
         if not self._probed:
             try:
                 session.probe()
@@ -90,8 +95,8 @@ class RemotePolicy:
             self._probed = True
         return session
 
-    def _client(self) -> ChatClient:
-        from openai import AsyncOpenAI
+    def _client(self) -> AsyncOpenAI:
+        import openai
 
         from gradus.core.replies import bounded_client
 
@@ -103,38 +108,30 @@ class RemotePolicy:
                     "or OPENAI_BASE_URL for a server of your own"
                 )
             key = "none"  # the client insists on one; a server of one's own ignores it
-        api = AsyncOpenAI(
+        return openai.AsyncOpenAI(
             api_key=key,
             base_url=self.base_url,
             max_retries=self._retries,
             timeout=self._timeout,
             http_client=bounded_client(),
         )
-        return ChatClient(
-            client=api,
-            model=self.model,
-            concurrency=self.concurrency,
-            patience=self._timeout * (self._retries + 1),
-            options=self._options,
-            takes=self._takes,
-            usage=self.usage,
-        )
 
 
 class RemoteSession:
     """Conversations in progress, one for each row. They are held in a thread of their own, so that ``act`` works in a notebook too."""
 
-    def __init__(self, client: ChatClient, episodes: Sequence[EpisodeStart]) -> None:
-        self._client, self._episodes = client, episodes
+    def __init__(self, policy: RemotePolicy, client: AsyncOpenAI, episodes: Sequence[EpisodeStart]) -> None:
+        self._policy, self._client, self._episodes = policy, client, episodes
+        self._slots = asyncio.Semaphore(policy.concurrency)
         self._messages: dict[int, list[Record]] = {}
         self._turns: dict[int, int] = {}
         self._open = ExitStack()
         self._portal = self._open.enter_context(start_blocking_portal())
-        self._open.callback(lambda: self._portal.call(client.client.close))
+        self._open.callback(lambda: self._portal.call(client.close))
 
     def probe(self) -> None:
         """Ask for a word. Raises PolicyError if no answer comes."""
-        self._portal.call(self._client.ask, PROBE)
+        self._portal.call(self._ask, PROBE)
 
     def act(self, requests: Sequence[Request]) -> Sequence[Action]:
         """Answer all requests, several at a time; a row whose call finally failed carries the failure."""
@@ -165,12 +162,40 @@ class RemoteSession:
         start = self._episodes[row]
         seed = child_seed(0, *start.key, turn, "remote") % 2**31  # 31 bits: what every server takes
         try:
-            reply = await self._client.ask(messages, seed=seed, tools=start.tools)
+            reply = await self._ask(messages, seed, start.tools)
         except PolicyError as error:
             return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
         said = self._said(row, reply.text)
         messages.append({**said, "tool_calls": [dict(call) for call in reply.calls]} if reply.calls else said)
         return _action(reply)
+
+    async def _ask(
+        self, messages: Sequence[Record], seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Reply:
+        """One answer to a conversation. Raises PolicyError if there is none, ContextLengthError if the conversation is too long."""
+        import openai
+
+        from gradus.core.replies import UNREADABLE
+
+        policy, conversation = self._policy, cast(Any, [dict(message) for message in messages])
+        options = {**policy.options, "seed": seed, "tools": [dict(tool) for tool in tools] or None}
+
+        def create(body: dict[str, Any]) -> Any:
+            return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
+
+        try:
+            async with self._slots, asyncio.timeout(policy.patience):
+                return read_answer(await policy.takes.ask(create, options), policy.usage, self._clean)
+        except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
+            cause = f" ({error.__cause__})" if error.__cause__ else ""
+            said = brief(self._clean(f"{policy.model}: {type(error).__name__}: {error}{cause}"))
+            long = getattr(error, "code", None) == "context_length_exceeded" or "context length" in said.lower()
+            raise (ContextLengthError if long else PolicyError)(said) from None
+
+    def _clean(self, text: str) -> str:
+        """Returns a server's message, without the key."""
+        key = self._client.api_key
+        return text.replace(key, "[key]") if len(key) > 7 else text
 
     def _said(self, row: int, text: str) -> Record:
         """An answer as a record; calls that stand in its text become those of the record, for their results refer to them."""
