@@ -142,17 +142,17 @@ def test_token_ends_cover_the_answer(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    "given",
     [
-        (lambda rewards: rewards.values.repeat(2), r"one advantage for each of 6 episodes, got shape \(12,\)"),
-        (lambda rewards: rewards.values.tolist(), "must be a tensor, got list"),
-        (lambda rewards: rewards.values * float("nan"), "finite numbers"),
+        lambda rewards: rewards.values.repeat(2),
+        lambda rewards: rewards.values.tolist(),
+        lambda rewards: rewards.values * float("nan"),
     ],
 )
 def test_an_algorithm_of_ones_own_is_held_to_its_word(
-    loaded: LoadedModel, given: Any, says: str, monkeypatch: pytest.MonkeyPatch
+    loaded: LoadedModel, given: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = replace(find_algorithm("gradus"), advantage=lambda rewards, **_: given(rewards))
     monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=r"finite numbers in the shape \(6,\)"):
         credited(groups(loaded), rule("episode", algorithm="mine"), loaded)

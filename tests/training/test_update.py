@@ -339,9 +339,9 @@ def test_the_entropy_bonus_moves_a_token_by_its_share(loaded: LoadedModel) -> No
     ("loss", "says"),
     [
         (lambda own, *_, **__: LossResult(loss=own.sum(), metrics={}), None),
-        (lambda own, *_, **__: own.sum(), "must return a LossResult.*, got Tensor"),
-        (lambda own, *_, **__: LossResult(loss=own[0], metrics={}), "one number with a gradient, got shape .* with a"),
-        (lambda own, *_, **__: LossResult(loss=own.sum().detach(), metrics={}), r"got shape \(\) without a gradient"),
+        (lambda own, *_, **__: own.sum(), "must return a LossResult .*, got tensor"),
+        (lambda own, *_, **__: LossResult(loss=own[0], metrics={}), "one number with a gradient"),
+        (lambda own, *_, **__: LossResult(loss=own.sum().detach(), metrics={}), "one number with a gradient"),
     ],
 )
 def test_a_loss_of_ones_own_is_held_to_its_word(

@@ -64,12 +64,9 @@ def credit_groups(
 def _check_tasks(groups: Sequence[Group]) -> None:
     """Raise ConfigError if a group has members of several tasks: their rewards cannot be compared."""
     for group in groups:
-        tasks = dict.fromkeys((each.task.id, each.task.seed) for each in group.episodes)
+        tasks = {(each.task.id, each.task.seed) for each in group.episodes}
         if len(tasks) > 1:
-            raise ConfigError(
-                f"a group has episodes of {len(tasks)} tasks (seeds {', '.join(str(seed) for _, seed in list(tasks)[:3])}); "
-                "put the episodes of one task into a group"
-            )
+            raise ConfigError(f"a group has episodes of {len(tasks)} tasks; put the episodes of one task into a group")
 
 
 def _check_tokens(samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> None:
@@ -96,13 +93,11 @@ def graded_episodes(groups: Sequence[Group]) -> list[Episode]:
 
 def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
     """Hold an algorithm of one's own to its word: a finite number for each episode, or for each turn."""
-    if not isinstance(values, Tensor):
-        raise ConfigError(f"the algorithm's advantages must be a tensor, got {type(values).__name__}")
-    if tuple(values.shape) != shape:
-        each = f"each of {shape[0]} episodes" if len(shape) == 1 else f"each turn, in the shape {shape}"
-        raise ConfigError(f"the algorithm must give one advantage for {each}, got shape {tuple(values.shape)}")
-    if not bool(values.isfinite().all()):
-        raise ConfigError("the algorithm's advantages must be finite numbers, got NaN or infinity")
+    if not isinstance(values, Tensor) or tuple(values.shape) != shape or not bool(values.isfinite().all()):
+        each = "episode" if len(shape) == 1 else "turn"
+        raise ConfigError(
+            f"the algorithm must give one advantage for each {each}: a tensor of finite numbers in the shape {shape}, got {values!r:.80}"
+        )
 
 
 def _is_graded(episode: Episode) -> bool:

@@ -365,14 +365,9 @@ class _Update:
 
 def check_loss(result: object) -> None:
     """Hold an algorithm of one's own to its word: a LossResult whose loss is one number with a gradient. Raises ConfigError."""
-    if not isinstance(result, LossResult):
+    if not isinstance(result, LossResult) or result.loss.numel() != 1 or not result.loss.requires_grad:
         raise ConfigError(
-            f"the algorithm's loss must return a LossResult(loss=..., metrics=...), got {type(result).__name__}"
-        )
-    if result.loss.numel() != 1 or not result.loss.requires_grad:
-        gradient = "with" if result.loss.requires_grad else "without"
-        raise ConfigError(
-            f"the algorithm's loss must be one number with a gradient, got shape {tuple(result.loss.shape)} {gradient} a gradient"
+            f"the algorithm's loss must return a LossResult whose loss is one number with a gradient, got {result!r:.80}"
         )
 
 
