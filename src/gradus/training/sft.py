@@ -39,7 +39,7 @@ def train_sft(
     """Train a model on what was said in ``episodes`` and write metrics, checkpoints, ``best`` and ``final`` to ``folder``.
 
     ``best`` is the model with the lowest validation loss, the final one if nothing is held out. Resuming gives, bit for
-    bit, what an unbroken run gives. What the monitor says is shown. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
+    bit, what an unbroken run gives. Ctrl-C writes a checkpoint and raises KeyboardInterrupt.
     """
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
