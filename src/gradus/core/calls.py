@@ -19,7 +19,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import NoneType
 from typing import Any, cast
 
 from gradus.core.records import Message, Span, ToolCall
@@ -134,27 +133,13 @@ def _kinds(schema: Mapping[str, Any] | None) -> set[str]:
 
 
 def _typed_value(text: str, kinds: set[str]) -> Any:
-    """Read a text as one of these types; an argument that may be a text stays one, unless it is another of them."""
-    if kinds <= {"string"}:
+    """Read a text as one of these types; an argument that may be a text stays one."""
+    if not kinds or "string" in kinds:
         return text
-    truth = "boolean" in kinds and text.lower() in ("true", "false")
-    plain = text.lower() if truth else "null" if text == "None" else text
     try:
-        value = json.loads(plain)
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except (ValueError, RecursionError):
         return text  # the check of arguments says what was expected
-    return text if "string" in kinds and _KIND[type(value)].isdisjoint(kinds) else value
-
-
-_KIND: Mapping[type, set[str]] = {
-    NoneType: {"null"},
-    bool: {"boolean"},
-    int: {"integer", "number"},
-    float: {"number"},
-    str: set(),  # with its quotes, which are part of the text
-    list: {"array"},
-    dict: {"object"},
-}
 
 
 class _Malformed(Exception):

@@ -13,17 +13,15 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any
+from typing import IO, Any, Literal, NotRequired
 
 from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from gradus.core import Episode, StorageError
-from gradus.core.documents import first_problem
+from gradus.core.documents import checked, first_problem
 from gradus.core.files import as_bytes, pack, read_lines, write_lines
 from gradus.core.values import plain
-
-SCHEMA = 2
-_KIND = "gradus episodes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ _EPISODES = TypeAdapter(Episode)
 
 
 def _header(environment: str, note: str | None) -> str:
-    return _line({"schema": SCHEMA, "kind": _KIND, "environment": environment, "note": note})
+    return _line({"schema": 2, "kind": "gradus episodes", "environment": environment, "note": note})
 
 
 def _line(value: Any) -> str:
@@ -173,18 +171,19 @@ def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] | None
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
 
 
-def _read_header(path: Path, lines: Iterator[str]) -> dict[str, Any]:
+class _Header(TypedDict):
+    schema: Literal[2]
+    kind: Literal["gradus episodes"]
+    environment: str
+    note: NotRequired[str | None]
+
+
+def _read_header(path: Path, lines: Iterator[str]) -> _Header:
     line = next(lines, "").rstrip("\n")
     try:
         header = json.loads(line)
-        kind, schema, environment = header["kind"], header["schema"], header["environment"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(
             f"{path} is not a file of episodes: its first line should be a header with schema, kind and environment, it is {line[:80]!r}"
         ) from error
-    if (kind, schema) != (_KIND, SCHEMA) or not isinstance(environment, str):
-        raise StorageError(
-            f"{path} holds {kind!r:.60} of schema {schema!r:.20} and environment {environment!r:.60}, expected {_KIND!r} of schema {SCHEMA}; "
-            "have it written again, with `gradus teach` or `gradus eval --out`"
-        )
-    return header
+    return checked(header, _Header, f"the first line of {path}")

@@ -28,8 +28,7 @@ from gradus.core.waiting import blocking
 from gradus.interop import servers
 from gradus.interop.openenv.client import WireError, dumps, loads, observation_data
 from gradus.rollouts.grading import grade_episodes
-from gradus.rollouts.received import checked_prompt, received
-from gradus.rollouts.under_way import stepped_episode
+from gradus.rollouts.under_way import checked_prompt, received, stepped_episode
 from gradus.version import __version__
 
 _MAX_MESSAGE = 4 * 2**20  # bytes; an answer of a language model is far below

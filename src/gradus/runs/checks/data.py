@@ -12,8 +12,7 @@ from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, qu
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 from gradus.rollouts import roll_out
-from gradus.rollouts.received import checked_prompt, received
-from gradus.rollouts.under_way import make_environment, start_of, unequal_starts
+from gradus.rollouts.under_way import checked_prompt, make_environment, received, start_of, unequal_starts
 from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
 
 Length = Callable[[str, str], int]  # tokens of system prompt and question
