@@ -136,7 +136,6 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="Write the table into this page, between its marks.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, help="Only the first so many.")
-    parser.add_argument("--parallel", type=int, help="Seeds trained at a time; as many as cores are free by default.")
     parser.add_argument("--redo", action="store_true", help="Do stages again whose settings have changed.")
     given = parser.parse_args()
     table = TABLES[given.table]
@@ -160,7 +159,6 @@ def _train(table: Table, changes: Sequence[str], folder: Path, given: argparse.N
         recipe=table.recipe,
         settings=[*table.common, *changes],
         seeds=given.seeds,
-        parallel=given.parallel,
         out=folder,
         redo=given.redo,
     )

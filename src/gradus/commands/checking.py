@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
@@ -93,16 +92,13 @@ def check(
     from gradus.runs.checks import Circumstances, check_recipe, from_error
 
     of_recipe, whole = split_options(options)
-    out = whole.get("out")
     try:
         chosen = make_recipe(data, online=online, **of_recipe)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
     time = whole.get("time")
     given = Circumstances(
-        folder=None if out is None else Path(out),
         online=online,
-        several=whole.get("seeds") not in (None, 1),
         time=time,
         fixed=fixed_keys(chosen, data, of_recipe, time),
         memory=of_recipe.get("memory"),

@@ -217,12 +217,8 @@ class TrainOptions(StageOptions, total=False):
     ]
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="Train from so many seeds; intervals are then over seeds and tasks."),
-    ]
-    parallel: Annotated[
-        int | None,
         typer.Option(
-            "--parallel", help="Seeds trained at a time, one thread each; by default as many as cores are free."
+            "--seeds", help="Train from so many seeds, one on each core; intervals are then over seeds and tasks."
         ),
     ]
     time: Annotated[
@@ -261,13 +257,7 @@ def require_rewards_used(rewards: Sequence[Any], graders: Iterable[str | None]) 
 
 def known_options(given: Iterable[str], options: type, call: str, also: Iterable[str] = ()) -> None:
     """Refuses arguments that a call does not have. ``options``: its TypedDict; ``also``: the arguments that it has besides."""
-    from gradus.runs.recipe.trl_names import trl_hint
-
     known = [*also, *options.__annotations__]
     for name in given:
         if name not in known:
-            hint = trl_hint(name) if "settings" in known else ""
-            hint += ", a key of settings" if "." in hint else ""
-            raise ConfigError(
-                f"{call} has no argument {name!r}{hint or did_you_mean(name, known)}; it has {', '.join(known)}"
-            )
+            raise ConfigError(f"{call} has no argument {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}")

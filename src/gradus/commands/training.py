@@ -160,9 +160,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     from gradus.runs.stages.runner import run_recipe
     from gradus.runs.stages.seeds import run_seeds
 
-    seeds, parallel, time = (whole.pop(name, None) for name in ("seeds", "parallel", "time"))
-    if parallel is not None and seeds in (None, 1):
-        raise ConfigError("parallel has no effect without seeds; a plain run is one process")
+    seeds, time = whole.get("seeds"), whole.get("time")
     out = whole.get("out")
     told = {
         "out": None if out is None else Path(out),
@@ -181,7 +179,7 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     )
     if seeds in (None, 1):
         return Run(run_recipe(made, **told))
-    return Run(run_seeds(made, seeds=seeds, parallel=parallel, **told))
+    return Run(run_seeds(made, seeds=seeds, **told))
 
 
 def _after_report(path: Path, *, run: Path) -> None:

@@ -15,12 +15,11 @@ from gradus.core.printing import go_around
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
-from gradus.runs.recipe.stepping import LIMITS
 from gradus.runs.stages.state import CHECKPOINTS
 
 STUDENTS = ("grpo", "distill", "sft", "base")
 _CODE = "code of "
-_GRADES = ("rewards.", "weights.", "reward_messages.", *(f"stepping.{each}." for each in LIMITS))  # keys of a recipe
+_GRADES = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
 

@@ -125,7 +125,6 @@ def test_what_cannot_be_compared_is_refused(runs: dict[str, Path]) -> None:
     [
         ("rewards = ['correctness']", "rewards = [['correctness', 10.0]]", "rewards: low ['correctness'], high [['correctness', 10.0]]"),
         ("weights = {play = 1}", "weights = {play = 2.0}", "weights.play: low 1, high 2.0"),
-        ("", "[stepping]\nstep_seconds = 5", "stepping.step_seconds: low –, high 5"),
         ("rewards = ['length=1']", "rewards = [{function = 'length', settings = {limit = 9}}]", "'settings': {'limit': 9}"),
     ],
 )  # fmt: skip

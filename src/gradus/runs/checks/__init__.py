@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from gradus.core import ConfigError, GradusError
 from gradus.runs.checks.data import data, environment
 from gradus.runs.checks.model import base, context, memory, model, probe, too_long
-from gradus.runs.checks.settings import audited, names, run_folder, servers, settings
+from gradus.runs.checks.settings import names, settings
 from gradus.runs.checks.subject import Circumstances, Finding, Subject, from_error, passed, status_of
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
@@ -42,10 +42,7 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
     "memory": (memory, ("environment", "model", "context")),
     "probe": (probe, ("environment", "model", "memory")),
     "base": (base, ("environment", "model", "memory", "probe")),
-    "servers": (servers, ("environment",)),
     "settings": (settings, ("environment",)),
-    "audit": (audited, ("environment",)),
-    "folder": (run_folder, ("environment", "names")),
 }
 
 

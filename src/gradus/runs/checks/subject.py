@@ -77,13 +77,11 @@ class Longest:
 class Circumstances:
     """The circumstances of a run that has not begun.
 
-    ``online``: servers and hubs may be asked. ``several``: it will be a run of several seeds. ``time``: what it may take, and ``fixed``: the
-    settings that stay for it. ``memory``: the size of the card that it is for, this machine's if None.
+    ``online``: servers and hubs may be asked. ``time``: what it may take, and ``fixed``: the settings that stay for it. ``memory``: the
+    size of the card that it is for, this machine's if None.
     """
 
-    folder: Path | None = None
     online: bool = False
-    several: bool = False
     time: str | None = None
     fixed: Collection[str] = ()
     memory: str | None = None
@@ -95,7 +93,6 @@ class Subject:
     def __init__(self, recipe: Recipe, scratch: Path, given: Circumstances) -> None:
         self.recipe, self.scratch, self.given = recipe, scratch, given
         self.online = given.online
-        self.folder = given.folder or recipe.default_folder()
 
     @cached_property
     def spec(self) -> EnvironmentSpec:

@@ -27,7 +27,6 @@ from gradus.runs.planning.shapes import read_shape
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
-from gradus.runs.recipe.trl_names import trl_hint
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
@@ -186,9 +185,9 @@ def _complaint(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         known, name = _known(error["loc"][:-1]), str(error["loc"][-1])
-        hint = trl_hint(name, sft=known if error["loc"][0] == "sft" else ()) or did_you_mean(name, known)
+        hint = did_you_mean(name, known)
         section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
-        others = "" if hint else f"; {section} knows {', '.join(known)}"  # sixty names would hide the suggestion
+        others = "" if hint else f"; {section} knows {', '.join(known)} (docs/trl_names.md has TRL's names)"
         return f"{where}: unknown key{hint}{others}"
     message = error["msg"].removeprefix("Value error, ")
     given = error.get("input")

@@ -20,7 +20,6 @@ from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageCo
 from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.recipe.promises import Promise
-from gradus.runs.recipe.stepping import SteppingSection
 from gradus.training.config import GrpoConfig
 from gradus.training.data.tasks import epochs_a_step
 from gradus.training.lesson_config import DistillConfig, LessonConfig, SftConfig
@@ -70,12 +69,6 @@ class RemoteSection(_Section):
     temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
     concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
     timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
-    reasoning_effort: str | None = Field(
-        default=None, min_length=1, description="Sent as it is, as in low, to models that think."
-    )
-    price: tuple[float, float] | None = Field(
-        default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
-    )
 
 
 class TeachSection(_Section):
@@ -132,7 +125,6 @@ class Recipe(_Section):
         default=(), description="Where metrics go besides metrics.jsonl (`tensorboard`, `wandb`); they change no stage."
     )
     model: ModelSection = ModelSection()
-    stepping: SteppingSection = SteppingSection()
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
@@ -225,7 +217,7 @@ class Recipe(_Section):
 
     def spec(self) -> EnvironmentSpec:
         """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
-        spec = self.stepping.applied(environments.load(self.environment))
+        spec = environments.load(self.environment)
         if self.weights:
             grader = spec.grader(self.grader)
             weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}{WEIGHED}")

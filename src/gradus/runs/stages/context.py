@@ -15,12 +15,11 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
 from gradus.runs.policies import base_model, make_policy
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.recipe.stepping import LIMITS
 from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
 from gradus.runs.stages.state import CHECKPOINTS, MadeFrom, RunState
 from gradus.training.data.tasks import reserved_ids, training_tasks
 
-GRADED = ("grader", "weights", "rewards", "reward_messages", "stepping")
+GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
 
 Select = Callable[["RunContext"], dict[str, Any]]  # the settings that a stage depends on
@@ -80,10 +79,8 @@ def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
-        # The number of processes that roll out and of calls at once changes no episode.
-        waiting = {"concurrency", "timeout", "price"}
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": waiting}})
-        dumped["stepping"] = {name: dumped["stepping"][name] for name in LIMITS}
+        # The number of calls at once changes no episode.
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select

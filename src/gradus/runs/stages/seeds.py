@@ -133,19 +133,10 @@ def train_seed(told: Mapping[str, Any]) -> None:
 SHARED = "eval/shared.jsonl.gz"
 
 
-def run_seeds(
-    recipe: Recipe,
-    *,
-    seeds: int,
-    parallel: int | None = None,
-    out: Path | None = None,
-    redo: bool = False,
-    anyway: bool = False,
-) -> Path:
+def run_seeds(recipe: Recipe, *, seeds: int, out: Path | None = None, redo: bool = False, anyway: bool = False) -> Path:
     """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
 
-    ``parallel``: how many are trained beside each other, each in a process with one thread; as many as there are cores if None.
-    The numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
+    They are trained beside each other, each in a process with one thread; the numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
     """
     if seeds < 2:
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
@@ -167,7 +158,7 @@ def run_seeds(
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
         shared = folder / SHARED
-        beside = parallel or min(seeds_at_once(), seeds)
+        beside = min(seeds_at_once(), seeds)
         if beside > 1 and known_elsewhere(recipe):
             train_beside(members, shared, beside, redo=redo, console=run.console)
         else:

@@ -18,7 +18,7 @@ from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.sources import rows_digest
-from gradus.stats import format_money, format_number
+from gradus.stats import format_number
 from gradus.training.data.tasks import taught_indices
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Progress = Callable[[float, int], None]
 class TeachSummary:
     """Counts and costs of a teacher's episodes.
 
-    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
+    ``reason``: of the first failure, or of the first grader's error. Tokens are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
     """
 
     policy: str
@@ -48,18 +48,11 @@ class TeachSummary:
     completion_tokens: int = 0
     spent: str = ""
     rewards: list[float] = field(default_factory=list)
-    costs: list[float | None] = field(default_factory=list)  # of each answer; None if it is not known
 
     @property
     def reward_mean(self) -> float | None:
         """None if nothing could be graded."""
         return fsum(self.rewards) / len(self.rewards) if self.rewards else None
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars; None if the cost of a single answer is not known."""
-        known = [each for each in self.costs if each is not None]
-        return fsum(known) if known and len(known) == len(self.costs) else None
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Add episodes; they are too large to be kept for the summary."""
@@ -75,27 +68,16 @@ class TeachSummary:
             for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
                 self.prompt_tokens += usage.prompt_tokens
                 self.completion_tokens += usage.completion_tokens
-                self.costs.append(usage.cost)
 
     def as_costs(self) -> dict[str, Any]:
         """Returns what ``costs.json`` stores of the stage."""
-        names = (
-            "episodes",
-            "rolled_out",
-            "failed",
-            "reward_mean",
-            "prompt_tokens",
-            "completion_tokens",
-            "cost",
-            "reason",
-        )
+        names = ("episodes", "rolled_out", "failed", "reward_mean", "prompt_tokens", "completion_tokens", "reason")
         return {name: getattr(self, name) for name in (*names, *(("spent",) if self.spent else ()))}
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         tokens = self.prompt_tokens + self.completion_tokens
         money = f", {tokens:,} tokens" if tokens else ""
-        money += "" if self.cost is None else f", {format_money(self.cost)}"
         money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
@@ -110,8 +92,7 @@ def spent(policy: Policy) -> str:
     if usage is None:
         return ""
     unknown = f" and {usage.unmetered} replies without a count" if usage.unmetered else ""
-    dollars = "" if usage.cost is None else f", {format_money(usage.cost)}"
-    return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}{dollars}"
+    return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}"
 
 
 def teach(
