@@ -18,7 +18,8 @@ NAMES = ("deep_work", "sleep", "exercise", "socialize", "me_time", "meditate", "
 
 
 class WeekAction(Action):
-    text: str
+    action_type: str
+    belief: list[float] | None = None
 
 
 class WeekObservation(Observation):
@@ -40,12 +41,12 @@ class WeekClient(EnvClient[WeekAction, WeekObservation, State]):
 
 
 def action(session: int, step: int) -> dict[str, Any]:
-    """An answer as a language model would write it; every third states a belief."""
+    """Every third action is a text, as a language model would answer; the others are typed."""
     name = NAMES[(session + step) % len(NAMES)]
     digits = [(session + step) % 10, step % 10, (session * 3 + step) % 10]
     if step % 3 == 0:
         return {"text": f"{digits[0]} {digits[1]} {digits[2]} {name}"}
-    return {"text": name}
+    return {"action_type": name, "belief": [digit / 9 for digit in digits] if step % 2 else None}
 
 
 async def generic(address: str, session: int, steps: int) -> list[float]:
@@ -73,7 +74,8 @@ async def typed(address: str, session: int, steps: int) -> list[float]:
             if done:
                 result = await client.reset(seed=seed)
                 seed += 1
-            result = await client.step(WeekAction(**action(session, step)))
+            chosen = WeekAction(action_type=NAMES[(session + step) % len(NAMES)], belief=[0.25, 0.5, 1.0])
+            result = await client.step(chosen)
             assert result.observation.reward == result.reward
             rewards.append(result.reward)
             done = result.done

@@ -272,3 +272,13 @@ def test_pages_of_other_names_and_overlong_bodies_are_refused(
         assert httpx.get(f"{url}/schema").status_code == 200
         with pytest.raises(InvalidStatus, match="403"), connect(f"ws://{address}/ws", origin="https://evil.example"):  # type: ignore[arg-type]
             pass
+
+
+def test_typed_fields_are_taken_or_refused_and_the_episode_goes_on(serve: Callable[..., Any]) -> None:
+    with serve(server_config(create_app(environments.load("rhythm")))) as address, dial(address) as socket:
+        choices = httpx.get(f"http://{address}/schema", trust_env=False).json()["action"]["anyOf"]
+        assert [choice["title"] for choice in choices] == ["RhythmAction", "TextAction"]
+        ask(socket, "reset", seed=1)
+        assert code(ask(socket, "step", action_type="fly")) == "VALIDATION_ERROR"
+        taken = ask(socket, "step", action_type="sleep", belief=None, metadata={})["data"]["observation"]
+        assert taken["history"][-1]["action"] == "sleep"

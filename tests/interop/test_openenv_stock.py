@@ -40,7 +40,7 @@ def played_by(stock: Path, address: str, kind: str, sessions: int, steps: int) -
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def in_process(sessions: int, steps: int) -> list[list[float]]:
+def in_process(kind: str, sessions: int, steps: int) -> list[list[float]]:
     """The same weeks without a wire. What the client does is read from its file, OpenEnv's names left out."""
     source = CLIENT.read_text()
     start, end = source.index("def action("), source.index("async def generic")
@@ -54,7 +54,14 @@ def in_process(sessions: int, steps: int) -> list[list[float]]:
         for step in range(steps):
             if step % 28 == 0:
                 environment.reset(seed=session * 1_000 + step // 28)
-            taken = environment.step(space["action"](session, step)["text"])
+            chosen = space["action"](session, step)
+            if kind == "typed":
+                chosen = {
+                    "action_type": space["NAMES"][(session + step) % len(space["NAMES"])],
+                    "belief": [0.25, 0.5, 1.0],
+                }
+            text = chosen.get("text")
+            taken = environment.step(text) if text is not None else environment.step_typed(chosen)  # type: ignore[attr-defined]
             assert taken.reward is not None
             rewards.append(taken.reward)
         by_session.append(rewards)
@@ -65,7 +72,7 @@ def in_process(sessions: int, steps: int) -> list[list[float]]:
 def test_a_stock_client_plays_whole_weeks(stock: Path, kind: str, serve: Callable[..., Any]) -> None:
     with serve(server_config(create_app(environments.load("rhythm")))) as address:
         sessions = played_by(stock, address, kind, 4, 28 * 5)
-    for session, expected in zip(sessions, in_process(4, 28 * 5), strict=True):
+    for session, expected in zip(sessions, in_process(kind, 4, 28 * 5), strict=True):
         assert session == pytest.approx(expected, abs=1e-9)
 
 

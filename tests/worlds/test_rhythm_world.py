@@ -185,3 +185,13 @@ def test_wrong_calls_say_what_was_expected() -> None:
         world.step("whatever")
     with pytest.raises(EnvironmentFault, match="over"):
         world.step("sleep")
+
+
+def test_typed_actions_are_the_answers_in_fields() -> None:
+    spoken, typed = RhythmEnvironment(), RhythmEnvironment()
+    spoken.reset(seed=1), typed.reset(seed=1)
+    assert typed.step_typed({"action_type": "sleep", "belief": [0, 1, 0]}).data == spoken.step("0 9 0 sleep").data
+    assert typed.step_typed({"action_type": "learn", "belief": None}).data == spoken.step("learn").data
+    for wrong in ({"action_type": "fly"}, {"action_type": "sleep", "belief": [0.5, 2.0, 0.5]}, {"text": 5}):
+        with pytest.raises(ValueError, match="RhythmAction"):
+            typed.step_typed(wrong)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from gradus.core import ConfigError, EnvironmentFault, Observation
 from gradus_worlds.rhythm.persons import BELIEFS, NEUTRAL, SAMPLERS, Profile, arrays
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
+    ACTIONS,
     CRASH_BELOW,
     CRASH_PENALTY,
     DAYS,
@@ -34,6 +37,7 @@ from gradus_worlds.rhythm.world import (
 
 HISTORY = 7  # steps that the structured observation looks back
 _DIGITS = 4  # decimals in records
+_Share = Annotated[float, Field(ge=0, le=1)]
 _NEUTRAL_EFFECTS = effect_tables(arrays([NEUTRAL])[1])[0]
 
 
@@ -41,11 +45,21 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [round(value, _DIGITS) + 0.0 for value in values]
 
 
+class RhythmAction(BaseModel):
+    """The original's typed action: what to do in this slot, and what is believed of social, morning and work."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    action_type: str = Field(pattern=f"^({'|'.join(ACTIONS)})$")
+    belief: tuple[_Share, _Share, _Share] | None = None
+
+
 class RhythmEnvironment:
     """A week with one person; implements ``core.Environment``. An action that is None spends the slot on nothing."""
 
     plain_data = True  # each observation holds the whole week so far
     system_prompt = SYSTEM_PROMPT  # the rules, said once
+    action_schema = RhythmAction.model_json_schema()
 
     def __init__(self) -> None:
         self._profile: Profile | None = None
@@ -101,21 +115,29 @@ class RhythmEnvironment:
 
     def step(self, action: str) -> Observation:
         """Spend the slot as an answer says. One that cannot be understood spends it on nothing and is counted."""
-        if self._profile is None or self._step >= STEPS:
-            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
         answer = parse_answer(action)
         self._invalid += answer.error is not None
-        self._belief = answer.belief or self._belief
-        record = self._spend(NOTHING if answer.action is None else ACTION_INDEX[answer.action])
-        self._history.append({"action": answer.action, **record})
-        return self._observe(
-            self._history[-1],
-            reward=record["reward"],
-            action_data={"action_type": answer.action, "belief": answer.belief},
+        return self._take(
+            answer.action,
+            answer.belief,
             action_valid=answer.error is None,
             action_error=answer.error,
             action_spans=answer.spans,
         )
+
+    def step_typed(self, action: Mapping[str, Any]) -> Observation:
+        """Take the fields of a RhythmAction in place of a text. Raises ValueError if they do not fit; the week goes on."""
+        typed = RhythmAction.model_validate(action)
+        return self._take(typed.action_type, typed.belief and [*typed.belief])
+
+    def _take(self, action: str | None, belief: list[float] | None, **understood: Any) -> Observation:
+        if self._profile is None or self._step >= STEPS:
+            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
+        self._belief = belief or self._belief
+        record = self._spend(NOTHING if action is None else ACTION_INDEX[action])
+        self._history.append({"action": action, **record})
+        told = {"action_type": action, "belief": belief}
+        return self._observe(self._history[-1], reward=record["reward"], action_data=told, **understood)
 
     def _spend(self, index: int) -> dict[str, Any]:
         """Spend the slot on an action and return what came of it."""

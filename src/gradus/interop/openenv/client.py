@@ -143,9 +143,9 @@ def _describe(address: str) -> Server:
 
 def _text_field(action: Mapping[str, Any]) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
-    fields = _properties(action)
-    if "text" in fields:
+    if any("text" in _properties(choice) for choice in [action, *action.get("anyOf", ())]):
         return "text"
+    fields = _properties(action)
     only = next(iter(fields)) if len(fields) == 1 else None
     return only if only is not None and fields[only].get("type") == "string" else None
 

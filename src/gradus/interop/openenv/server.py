@@ -60,7 +60,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
             await _serve(socket, session, threads=spec.stepping.threads)
 
     pages = {
-        "/schema": {"action": _ACTION, "observation": {"type": "object"}, "state": {"type": "object"}},
+        "/schema": {"action": _action(spec), "observation": {"type": "object"}, "state": {"type": "object"}},
         "/metadata": {"name": spec.name, "description": spec.summary, "version": __version__},
         "/health": {"status": "healthy"},
     }
@@ -72,6 +72,13 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
     app.state.places = places
     return app
+
+
+def _action(spec: EnvironmentSpec) -> Mapping[str, Any]:
+    """Returns the JSON schema of an action: a text, or what the environment's ``action_schema`` says."""
+    with closing(blocking(spec.make())) as environment:
+        typed = getattr(environment, "action_schema", None)
+    return _ACTION if typed is None else {"title": "Action", "anyOf": [dict(typed), _ACTION]}
 
 
 def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) -> uvicorn.Config:
@@ -213,23 +220,36 @@ class Session:
         return made
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take one action, ``{"text": ...}``. Raises WireError if the episode ends with it and has no reward."""
+        """Take one action, ``{"text": ...}`` or the fields that the environment's ``step_typed`` takes.
+
+        Raises WireError if the episode ends with it and has no reward.
+        """
         environment = self._environment
         if environment is None or not self._open:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
         text = action.get("text")
-        if not isinstance(text, str):
-            raise WireError("VALIDATION_ERROR", f'expected an action {{"text": "..."}}, got fields {sorted(action)}')
         self._open = False  # also if the environment raises
-        given = environment.step(text)
+        given = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
         observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
-        self._taken.append((text, observation))
+        self._taken.append((text if isinstance(text, str) else dumps(dict(action)), observation))
         if not observation.terminated and len(self._taken) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
         if self._open or any(after.reward is not None for _, after in self._taken):
             return observation_data(observation)
         return observation_data(replace(observation, reward=self._graded(environment)))
+
+    def _typed(self, environment: Environment, action: Mapping[str, Any]) -> Observation:
+        """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
+        step: Callable[[Mapping[str, Any]], Observation] | None = getattr(environment, "step_typed", None)
+        fields = {name: value for name, value in action.items() if name != "metadata"}  # stock clients send it, empty
+        try:
+            if step is None or not fields:
+                raise ValueError(f'expected {{"text": "..."}} or the fields of GET /schema, got {sorted(action)}')
+            return step(fields)
+        except (ValueError, TypeError) as error:
+            self._open = True
+            raise WireError("VALIDATION_ERROR", str(error)) from error
 
     def _graded(self, environment: Environment) -> float:
         """Returns the default grader's reward of the episode that has ended."""
