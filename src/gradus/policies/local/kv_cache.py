@@ -8,7 +8,7 @@ padded in the cache, and a row that ends early costs nothing later. Whether a mo
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,11 +22,6 @@ from gradus.policies.local.loading import LoadedModel, evaluating
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
 _KNOWN_LAYERS = {"full_attention", "sliding_attention", "global"}
 _SLACK = 1  # a last position per row that takes the writes of padding and is never read
-
-
-def _takes_shared_heads(device: torch.device) -> bool:
-    """Says whether a mask and shared key heads go together. On a GPU they leave the fast kernels, so a prefill repeats the keys there."""
-    return device.type == "cpu"
 
 
 class RaggedCache(Cache):
@@ -145,7 +140,8 @@ class RaggedCache(Cache):
             return attend_once(query, keys, values, mask, scaling).reshape(rows, heads, -1)
         if takes_tiles(query, shared):
             return attend_tiles(query, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
-        if heads != shared and not _takes_shared_heads(query.device):
+        # With a mask, shared heads leave a GPU's fast kernels.
+        if heads != shared and query.device.type != "cpu":
             keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))
             shared = heads
         mixed = F.scaled_dot_product_attention(
@@ -165,14 +161,17 @@ class RaggedCache(Cache):
         return len(self._keys)
 
 
+@dataclass(frozen=True, kw_only=True)
 class MaskPlan:
     """The masks that a model wants: one for full attention, one for a sliding window, or both by layer type.
 
     ``cache_name``: what its forward calls the key-value cache. transformers has renamed it (5.24).
     """
 
-    def __init__(self, *, window: int | None, by_layer: bool, keeps_last: bool, cache_name: str) -> None:
-        self.window, self.by_layer, self.keeps_last, self.cache_name = window, by_layer, keeps_last, cache_name
+    window: int | None
+    by_layer: bool
+    keeps_last: bool
+    cache_name: str
 
     def cached(self, cache: Any) -> dict[str, Any]:
         """Returns what a forward pass over a key-value cache takes besides ids, mask and positions."""

@@ -63,8 +63,6 @@ class LocalPolicy:
         batch_size: int | None = None,
         grammar: Sequence[Sequence[str]] | None = None,
     ) -> None:
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {batch_size}; leave it out for all rows at once")
         if sampling.grammar and grammar is None:
             raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size

@@ -89,7 +89,7 @@ class ChatRenderer:
         self.has_system_role = self._accepts_system()
         tail = self._tail(keep_history)
         self.stop_id, self.stop_text = self._stop_token(tail)
-        self._stops = frozenset({self.stop_id, *stop_ids, *_as_ids(tokenizer.eos_token_id)})
+        self._stops = frozenset({self.stop_id, *stop_ids, tokenizer.eos_token_id}) - {None}
         before, after = tail[len(self.stop_text) :].split(_SECOND)
         self._before, self._after = before, after
         self.add_frame(self._frame)
@@ -294,9 +294,3 @@ def _dated(template: str, day: Date) -> str:
 
 def _behind(text: str, prompt: str) -> str:
     return text[len(prompt) :] if text.startswith(prompt) else ""
-
-
-def _as_ids(value: int | Sequence[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)

@@ -124,11 +124,20 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     Raises:
         ConfigError: a word or a piece is empty, holds white space, or is a frame token.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.Unigram(_scores(vocabulary), unk_id=0, byte_fallback=True))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = _splitting()
+    # A space is implied at the start of the text and of every line that has any character, so that a word is the same token there
+    # as inside a line.
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(" ", SPACE),
+            normalizers.Replace(Regex(r"\n(?=[^\n])"), "\n" + SPACE),
+            normalizers.Prepend(SPACE),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}"), "isolated")
     # The decoder takes back exactly what was put in.
     tokenizer.decoder = decoders.Sequence(
         [
@@ -146,24 +155,6 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
     )
     fast.chat_template = NANO_TEMPLATE
     return fast
-
-
-def _splitting() -> tuple[Any, Any]:
-    """Returns the normalizer of a tokenizer and the part that cuts a text into words.
-
-    A space is implied at the start of the text and of every line that has any character, so that a word is the same
-    token there as inside a line.
-    """
-    from tokenizers import Regex, normalizers, pre_tokenizers
-
-    normalizer = normalizers.Sequence(
-        [
-            normalizers.Replace(" ", SPACE),
-            normalizers.Replace(Regex(r"\n(?=[^\n])"), "\n" + SPACE),
-            normalizers.Prepend(SPACE),
-        ]
-    )
-    return normalizer, pre_tokenizers.Split(Regex(rf"\n|{SPACE}?[^{SPACE}\n]+|{SPACE}"), "isolated")
 
 
 def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
