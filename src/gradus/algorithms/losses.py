@@ -180,10 +180,8 @@ def _metrics(tokens: _Tokens, ratio: Tensor, clipped: Tensor) -> dict[str, Tenso
     zero = log_ratio.new_zeros(())
     return {
         "clip_fraction": clipped.sum() / tokens.n_tokens,
-        "ratio_mean": ratio.detach().sum() / tokens.n_tokens,
         "ratio_max": ratio.detach().max() if ratio.numel() else zero,
         "approx_kl": (log_ratio.exp() - 1.0 - log_ratio).sum() / tokens.n_tokens,  # of the policy from the sampler, k3
-        "log_ratio_max": log_ratio.abs().max() if log_ratio.numel() else zero,
     }
 
 
