@@ -210,7 +210,6 @@ def test_limits_and_seeds_of_a_call_are_kept_and_the_rest_of_sampling_is_the_run
     (episode,) = episodes(options, policy, tasks=1, members=1)
     assert episode.outcome["result"] == ["length", True]
     assert next(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens) == 2
-    assert episode.turns[0].data == {"overruled": {"temperature": 0.11}}
     assert "asks for temperature = 0.11; the run's own setting holds" in capsys.readouterr().err
 
 

@@ -50,11 +50,10 @@ class AgentLimits:
 
 @dataclass(eq=False, kw_only=True)
 class Call:
-    """One call that waits for its answer. ``overruled``: what it asked for and does not get, because the run decides it."""
+    """One call that waits for its answer."""
 
     messages: tuple[Message, ...]
     asked: Asked
-    overruled: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: Future[Answer] = field(default_factory=Future)
 
     async def parts(self) -> AsyncIterator[Answer]:
@@ -166,13 +165,13 @@ class Endpoint:
         """The policy as a model; any other name is right too."""
         return {"id": "policy", "created": 0, "owned_by": "gradus"}
 
-    def ask(self, key: str, asked: ChatRequest, overruled: Mapping[str, Any]) -> Sequence[Call]:
+    def ask(self, key: str, asked: ChatRequest) -> Sequence[Call]:
         """Put a call for each choice into the episode's inbox."""
         self.admit(key)  # the episode may have ended while the request was read
         check_tools(asked.offered)
         messages = tuple(read_messages(asked.messages))
         wanted = Asked(tools=tuple(asked.offered), stop=tuple(asked.stops), max_tokens=asked.budget, seed=asked.seed)
-        calls = [Call(messages=messages, asked=wanted, overruled=overruled) for _ in range(asked.n or 1)]
+        calls = [Call(messages=messages, asked=wanted) for _ in range(asked.n or 1)]
         inbox = self._inboxes[key]
         for call in calls:
             inbox.put_call(call)

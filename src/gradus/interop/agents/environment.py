@@ -13,7 +13,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,7 +23,6 @@ from typing import Any
 
 from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
 from gradus.core.calls import read_message
-from gradus.core.printing import quiet
 from gradus.core.values import plain
 from gradus.interop.agents.calls import (
     AgentFault,
@@ -246,8 +244,6 @@ class AgentEnvironment:
             await self._cut(event, ApiError(f"this episode may use {self._limit}, and that is spent", status=429))
             return Observation(text="", truncated=True)
         self._call = event
-        for name, value in event.overruled.items():
-            _tell_overruled(name, str(value)[:40])
         return self._observation(event)
 
     async def _cut(self, call: Call, why: ApiError) -> None:
@@ -274,15 +270,14 @@ class AgentEnvironment:
             self.system_prompt = first.content if first.role == "system" else ""
             self.tools = call.asked.tools
         after, known = self._parent(call)
-        data = {"overruled": call.overruled} if call.overruled else {}
         new = call.messages[known:]
         if after is not None and after == self._turns - 1 and all(each.role != "assistant" for each in new):
-            return _shown(new, asked=call.asked, data=data)
+            return _shown(new, asked=call.asked)
         asked = replace(call.asked, after=after, known=known)
         messages = call.messages
         if messages[0].role == "system" and messages[0].content == self.system_prompt:
             messages, asked = messages[1:], replace(asked, known=max(0, known - 1))
-        return _shown(messages, asked=asked, data=data, restart=True)
+        return _shown(messages, asked=asked, restart=True)
 
     def _parent(self, call: Call) -> tuple[int | None, int]:
         """The turn that the messages begin with, the longest one, and how many messages that is."""
@@ -295,13 +290,11 @@ class AgentEnvironment:
         return None, 0
 
 
-def _shown(
-    messages: tuple[Message, ...], *, asked: Asked, data: Mapping[str, Any], restart: bool = False
-) -> Observation:
+def _shown(messages: tuple[Message, ...], *, asked: Asked, restart: bool = False) -> Observation:
     """One message of the user is a text, as in every environment."""
     text = "\n".join(each.content for each in messages)
     plain = len(messages) == 1 and messages[0].role == "user"
-    return Observation(text=text, messages=() if plain else messages, asked=asked, data=data, restart=restart)
+    return Observation(text=text, messages=() if plain else messages, asked=asked, restart=restart)
 
 
 def _answered(action: Action, call: Call, turn: int) -> Answer:
@@ -321,10 +314,3 @@ def _plain(result: Any) -> Any:
     """Returns what an agent returned in the form that an episode holds."""
     dump = getattr(result, "model_dump", None)
     return plain(dump() if callable(dump) else result)
-
-
-@cache
-def _tell_overruled(name: str, value: str) -> None:
-    """Say once that the run decides a parameter."""
-    if not quiet():
-        print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)

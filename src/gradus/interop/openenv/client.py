@@ -33,15 +33,12 @@ FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart"
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-@dataclass
-class WireError(Exception):
+class WireError(EnvironmentFault):
     """A request that cannot be served. ``code`` is one of OpenEnv's WSErrorCode."""
 
-    code: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.message} ({self.code})"
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{message} ({code})")
+        self.code, self.message = code, message
 
 
 def loads(raw: str | bytes) -> dict[str, Any]:
@@ -170,10 +167,7 @@ class OpenEnvClient:
     @property
     def state(self) -> Mapping[str, Any]:
         """The server's public state."""
-        try:
-            return self._ask({"type": "state"}, "state")
-        except WireError as error:
-            raise EnvironmentFault(f"{self._server.socket}: {error}") from error
+        return self._ask({"type": "state"}, "state")
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin an episode on the server."""

@@ -122,7 +122,7 @@ class _Model:
         card = {"id": self.name, "created": self._created, "owned_by": "gradus"}
         return {**card, "root": self.loaded.path, "max_model_len": self.loaded.context}
 
-    def ask(self, key: str, asked: ChatRequest, overruled: Mapping[str, Any]) -> Sequence[Reply]:
+    def ask(self, key: str, asked: ChatRequest) -> Sequence[Reply]:
         self._check_model(asked.model)
         prompt = conversation_ids(self.loaded, asked.messages, asked.offered)
         return self._begun(asked, prompt, asked.n or 1, "messages", asked.offered)

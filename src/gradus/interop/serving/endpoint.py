@@ -197,7 +197,7 @@ class Backend(Protocol):
         """The one model, as /v1/models shows it."""
         ...
 
-    def ask(self, key: str, asked: ChatRequest, overruled: Mapping[str, Any]) -> Sequence[Choice]:
+    def ask(self, key: str, asked: ChatRequest) -> Sequence[Choice]:
         """Begin ``asked.n`` answers. Raises ApiError for what it cannot answer."""
         ...
 
@@ -252,8 +252,8 @@ class _Chats:
         return JSONResponse(response_reply(next(self._numbers), asked, answer))
 
     def _asked(self, request: Request, body: Any) -> tuple[ChatRequest, Sequence[Choice]]:
-        asked, overruled = parse_chat(body, self._backend.overruled)
-        choices = self._backend.ask(key_of(request), asked, overruled)
+        asked = parse_chat(body, self._backend.overruled)
+        choices = self._backend.ask(key_of(request), asked)
         return asked.model_copy(update={"model": asked.model or self._backend.card()["id"]}), choices
 
 

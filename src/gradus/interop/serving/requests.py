@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, Json, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Json, TypeAdapter, ValidationError
 
 from gradus.core import Message, ToolCall
+from gradus.core.printing import quiet
 
 R = TypeVar("R")
 T = TypeVar("T", bound="RequestBody")
@@ -53,7 +56,9 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     model: str = ""
-    max_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
+    budget: int | None = Field(
+        default=None, ge=1, le=_MOST_TOKENS, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31)
@@ -67,17 +72,11 @@ class RequestBody(BaseModel):
         texts = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [text for text in texts if text]
 
-    @property
-    def budget(self) -> int | None:
-        """Tokens asked for."""
-        return self.max_tokens
-
 
 class ChatRequest(RequestBody):
     """``POST /v1/chat/completions``."""
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=_MOST_MESSAGES)
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST_TOKENS)
     n: int | None = Field(default=None, ge=1, le=_MOST_CHOICES, strict=True)
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
@@ -89,10 +88,6 @@ class ChatRequest(RequestBody):
         """The tools that the model may call."""
         return [] if self.tool_choice == "none" else self.tools or []
 
-    @property
-    def budget(self) -> int | None:
-        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
-
 
 class CompletionRequest(RequestBody):
     """``POST /v1/completions``. A prompt is a text or a list of token ids. ``logprobs`` 0 asks for those of the sampled tokens."""
@@ -102,15 +97,21 @@ class CompletionRequest(RequestBody):
     return_token_ids: bool | None = None  # vLLM's
 
 
-def parse_chat(body: Any, overruled: Collection[str]) -> tuple[ChatRequest, dict[str, Any]]:
-    """The request for a chat, and what of it is ``overruled``: parameters that the server decides whatever a client says."""
-    taken: dict[str, Any] = {}
+def parse_chat(body: Any, overruled: Collection[str]) -> ChatRequest:
+    """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
     if isinstance(body, dict):
         free = {"tool_choice": ("auto", "none")}
-        asked = (name for name in overruled if body.get(name) is not None and body[name] not in free.get(name, ()))
-        taken = {name: body[name] for name in asked}
-        body = {name: value for name, value in body.items() if name not in taken}
-    return parse_body(ChatRequest, body), taken
+        asked = {name: body.get(name) for name in overruled if body.get(name) not in (None, *free.get(name, ()))}
+        for name, value in asked.items():
+            _tell_overruled(name, str(value)[:40])
+        body = {name: value for name, value in body.items() if name not in asked}
+    return parse_body(ChatRequest, body)
+
+
+@cache
+def _tell_overruled(name: str, value: str) -> None:
+    if not quiet():
+        print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)
 
 
 def parse_body(kind: type[T], body: Any) -> T:

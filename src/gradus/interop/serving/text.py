@@ -63,7 +63,7 @@ def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
 
 
 class ReplyText:
-    """Text of tokens, up to a stop string. It is held back while it could still become a stop string or half of a character.
+    """Text of tokens, up to a stop string. With stop strings nothing is told before the end, for it could be one of them.
 
     ``renderer``: whose form the text of a chat has; None for what the tokens spell. ``text`` is what was told so far, and the whole
     text as soon as ``finish`` says why it ended.
@@ -74,24 +74,23 @@ class ReplyText:
         self._running = RunningText(renderer.ids.decode if renderer else self._decode)
         self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
         self._begin = len(self._opened)
-        self._held = ""  # could still become a stop string
+        self._seen = ""
         self.tokens: list[Sampled] = []
         self.text, self.finish = "", ""
 
     def add(self, token: Sampled) -> str:
         """Returns the text that can be told now."""
         self.tokens.append(token)
-        if token.finish is None:
-            self._held += self._running.add(token.id)
-        if token.finish is not None or any(stop in self._held for stop in self._stops):
+        piece = self._running.add(token.id) if token.finish is None else ""
+        self._seen += piece
+        if token.finish is not None or any(stop in self._seen for stop in self._stops):
             whole = self._whole(token)
             if self.finish:
                 told, self.text = self.text, whole
                 return whole[len(told) :]
-        ready = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        piece = self._opened + self._held[:ready]
-        if piece:
-            self._opened, self._held = "", self._held[ready:]
+        if not piece or self._stops:
+            return ""
+        piece, self._opened = self._opened + piece, ""
         self.text += piece
         return piece
 
@@ -111,11 +110,6 @@ class ReplyText:
         if self._renderer is not None:
             return self._renderer.decode(ids)
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 class Reply:
