@@ -10,7 +10,7 @@ from gradus.environments.tools import ToolEnvironment
 from gradus.policies.nano.model import build_tokenizer
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import grade_episodes, roll_out
-from gradus_worlds.shop.cases import draw_case
+from gradus_worlds.shop.desk import draw_case
 from gradus_worlds.shop.policies import _teach, call, remedy_call
 
 

@@ -13,10 +13,10 @@ from gradus.core import ConfigError, EnvironmentFault, Observation, Span, child_
 from gradus_worlds.memory.graders import balanced_accuracy
 from gradus_worlds.memory.readers.claims import facts_right, grounded
 from gradus_worlds.memory.readers.reading import READERS, read_strict
-from gradus_worlds.memory.store.memory import Entry, Hit, Memory
+from gradus_worlds.memory.store.memory import NINE_BANKS, Entry, Hit, Memory
 from gradus_worlds.memory.text import content_words, count_words
 from gradus_worlds.memory.tools.running import CallResult, run_calls
-from gradus_worlds.memory.tools.writing import refusals, system_prompt
+from gradus_worlds.memory.tools.writing import SYSTEM_PROMPT, refusals
 from gradus_worlds.memory.worlds.records import Question, World
 
 SHOWN = 6  # related entries, at most
@@ -29,6 +29,8 @@ class MemoryEnvironment:
     Calls that were refused are told with the next chunk, since a policy answers each chunk once.
     """
 
+    system_prompt = SYSTEM_PROMPT
+
     def __init__(self, world: Callable[..., World], *, memory: Memory | None = None) -> None:
         self._make_world, self._given = world, memory
         self._world: World | None = None
@@ -36,17 +38,8 @@ class MemoryEnvironment:
         self._index = 0
 
     @property
-    def system_prompt(self) -> str:
-        return system_prompt(self._playing.schema)
-
-    @property
     def state(self) -> Mapping[str, Any]:
-        return {
-            "episode_id": self._episode_id,
-            "step_count": self._index,
-            "chunks": len(self._world.chunks) if self._world else 0,
-            "entries": len(self._memory.entries) if self._world else 0,
-        }
+        return {"episode_id": self._episode_id, "step_count": self._index}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin a world. Options are the source's knobs, and ``faults``: the share of well-formed calls that fail."""
@@ -57,7 +50,7 @@ class MemoryEnvironment:
         rng = child_rng(seed or 0, "memory-faults")
         self._fails = lambda: rng.random() < faults
         self._episode_id = episode_id or f"{self._world.name}"
-        self._memory = self._given or Memory(self._world.schema, first_id=self._world.first_id)
+        self._memory = self._given or Memory(first_id=self._world.first_id)
         self._memory.clock = self._today
         self._index = self._world.begin
         self._turns: list[dict[str, Any]] = []
@@ -144,8 +137,8 @@ class MemoryEnvironment:
             "chunk": chunk.text,
             "core": memory.core,
             "entries": shown,
-            "banks": list(memory.schema.banks),
-            "entry_words": memory.schema.entry_words,
+            "banks": list(NINE_BANKS.banks),
+            "entry_words": NINE_BANKS.entry_words,
             "refused": self._refused,
         }
         return Observation(text="\n".join(lines), data=data, restart=True, **told)

@@ -31,9 +31,8 @@ from gradus.core import (
     write_text,
 )
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.readers.reading import Note, search_notes, shares_word
-from gradus_worlds.memory.spec import load
+from gradus_worlds.memory.spec import load, scripted_policies
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
 from gradus_worlds.memory.worlds.records import UNKNOWN, Chunk, World

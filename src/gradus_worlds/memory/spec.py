@@ -1,17 +1,33 @@
-"""The memory environment as everything else sees it: one registration record for any source of worlds."""
+"""The memory environment as everything else sees it: its scripted policies, and one registration record for any source of worlds.
+
+A scripted policy answers an observation from what stands in it, like a model would.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Language, Panel, Presentation, Task, Vocabulary
+from gradus.core import (
+    AuditHints,
+    ConfigError,
+    EnvironmentSpec,
+    Language,
+    Panel,
+    Policy,
+    Presentation,
+    Task,
+    Vocabulary,
+)
+from gradus.policies.scripted import Answer, policy_factory
 from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
-from gradus_worlds.memory.policies import scripted_policies
 from gradus_worlds.memory.store.memory import NINE_BANKS
-from gradus_worlds.memory.tools.writing import fragments, random_answer, system_prompt
+from gradus_worlds.memory.text import count_words, cut_words
+from gradus_worlds.memory.tools.writing import NOOP, SYSTEM_PROMPT, fragments, random_answer, write_insert
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
 from gradus_worlds.memory.worlds.records import Source
@@ -90,10 +106,87 @@ def _vocabulary(source: Source) -> Vocabulary:
     """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
     own = source.vocabulary()
     banks = list(NINE_BANKS.banks)
-    prompt = system_prompt(NINE_BANKS).split()
+    prompt = SYSTEM_PROMPT.split()
     digits = [str(digit) for digit in range(10)]
     letters = [chr(code) for code in range(33, 127)]
     words = dict.fromkeys(
         (*own.words, *fragments(banks), *banks, *prompt, *_TOLD.split(), *digits, "Memory:", "Core:", "|")
     )
     return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
+
+
+Respond = Callable[[Mapping[str, Any]], list[str]]
+
+
+def _noop(data: Mapping[str, Any]) -> list[str]:
+    return []
+
+
+def _lines(data: Mapping[str, Any]) -> list[str]:
+    """The lines of the chunk, each in pieces that an entry holds."""
+    return [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
+
+
+def _dump(data: Mapping[str, Any]) -> list[str]:
+    """The chunk as it came, in as few entries as its length needs."""
+    pieces: list[str] = []
+    for part in _lines(data):
+        longer = f"{pieces[-1]} {part}" if pieces else part
+        if pieces and count_words(longer) <= data["entry_words"]:
+            pieces[-1] = longer
+        else:
+            pieces.append(part)
+    bank = data["banks"][data["index"] % len(data["banks"])]
+    return [write_insert(bank, piece) for piece in pieces]
+
+
+def _spam(data: Mapping[str, Any]) -> list[str]:
+    """Every line as an entry, in two banks."""
+    banks, lines = data["banks"], _lines(data)
+    placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
+    placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
+    return [write_insert(bank, line) for bank, line in placed]
+
+
+def _heuristic(data: Mapping[str, Any]) -> list[str]:
+    """Sentences with a name or a number in them."""
+    banks, kept = data["banks"], list[str]()
+    for line in data["chunk"].splitlines():
+        speaker, separator, said = line.partition(": ")
+        for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
+            if _tells(sentence, spoken=bool(separator)):
+                kept += cut_words(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
+    return [write_insert(banks[(data["index"] + i) % len(banks)], text) for i, text in enumerate(dict.fromkeys(kept))]
+
+
+def _tells(sentence: str, *, spoken: bool) -> bool:
+    """A digit, or a capital that is not the beginning of what somebody says; a narrator may well begin with a name."""
+    name = r"(?<!^)\b[A-Z][a-z]+" if spoken else r"\b[A-Z][a-z]+"
+    return bool(re.search(r"\d", sentence) or re.search(name, sentence))
+
+
+def scripted_policies(
+    responses: Mapping[str, Respond] | None = None,
+) -> dict[str, Callable[[str | None], Policy]]:
+    """Name -> factory: those of every source, and a source's own ``responses`` in their place or beside them."""
+    by_name: dict[str, Respond] = {
+        "noop": _noop,
+        "spam": _spam,
+        "dump": _dump,
+        "heuristic": _heuristic,
+        "append-only": _append_lines,
+        **(responses or {}),
+    }
+    return {name: policy_factory(name, _answer(respond)) for name, respond in by_name.items()}
+
+
+def _answer(respond: Respond) -> Answer:
+    """Calls as a text; no call means ``memory_noop``."""
+    return lambda seen, script: "\n".join(respond(seen.data) or [NOOP])
+
+
+def _append_lines(data: Mapping[str, Any]) -> list[str]:
+    """Without a grammar: each line of at least five words, once, and never a change to what is there."""
+    banks = data["banks"]
+    kept = [line for line in dict.fromkeys(_lines(data)) if count_words(line) >= 5]
+    return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,23 +193,20 @@ def _grade_v3(name: str, weights: Mapping[str, float], episode: Episode) -> Rewa
 _OneReward = Callable[[str, Mapping[str, float], Episode], Reward]
 
 
-def _each(name: str, weights: Mapping[str, float], one: _OneReward) -> Callable[[Sequence[Episode]], list[Reward]]:
-    def reward(episodes: Sequence[Episode]) -> list[Reward]:
-        rewards: list[Reward] = []
-        for episode in episodes:
-            try:
-                rewards.append(one(name, weights, episode))
-            except GradingError as error:
-                rewards.append(Reward(grader=name, value=None, error=str(error)))
-        return rewards
-
-    return reward
-
-
 def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneReward, *, per_turn: bool) -> Grader:
-    limits = None if per_turn else (0.0, 1.0)
+    def reward(episode: Episode) -> Reward:
+        try:
+            return one(name, weights, episode)
+        except GradingError as error:
+            return Reward(grader=name, value=None, error=str(error))
+
     return Grader(
-        name=name, summary=summary, weights=weights, compute=_each(name, weights, one), per_turn=per_turn, range=limits
+        name=name,
+        summary=summary,
+        weights=weights,
+        compute=lambda episodes: [reward(episode) for episode in episodes],
+        per_turn=per_turn,
+        range=None if per_turn else (0.0, 1.0),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradus.core import ConfigError, Observation, Policy, child_rng
 from gradus.policies.scripted import FunctionPolicy, Script, policy_factory
-from gradus_worlds.shop.cases import CUSTOMERS, ITEMS, REASONS, REMEDIES
+from gradus_worlds.shop.desk import CUSTOMERS, ITEMS, REASONS, REMEDIES
 
 DONE = "done"
 _ORDER = re.compile(r"order (\d+) :")

@@ -17,8 +17,18 @@ from gradus.core import (
     Vocabulary,
 )
 from gradus.environments.tools import ToolEnvironment, call_vocabulary
-from gradus_worlds.shop.cases import CUSTOMERS, DAYS, IDS, ITEMS, PRICES, REASONS, REMEDIES, WISHES
-from gradus_worlds.shop.desk import SYSTEM_PROMPT, Desk
+from gradus_worlds.shop.desk import (
+    CUSTOMERS,
+    DAYS,
+    IDS,
+    ITEMS,
+    PRICES,
+    REASONS,
+    REMEDIES,
+    SYSTEM_PROMPT,
+    WISHES,
+    Desk,
+)
 from gradus_worlds.shop.graders import GRADERS, metrics, settled_right
 from gradus_worlds.shop.policies import make_policies, random_answer
 

@@ -94,7 +94,7 @@ class Hit:
 class Memory:
     """A core summary and banks of entries. Ids count up from ``first_id`` and are never used again.
 
-    Every change is one :class:`Operation`; :meth:`replay` rebuilds the same memory from :attr:`operations`. A change that
+    Every change is one :class:`Operation`; :attr:`operations` rebuild the same memory. A change that
     breaks a rule raises :class:`RefusedCall` and leaves everything as it was.
     """
 
@@ -184,10 +184,10 @@ class Memory:
         in_bank = [entry for entry in holders if entry.bank == bank]
         if len(in_bank) > 1:
             ids = " ".join(str(entry.id) for entry in in_bank[:4])
-            raise RefusedCall(f"{len(in_bank)} entries hold {_short(content)} ; name more of one: {ids}")
+            raise RefusedCall(f"{len(in_bank)} entries hold {beginning(content, 40)} ; name more of one: {ids}")
         if not in_bank:
             elsewhere = f" ; entry {holders[0].id} of {holders[0].bank} does" if holders else ""
-            raise RefusedCall(f"no entry of {bank} holds {_short(content)}{elsewhere}")
+            raise RefusedCall(f"no entry of {bank} holds {beginning(content, 40)}{elsewhere}")
         return in_bank[0]
 
     def set_core(self, content: str) -> str:
@@ -230,14 +230,6 @@ class Memory:
                 self.next_id = max(self.next_id, entry.id + 1)
         self.operations.append(operation)
 
-    @classmethod
-    def replay(cls, operations: Iterable[Operation], schema: Schema = NINE_BANKS, *, first_id: int = 1) -> Memory:
-        """The memory that a log describes."""
-        memory = cls(schema, first_id=first_id)
-        for operation in operations:
-            memory.apply(operation)
-        return memory
-
     def state(self) -> dict[str, Any]:
         """Core and live entries as JSON values, without the log."""
         return {"core": self.core, "entries": [entry.to_json() for entry in self.entries.values()]}
@@ -255,11 +247,9 @@ class Memory:
     def from_json(cls, data: Mapping[str, Any]) -> Memory:
         """The inverse of :meth:`to_json`. The log is replayed and must lead to the entries that stand beside it."""
         try:
-            entries = [line["entry"] and Entry(**line["entry"]) for line in data["operations"]]
-            log = [
-                Operation(**{**line, "entry": entry}) for line, entry in zip(data["operations"], entries, strict=True)
-            ]
-            memory = cls.replay(log, Schema(**data["schema"]), first_id=data["first_id"])
+            memory = cls(Schema(**data["schema"]), first_id=data["first_id"])
+            for line in data["operations"]:
+                memory.apply(Operation(**{**line, "entry": line["entry"] and Entry(**line["entry"])}))
             same = memory.state() == {"core": data["core"], "entries": data["entries"]}
         except (KeyError, TypeError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error
@@ -269,7 +259,7 @@ class Memory:
 
     def _check_bank(self, bank: str) -> None:
         if bank not in self.schema.banks:
-            raise RefusedCall(f"unknown category {_short(bank)} ; there are {' '.join(self.schema.banks)}")
+            raise RefusedCall(f"unknown category {beginning(bank, 40)} ; there are {' '.join(self.schema.banks)}")
 
     def _found(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
@@ -301,10 +291,6 @@ class Memory:
         said = content.casefold()
         same = (entry for entry in self.entries.values() if entry.bank == bank and entry.content.casefold() == said)
         return next(same, None)
-
-
-def _short(text: str) -> str:
-    return beginning(text, 40)
 
 
 def _plain(text: str) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from gradus.core import child_rng
-from gradus_worlds.memory.store.memory import NINE_BANKS, Schema
+from gradus_worlds.memory.store.memory import NINE_BANKS
 
 NOOP = '{"name":"memory_noop","arguments":{}}'
 _END = '"}}'
@@ -80,15 +80,14 @@ def fragments(banks: Iterable[str]) -> list[str]:
     return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, *heads]
 
 
-def system_prompt(schema: Schema) -> str:
-    """The rules, short enough to be read again at every chunk."""
-    return (
-        "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
-        f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
-        f"{_delete_head('CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
-        f"CATEGORY:{','.join(schema.banks)} TEXT:who,what,value;{schema.entry_words}-words-at-most "
-        'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
-    )
+# The rules, short enough to be read again at every chunk.
+SYSTEM_PROMPT = (
+    "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
+    f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
+    f"{_delete_head('CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
+    f"CATEGORY:{','.join(NINE_BANKS.banks)} TEXT:who,what,value;{NINE_BANKS.entry_words}-words-at-most "
+    'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
+)
 
 
 def refusals(messages: Iterable[str]) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.core import Condition, Task, Vocabulary
-from gradus_worlds.memory.store.memory import NINE_BANKS, Schema
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
@@ -116,7 +115,6 @@ class World:
     name: str
     chunks: Sequence[Chunk]
     questions: Sequence[Question]
-    schema: Schema = NINE_BANKS
     first_id: int = 1
     begin: int = 0
 
