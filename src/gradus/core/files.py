@@ -239,15 +239,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise StorageError(f"{path} is not valid TOML: {error}") from error
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects in a JSON-lines file. Raises StorageError that names the first line that is no object.
+def read_json_lines(path: Path, *, growing: bool = False) -> list[dict[str, Any]]:
+    """Return the objects in a JSON-lines file. Raises StorageError that names the first line that is not one.
 
-    A last line without an end that cannot be read is left out: its writer was stopped, or is at work.
+    ``growing``: a last line without an end that cannot be read is left out, as its writer was stopped, or is at work.
     """
-    return parse_json_lines(read_text(path), str(path))
+    return parse_json_lines(read_text(path), str(path), growing=growing)
 
 
-def parse_json_lines(text: str, source: str) -> list[dict[str, Any]]:
+def parse_json_lines(text: str, source: str, *, growing: bool = False) -> list[dict[str, Any]]:
     """:func:`read_json_lines` for a text that is there already; ``source`` is named in what is said of it."""
     lines = text.removeprefix("\ufeff").split("\n")  # a byte order mark, as some editors write it
     records: list[dict[str, Any]] = []
@@ -257,7 +257,7 @@ def parse_json_lines(text: str, source: str) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if number == len(lines):
+            if growing and number == len(lines):
                 break
             raise StorageError(f"{source} line {number} is not JSON ({error})") from error
         if not isinstance(record, dict):

@@ -125,7 +125,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
     A last line that is cut off is left out: the run may be writing it just now.
     """
-    records = read_json_lines(path)
+    records = read_json_lines(path, growing=True)
     for number, record in enumerate(records, start=1):
         if (kind := str(record.get("kind"))) in KINDS:
             checked(record, KINDS[kind], f"{path} record {number}", partial=True)
