@@ -94,7 +94,7 @@ def test_a_model_that_was_pushed_before_has_each_file_once(run: Path) -> None:
     (model / "figures").mkdir()
     (model / "figures" / "reward.png").write_bytes(b"png")
     (run / "results.json").rename(model / "results.json")
-    paths = [each.path for each in plan_push(model, "me/model").files]
+    paths = list(plan_push(model, "me/model").files)
     assert {"figures/reward.png", "results.json"} <= set(paths)
     assert len(paths) == len(set(paths))
 
@@ -106,18 +106,18 @@ def test_what_the_plan_says_is_what_arrives(run: Path, serve: Callable[..., Any]
         upload(plan, endpoint=f"http://{address}", token="hf_right")
         with pytest.raises(GradusError, match="log in"):
             upload(plan, endpoint=f"http://{address}", token="hf_wrong")
-    assert set(hub.files) == {file.path for file in plan.files}
+    assert set(hub.files) == set(plan.files)
     assert set(hub.files) == {"README.md", "config.json", "model.safetensors", "results.json"}
     assert hub.files["model.safetensors"] == bytes(range(256)) * 8
-    assert sum(len(content) for content in hub.files.values()) == plan.size
+    assert sum(len(content) for content in hub.files.values()) == sum(map(plan.size, plan.files))
     (created,) = hub.created
     assert created["name"] == "it"
     assert created.get("private") is True or created.get("visibility") == "private"
 
 
 def test_the_models_card_has_the_figures_of_the_run(run: Path) -> None:
-    (card,) = [file.text for file in plan_push(run, "me/it").files if file.path == "README.md"]
-    assert card is not None
+    card = plan_push(run, "me/it").files["README.md"]
+    assert isinstance(card, str)
     head = yaml.safe_load(card.split("---")[1])
     assert head["library_name"] == "transformers"
     assert "| grpo | 0.500 [0.400,\xa00.600] | 1.000 |" in card
@@ -129,9 +129,9 @@ def test_figures_and_hyperparameters_go_with_the_model(run: Path) -> None:
     (run / "figures").mkdir()
     (run / "figures" / "scores.png").write_bytes(b"\x89PNG")
     (run / "recipe.toml").write_text("[grpo]\nlr = 0.001\n")
-    files = {file.path: file for file in plan_push(run, "me/it").files}
-    card = files["README.md"].text or ""
-    assert files["figures/scores.png"].source == run / "figures" / "scores.png"
+    files = plan_push(run, "me/it").files
+    card = str(files["README.md"])
+    assert files["figures/scores.png"] == run / "figures" / "scores.png"
     assert "![scores](figures/scores.png)" in card
     assert "lr = 0.001" in card
     (run / "recipe.toml").write_bytes(b"# caf\xe9\n")
@@ -141,17 +141,18 @@ def test_figures_and_hyperparameters_go_with_the_model(run: Path) -> None:
 
 def test_a_model_folder_alone_says_that_it_was_not_evaluated(run: Path) -> None:
     plan = plan_push(run / "grpo" / "best", "me/it", private=False)
-    assert {file.path for file in plan.files} == {"README.md", "config.json", "model.safetensors"}
+    assert set(plan.files) == {"README.md", "config.json", "model.safetensors"}
     assert not plan.private
-    assert "not evaluated" in (plan.files[0].text or "")
+    assert "not evaluated" in str(plan.files["README.md"])
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(run: Path) -> None:
     shown = CliRunner().invoke(app, ["push", str(run), "me/it", "--dry-run"])
     assert shown.exit_code == 0, shown.output
-    for file in plan_push(run, "me/it").files:
-        assert file.path in shown.output
-        assert f"{file.size:,}" in shown.output
+    plan = plan_push(run, "me/it")
+    for path in plan.files:
+        assert path in shown.output
+        assert f"{plan.size(path):,}" in shown.output
     assert "nothing was uploaded" in shown.output
     assert "library_name" in shown.output
 
@@ -167,7 +168,7 @@ def test_what_cannot_be_pushed_is_said(tmp_path: Path, run: Path) -> None:
 
 def test_a_stage_of_a_run_is_pushed_by_its_model_and_not_whole(run: Path) -> None:
     (run / "grpo" / "config.json").write_text('{"steps": 40}')  # the run's own settings
-    paths = [file.path for file in plan_push(run / "grpo", "owner/name").files]
+    paths = list(plan_push(run / "grpo", "owner/name").files)
     assert "model.safetensors" in paths
     assert not [path for path in paths if "checkpoints" in path or "/" in path]
 
@@ -181,9 +182,9 @@ def test_a_run_of_several_seeds_is_pushed_with_the_figures_of_the_seed_whose_wei
     (several / "seed-3" / "results.json").write_text(json.dumps({**of_seed, "seeds": [3], "quick": True}))
     of_all = json.loads(json.dumps({**of_seed, "seeds": [3, 4]}).replace("0.5", "0.7"))
     (several / "results.json").write_text(json.dumps(of_all))
-    files = {file.path: file for file in plan_push(several, "me/it").files}
-    card = files["README.md"].text or ""
+    files = plan_push(several, "me/it").files
+    card = str(files["README.md"])
     assert "| grpo | 0.500" in card
     assert "training seed 3;" in card
     assert "Its figures prove nothing" in card
-    assert files["results.json"].source == several / "seed-3" / "results.json"
+    assert files["results.json"] == several / "seed-3" / "results.json"

@@ -99,7 +99,7 @@ def test_the_cards_example_asks_as_the_model_was_trained(base: Path, tmp_path: P
     export_model(model, tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     code = card.partition("```python\n")[2].partition("```")[0]
-    assert code in (plan_push(tmp_path / "out", "a/out").files[0].text or "").replace("a/out", "out")
+    assert code in str(plan_push(tmp_path / "out", "a/out").files["README.md"]).replace("a/out", "out")
     said = []
     exec(code.replace('model="out"', f"model={str(tmp_path / 'out')!r}"), {"print": said.append})
     loaded = load_model(tmp_path / "out")
@@ -114,9 +114,9 @@ def test_what_was_pushed_is_no_damaged_folder_but_damaged_adapters_are(
 ) -> None:
     """An upload has a card of its own, so that a downloaded model was refused; adapters were not looked at."""
     export_model(base, tmp_path / "out")
-    for file in plan_push(tmp_path / "out", "a/b").files:
-        (tmp_path / "there").mkdir(exist_ok=True)
-        (tmp_path / "there" / file.path).write_bytes(file.source.read_bytes() if file.source else file.text.encode())
+    (tmp_path / "there").mkdir()
+    for path, file in plan_push(tmp_path / "out", "a/b").files.items():
+        (tmp_path / "there" / path).write_bytes(file.encode() if isinstance(file, str) else file.read_bytes())
     load_model(tmp_path / "there")
     export_model(adapter, tmp_path / "apart", merge=False)
     (tmp_path / "apart" / "gradus.json").write_text("{}")

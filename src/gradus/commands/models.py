@@ -75,15 +75,15 @@ def export(
 def _after_push(result: tuple[PushPlan, str | None], *, source: Path, repository: str) -> None:
     plan, address = result
     seen = "private" if plan.private else "public"
-    typer.echo(f"{plan.repository} ({seen}), {len(plan.files)} files, {plan.size:,} bytes:")
-    for file in plan.files:
-        typer.echo(f"  {file.size:>14,}  {file.path}{'' if file.source is None else f'  <- {file.source}'}")
+    typer.echo(f"{plan.repository} ({seen}), {len(plan.files)} files, {sum(map(plan.size, plan.files)):,} bytes:")
+    for path, file in plan.files.items():
+        typer.echo(f"  {plan.size(path):>14,}  {path}{f'  <- {file}' if isinstance(file, Path) else ''}")
     if address is not None:
         typer.echo(f"uploaded to {address}")
         return
-    for file in plan.files:
-        if file.text is not None:
-            typer.echo(f"\n--- {file.path} ---\n{file.text}")
+    for path, file in plan.files.items():
+        if isinstance(file, str):
+            typer.echo(f"\n--- {path} ---\n{file}")
     typer.echo("dry run: nothing was uploaded")
     next_command("push", source, repository, *same("public"))
 

@@ -26,31 +26,17 @@ _LEFT_OUT = (".part", ".pyc", ".lock")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedFile:
-    """One file of the upload. ``source`` is a file on disk; ``text`` is what was written for the occasion (the card)."""
-
-    path: str
-    source: Path | None = None
-    text: str | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.source.stat().st_size if self.source else len((self.text or "").encode())
-
-
-@dataclass(frozen=True, kw_only=True)
 class PushPlan:
-    """Exactly what would be uploaded."""
+    """Exactly what would be uploaded: path -> a file on disk, or the text that was written for the occasion (the card)."""
 
     repository: str
     private: bool
-    files: Sequence[PlannedFile]
+    files: Mapping[str, Path | str]
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
+    def size(self, path: str) -> int:
+        """Bytes of a file."""
+        file = self.files[path]
+        return file.stat().st_size if isinstance(file, Path) else len(file.encode())
 
 
 def plan_push(source: Path | str, repository: str, *, private: bool = True) -> PushPlan:
@@ -68,7 +54,9 @@ def plan_push(source: Path | str, repository: str, *, private: bool = True) -> P
             f"got {source}; `hf upload` of huggingface_hub takes any other file"
         )
     plan = _model_plan(source, model, repository, private)
-    contents = ((str(file.source or file.path), file.source or (file.text or "").encode()) for file in plan.files)
+    contents = (
+        (f"{file}", file) if isinstance(file, Path) else (path, file.encode()) for path, file in plan.files.items()
+    )
     refuse_secrets(contents, doing="uploaded")
     return plan
 
@@ -80,11 +68,11 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
             f"{model} holds adapters of {base}, a folder of this machine, so nobody else could load them; merge them, as in "
             f"gradus export {shlex.quote(str(source))} --out merged, and push the folder that it writes"
         )
-    model_files = [
-        PlannedFile(path=path.relative_to(model).as_posix(), source=path)
+    files: dict[str, Path | str] = {
+        path.relative_to(model).as_posix(): path
         for path in sorted(model.rglob("*"))
-        if path.is_file() and path.name != _CARD and not _left_out(path.relative_to(model))
-    ]
+        if path.is_file() and not _left_out(path.relative_to(model))
+    }
     run = run_of(source, model)
     stored = run / "results.json"
     results = read_document(stored, Results) if stored.is_file() else None
@@ -92,7 +80,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     recipe = run / "recipe.toml"
     settings = read_settings(model) or ModelSettings()
     weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
-    card = model_card(
+    files[_CARD] = model_card(
         title=repository,
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
         results=results,
@@ -102,11 +90,9 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         figures=[each.name for each in figures],
         recipe=read_text(recipe) if recipe.is_file() else None,
     )
-    files = [PlannedFile(path=_CARD, text=card), *model_files]
-    files += [PlannedFile(path=f"figures/{each.name}", source=each) for each in figures]
+    files |= {f"figures/{each.name}": each for each in figures}
     if results is not None:
-        files.append(PlannedFile(path="results.json", source=stored))
-    files = list({each.path: each for each in files}.values())  # a model that was pushed before has both in its folder
+        files["results.json"] = stored
     return PushPlan(repository=repository, private=private, files=files)
 
 
@@ -134,8 +120,8 @@ def upload(plan: PushPlan, *, endpoint: str | None = None, token: str | None = N
 
     api = HfApi(endpoint=endpoint, token=token)
     operations = [
-        CommitOperationAdd(path_in_repo=file.path, path_or_fileobj=file.source or (file.text or "").encode())
-        for file in plan.files
+        CommitOperationAdd(path_in_repo=path, path_or_fileobj=file if isinstance(file, Path) else file.encode())
+        for path, file in plan.files.items()
     ]
     try:
         address = api.create_repo(plan.repository, private=plan.private, exist_ok=True)

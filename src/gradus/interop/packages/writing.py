@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -57,8 +55,9 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
     place, mark, query = argument.partition("?")
     source = Path(place).expanduser() if place else None
     source = source if source is not None and source.exists() else None
-    # verifiers finds a taskset by the name of its module, in small letters.
-    module = "_".join(("gradus", *_words(head, source.stem if source else place))).lower()
+    # verifiers finds a taskset by the name of its module, in small letters. The hyphen of reasoning-gym is not allowed in Python's names.
+    words = re.findall(r"[0-9A-Za-z]+", f"{head} {source.stem if source else place}"[:_LONGEST_NAME])
+    module = "_".join(("gradus", *words)).lower()
     values = {
         "loaded": _loaded(head, place, mark + query, source),
         "module": module,
@@ -67,15 +66,12 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
         "spec": spec,
         "version": __version__,
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as aside:
-        root = Path(aside) / "package"
-        _write(root, _texts(values), source, data=root / module / "data")
-        if folder.exists():
-            folder.rmdir()
-        shutil.move(root, folder)
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return PackageResult(folder=folder, module=module, files=files)
+    contents: dict[str, bytes] = {**_texts(values), **(_data(source, f"{module}/data") if source else {})}
+    refuse_secrets(contents.items(), doing="packaged")
+    for path, content in contents.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return PackageResult(folder=folder, module=module, files=sorted(contents))
 
 
 def _distribution(head: str) -> str | None:
@@ -96,13 +92,8 @@ def _loaded(head: str, place: str, options: str, source: Path | None) -> str:
     return f'"{head}:" + str(ROOT / {name})' + (f" + {json.dumps(options)}" if options else "")
 
 
-def _words(head: str, place: str) -> list[str]:
-    """The words of a package's name, options left out. The hyphen of reasoning-gym is not allowed in Python's names."""
-    return re.findall(r"[0-9A-Za-z]+", f"{head} {place}"[:_LONGEST_NAME])
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Path in the package -> text: the templates beside this module, filled with what the environment says of itself."""
+def _texts(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Path in the package -> content: the templates beside this module, filled with what the environment says of itself."""
     templates = Environment(
         loader=PackageLoader("gradus.interop.packages"),
         undefined=StrictUndefined,
@@ -113,21 +104,14 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     filters: dict[str, Any] = templates.filters
     filters["json"] = json.dumps
     return {
-        each.removesuffix(".j2").replace("package/", f"{values['module']}/"): templates.get_template(each).render(
-            values
-        )
-        for each in templates.list_templates()
+        name.removesuffix(".j2").replace("package/", f"{values['module']}/"): templates.get_template(name)
+        .render(values)
+        .encode()
+        for name in templates.list_templates()
     }
 
 
-def _write(root: Path, texts: Mapping[str, str], source: Path | None, *, data: Path) -> None:
-    for name, text in texts.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    if source is not None:
-        target = data / source.name
-        data.mkdir()
-        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-    files = (path for path in sorted(root.rglob("*")) if path.is_file())
-    refuse_secrets(((str(path.relative_to(root)), path) for path in files), doing="packaged")
+def _data(source: Path, folder: str) -> dict[str, bytes]:
+    """The same of the file or folder that travels along."""
+    files = [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]
+    return {f"{folder}/{each.relative_to(source.parent).as_posix()}": each.read_bytes() for each in files}
