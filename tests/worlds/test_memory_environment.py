@@ -202,7 +202,6 @@ def test_refusals_are_told_with_the_next_chunk_and_every_turn_restarts() -> None
     assert told.restart
     assert told.action_valid
     assert "Refused: unknown category dreams" in told.text
-    assert told.data["refused"]
     assert [span.name for span in told.action_spans] == ["call-0", "call-1"]
     after = environment.step("nothing at all")
     assert not after.action_valid

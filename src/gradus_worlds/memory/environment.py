@@ -132,14 +132,10 @@ class MemoryEnvironment:
         shown = [{"id": hit.entry.id, "bank": hit.entry.bank, "content": hit.entry.content} for hit in self._related]
         data = {
             "index": self._index,
-            "chunks": len(self._playing.chunks),
-            "timestamp": chunk.timestamp,
             "chunk": chunk.text,
-            "core": memory.core,
             "entries": shown,
             "banks": list(NINE_BANKS.banks),
             "entry_words": NINE_BANKS.entry_words,
-            "refused": self._refused,
         }
         return Observation(text="\n".join(lines), data=data, restart=True, **told)
 

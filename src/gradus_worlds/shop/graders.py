@@ -64,19 +64,11 @@ def _smiles(episode: Episode) -> float:
     return 0.8 if episode.outcome["wish"] in given else 0.3 * bool(given - {"refuse"})
 
 
-def _compute_service(episodes: Sequence[Episode]) -> list[Reward]:
-    return [_service(episode) for episode in episodes]
-
-
-def _compute_smiles(episodes: Sequence[Episode]) -> list[float]:
-    return [_smiles(episode) for episode in episodes]
-
-
 GRADERS: Mapping[str, Grader] = {
     "service": Grader(
         name="service",
         summary="1 if the database is right at the end, a little less for each call and invalid call; else 0",
-        compute=_compute_service,
+        compute=lambda episodes: [_service(episode) for episode in episodes],
         weights=_WEIGHTS,
         per_turn=True,
         range=(0.0, 1.0),
@@ -84,7 +76,7 @@ GRADERS: Mapping[str, Grader] = {
     "smiles": Grader(
         name="smiles",
         summary="how happy the customer is: an example of what an audit must refuse",
-        compute=_compute_smiles,
+        compute=lambda episodes: [_smiles(episode) for episode in episodes],
         range=(0.0, 1.0),
     ),
 }

@@ -24,18 +24,13 @@ class Claim:
     former: tuple[str, ...]
 
 
-def names_slot(content: str, slot: Slot) -> bool:
-    """Says whether a text names the slot's entity and its attribute."""
-    words = plain_words(content)
-    return contains(words, plain_words(slot.entity)) and any(cue in words for cue in slot.cues)
-
-
 def claim_of(content: str, slot: Slot) -> Claim | None:
     """Returns what ``content`` says of ``slot``; None if it does not name entity and attribute.
 
     A value counts as former behind a word such as *formerly* in its clause, and not at all behind a *not*.
     """
-    if not names_slot(content, slot):
+    named = plain_words(content)
+    if not contains(named, plain_words(slot.entity)) or not any(cue in named for cue in slot.cues):
         return None
     values = {plain_words(value): value for value in slot.values if value.lower() != slot.entity.lower()}
     entity = plain_words(slot.entity)

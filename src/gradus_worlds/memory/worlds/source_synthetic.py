@@ -24,11 +24,6 @@ LESSONS: Mapping[range, Mapping[str, Any]] = {
     range(4_000, 8_000): {"chunks": 1, "chat": 0},
 }
 LONGEST = 16  # times as many chunks as in training
-TEST_SEEDS, LONG_SEEDS, LONGEST_SEEDS = (
-    range(1_000_000, 1_000_128),
-    range(2_000_000, 2_000_048),
-    range(3_000_000, 3_000_008),
-)
 
 
 def synthetic_source(argument: str = "") -> Source:
@@ -55,12 +50,22 @@ def synthetic_source(argument: str = "") -> Source:
     conditions = (
         Condition(
             name="in-distribution",
-            seeds=TEST_SEEDS,
+            seeds=range(1_000_000, 1_000_128),
             summary="worlds as long as in training, of words never seen",
             options={**knobs, "split": "test"},
         ),
-        Condition(name="longer-4x", seeds=LONG_SEEDS, summary="four times as long, more people", options=longer(4)),
-        Condition(name="longer-16x", seeds=LONGEST_SEEDS, summary="sixteen times as long", options=longer(LONGEST)),
+        Condition(
+            name="longer-4x",
+            seeds=range(2_000_000, 2_000_048),
+            summary="four times as long, more people",
+            options=longer(4),
+        ),
+        Condition(
+            name="longer-16x",
+            seeds=range(3_000_000, 3_000_008),
+            summary="sixteen times as long",
+            options=longer(LONGEST),
+        ),
     )
     return Source(
         name="memory",
