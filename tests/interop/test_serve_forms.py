@@ -20,7 +20,6 @@ from test_renderers import CHATML, OPENED, byte_tokenizer
 
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
-from gradus.interop.serving import text as terminal
 from gradus.interop.serving.app import make_app
 from gradus.interop.serving.endpoint import Answer
 from gradus.interop.serving.generation import Generation, Sampled
@@ -124,36 +123,6 @@ def test_a_call_in_a_thought_without_an_end_is_none() -> None:
     for finish, told in (("stop", "tool_calls"), ("length", "length")):
         answer = answered(loaded, [*closed, loaded.renderer.stop_id], finish)
         assert (len(answer.message.calls), answer.finish) == (1, told)
-
-
-@pytest.mark.parametrize("template", [CHATML, OPENED])
-def test_a_chat_reads_its_own_answers_as_they_were_sampled(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = loaded_with(template)
-    questions = iter(["one", "two", "three", None])
-    prompts: list[list[int]] = []
-    answers: list[list[int]] = []
-    answer = terminal._answer
-
-    def keep(batch: Any, prompt: list[int], *rest: Any) -> list[int]:
-        prompts.append(list(prompt))
-        answers.append(answer(batch, prompt, *rest))
-        return answers[-1]
-
-    monkeypatch.setattr(terminal, "_answer", keep)
-    shown: list[str] = []
-    settings = SamplingConfig(max_new_tokens=8)
-    messages = terminal.chat_loop(loaded, ask=lambda: next(questions), show=shown.append, sampling=settings)
-    ids: list[int] = []
-    for place, question in enumerate(("one", "two", "three")):
-        ids += loaded.renderer.following(question) if place else loaded.renderer.first("", question)
-        assert prompts[place] == ids
-        ids += (
-            answers[place]
-            if answers[place][-1] in loaded.renderer.stop_ids
-            else [*answers[place], loaded.renderer.stop_id]
-        )
-    assert [message["content"] for message in messages[1::2]] == [loaded.renderer.decode(each) for each in answers]
-    assert "".join(shown) == "".join(message["content"] + "\n" for message in messages[1::2])
 
 
 def test_messages_out_of_turn_forge_no_frame() -> None:

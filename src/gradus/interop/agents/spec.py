@@ -107,8 +107,8 @@ def load(argument: str | None) -> EnvironmentSpec:
     agent = import_object(place, "agent")
     module = place.rpartition(":")[0]
     held: Any = import_file(module, "agent") if module.endswith(".py") else inspect.getmodule(agent)
-    tasks = options.pop("tasks", None) or getattr(held, "tasks", None)
-    if not tasks:
+    tasks = options.pop("tasks", getattr(held, "tasks", None))
+    if tasks is None:
         raise ConfigError(
             f"{place} has no tasks; give rows, as in agent:{place}?tasks=rows.jsonl, or a list called tasks in that file"
         )

@@ -168,29 +168,21 @@ def chat_loop(
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
     Raises ContextLengthError when the conversation no longer fits.
     """
-    opening: list[dict[str, Any]] = []
-    if system_prompt is not None:
-        opening.append({"role": "system", "content": system_prompt})
-    messages = list(opening)
-    read: list[int] = []  # ids of the conversation so far, its answers as they were sampled
-    batch = ContinuousBatch(loaded, rows=1)
+    opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    messages: list[dict[str, Any]] = list(opening)
+    batch, sampling = ContinuousBatch(loaded, rows=1), sampling or free_sampling(loaded.settings)
     batch.start()
     try:
-        tools, turn = loaded.settings.tools, 0
+        turn = 0
         while (said := ask()) is not None:
             if said.strip() == "/new":
-                messages, read = list(opening), []
+                messages = list(opening)
                 continue
             messages.append({"role": "user", "content": said})
-            if read:
-                renderer, question = loaded.renderer.for_tools(tools), Message(role="user", content=said)
-                read += prompt_ids(renderer, "", [question], later=True)
-            else:
-                read = conversation_ids(loaded, messages, tools)
-            answer = _answer(batch, read, sampling or free_sampling(loaded.settings), child_seed(seed, turn), show)
+            prompt = conversation_ids(loaded, messages, loaded.settings.tools)
+            answer = _answer(batch, prompt, sampling, child_seed(seed, turn), show)
             show("\n")
-            messages.append({"role": "assistant", "content": loaded.renderer.decode(answer)})
-            read += answer if answer[-1] in loaded.renderer.stop_ids else [*answer, loaded.renderer.stop_id]
+            messages.append({"role": "assistant", "content": answer})
             turn += 1
         return messages
     finally:
@@ -199,11 +191,11 @@ def chat_loop(
 
 def _answer(
     batch: ContinuousBatch, prompt: Sequence[int], sampling: SamplingConfig, seed: int, show: Callable[[str], None]
-) -> list[int]:
-    """The sampled ids of an answer; ``show`` gets its text in pieces."""
+) -> str:
+    """The text of an answer; ``show`` gets it in pieces."""
     arrived: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
     budget = batch.room(prompt, None, sampling.max_new_tokens)
-    batch.submit(Generation(prompt=list(prompt), sampling=sampling, budget=budget, seed=seed, tell=arrived.put))
+    batch.submit(Generation(prompt=prompt, sampling=sampling, budget=budget, seed=seed, tell=arrived.put))
     text = ReplyText(batch.loaded.tokenizer, batch.loaded.renderer)
     while not text.finish:
         token = arrived.get()
@@ -211,4 +203,4 @@ def _answer(
             raise token
         if piece := text.add(token):
             show(piece)
-    return text.ids
+    return text.text
