@@ -38,7 +38,7 @@ def test_what_cannot_be_meant_is_said(call, said):
 
 
 def test_check_takes_what_a_run_takes():
-    whole = {"seeds": 2, "parallel": 1, "redo": True, "anyway": True}
+    whole = {"seeds": 2, "redo": True, "anyway": True}
     assert gradus.check("arithmetic", quick=True, **whole).status != "fail"
     assert "no argument 'stepz'" in gradus.check("arithmetic", stepz=3).findings[0].message
 

@@ -69,5 +69,9 @@ NEEDS_TRAINING = "local models and training need torch, which is not installed; 
 
 def require_training() -> None:
     """Raises ConfigError if torch is not installed: the base install audits, evaluates and reports, and trains nothing."""
-    if find_spec("torch") is None:
+    try:
+        there = find_spec("torch") is not None
+    except ModuleNotFoundError:
+        there = False
+    if not there:
         raise ConfigError(NEEDS_TRAINING)
