@@ -170,22 +170,6 @@ def test_wrong_names_addresses_and_settings_are_said(served: tuple[str, LoadedMo
         sampler(address, loaded, sampling=SamplingConfig(grammar=True))
 
 
-def test_a_busy_server_is_asked_again(folder: Path, serve: Callable[..., Any]) -> None:
-    calls: list[int] = []
-
-    async def busy(request: Request) -> JSONResponse:
-        calls.append(1)
-        if len(calls) < 3:
-            return JSONResponse({"error": {"message": "busy"}}, status_code=503)
-        return JSONResponse({"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]})
-
-    loaded = load_model(folder)
-    app = Starlette(routes=[Route("/v1/completions", busy, methods=["POST"])])
-    with serve(uvicorn.Config(app, log_level="warning")) as address:
-        sampler(f"http://{address}/v1", loaded, retries=3).close()
-    assert len(calls) == 3
-
-
 def grpo(**changes: Any) -> GrpoConfig:
     options: dict[str, Any] = {
         "groups": 4,

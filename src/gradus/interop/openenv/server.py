@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gradus.core import ConfigError, Environment, EnvironmentSpec, Observation, Task
+from gradus.core import Environment, EnvironmentSpec, Observation, Task
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
 from gradus.interop import servers
@@ -50,8 +50,6 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
 
     ``sessions`` episodes may run at once. ``hosts``: names that Host and Origin may have, None for any.
     """
-    if sessions < 1:
-        raise ConfigError(f"sessions must be at least 1, got {sessions}")
     places = SessionSlots(sessions)
 
     async def serve(socket: WebSocket) -> None:

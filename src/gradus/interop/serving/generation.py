@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gradus.core import ConfigError, ContextLengthError, PolicyError, child_seed
+from gradus.core import ContextLengthError, PolicyError, child_seed
 from gradus.policies.local.decoding import Answer, Prompt
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -61,8 +61,6 @@ class ContinuousBatch:
     """A model that answers up to ``rows`` requests at once; more wait their turn. ``start`` and ``close`` bracket its thread."""
 
     def __init__(self, loaded: LoadedModel, *, rows: int = 32) -> None:
-        if rows < 1:
-            raise ConfigError(f"rows must be at least 1, got {rows}")
         self.loaded = loaded
         self.rows = rows
         self._closing = False

@@ -168,8 +168,8 @@ def chat_loop(
     ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
     Raises ContextLengthError when the conversation no longer fits.
     """
-    opening = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-    messages: list[dict[str, Any]] = list(opening)
+    opening: list[dict[str, Any]] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    messages = list(opening)
     batch, sampling = ContinuousBatch(loaded, rows=1), sampling or free_sampling(loaded.settings)
     batch.start()
     try:
