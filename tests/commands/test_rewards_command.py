@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gradus import environments
 from gradus.commands.app import app
 from gradus.core import Episode, GradusError, StopReason, Task, Turn, TurnTokens
 from gradus.rewards import load_rewards
 from gradus.rewards.grading import completion_of
-from gradus.rollouts import roll_out, write_episodes
+from gradus.rollouts import write_episodes
 
 RIGHT = "<reasoning> 1 + 1 </reasoning> <answer> 2 </answer>"
 
@@ -41,14 +40,6 @@ def test_json_is_one_line_a_completion() -> None:
     }
 
 
-def test_stored_episodes(tmp_path: Path) -> None:
-    spec = environments.load("arithmetic")
-    played = roll_out(spec, spec.policy("noisy:0.5"), spec.tasks("held-out", 6)).episodes
-    write_episodes(tmp_path / "e.jsonl", played, environment=spec.name)
-    rows = [json.loads(line) for line in run("try", str(tmp_path / "e.jsonl"), "--json").stdout.splitlines()]
-    assert [row["value"] for row in rows] == [episode.reward.value for episode in played if episode.reward]
-
-
 def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def tone(completions, **columns):\n    raise RuntimeError('no tone')\n")
     result = run("try", "-c", RIGHT, "--reward", f"{tmp_path / 'mine.py'}:tone", "--reward", "format")
@@ -63,13 +54,6 @@ def test_a_failing_function_is_shown_and_is_exit_code_one(tmp_path: Path) -> Non
 )
 def test_wrong_use_is_said(arguments: list[str]) -> None:
     assert isinstance(run(*arguments).exception, GradusError)
-
-
-def test_the_answer_to_typed_completions_is_refused_with_a_file(tmp_path: Path) -> None:
-    """The rows' own answers were taken without a word."""
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"prompt": "1 + 1?", "completion": RIGHT, "answer": "2"}))
-    assert "have their own" in str(run("try", str(file), "--reward", "correctness", "--answer", "3").exception)
 
 
 def test_the_list_names_every_built_in() -> None:

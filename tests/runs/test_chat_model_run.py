@@ -109,5 +109,5 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
         return []
 
     monkeypatch.setattr("gradus.interop.serving.text.chat_loop", talk)
-    commands.chat(folder, ask=lambda: None, show=print)
+    commands.chat(folder)
     assert (talked[0].dtype, talked[0].autocast) == wanted

@@ -136,19 +136,10 @@ def test_what_would_go_wrong_is_found(
 
 
 def test_a_data_set_is_looked_at_whole(tmp_path: Path, qwen: Path) -> None:
-    bad = rows(
-        tmp_path / "bad.jsonl",
-        {"question": "What is the color ?", "answer": "#### "},
-        {"question": "What is 3 + 9 ?", "answer": "13"},
-        {"question": "word " * 900, "answer": "1"},
-    )
-    good = found("data", f"jsonl:{rows(tmp_path / 'good.jsonl')}", tmp_path, "teach.policy=gold", model=qwen)
-    assert [status for status, *_ in good] == ["pass"]
-    messages = " ".join(message for _, message, _ in found("data", f"jsonl:{bad}", tmp_path, model=qwen))
-    for part in ("empty answers", "contradictions", "prompt length"):
-        assert part in messages
-    ((status, message, way),) = found("recipe", f"jsonl:{bad}?answer=target", tmp_path, model=qwen)
-    assert (status, "has a column 'target'" in message, "map them as in" in way) == ("fail", True, True)
+    good = rows(tmp_path / "good.jsonl")
+    assert [status for status, *_ in found("data", f"jsonl:{good}", tmp_path, model=qwen)] == ["pass"]
+    bad = rows(tmp_path / "bad.jsonl", {"question": "What is 3 + 9 ?", "answer": "13"})
+    assert "contradictions" in found("data", f"jsonl:{bad}", tmp_path, model=qwen)[-1][1]
 
 
 def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
@@ -198,14 +189,7 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
     assert found("model", "memory", tmp_path, "model.keep_history=true", model=forgetful)[0][0] == "pass"
 
 
-def test_a_broken_model_folder_is_found(tmp_path: Path, qwen: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for file in qwen.iterdir():
-        if file.suffix != ".safetensors":
-            (broken / file.name).write_bytes(file.read_bytes())
-    ((status, message, _),) = found("model", "arithmetic", tmp_path, model=broken)
-    assert (status, "weights" in message) == ("fail", True)
+def test_a_name_on_the_hub_is_not_asked_for(tmp_path: Path) -> None:
     skipped = found("model", "arithmetic", tmp_path, model="somebody/some-model")
     assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
 

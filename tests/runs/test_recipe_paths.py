@@ -67,20 +67,11 @@ def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
     assert load_recipe(None, path=Path("r.toml")).spec().name == "doors"
 
 
-def test_a_recipe_names_a_file_of_rows_as_the_command_line_does(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"question": "{n}?", "answer": "{n}"}}\n' for n in range(40)))
-    (tmp_path / "mine.toml").write_text('environment = "rows.jsonl"\n')
-    recipe = load_recipe(None, path=tmp_path / "mine.toml")
-    assert recipe.environment == f"jsonl:{tmp_path / 'rows.jsonl'}"
-    assert recipe.spec().data_set.size("train") > 20
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("lm = 3", r"lm is a table, \[lm\], got 3"),
         ("grpo = 3", "grpo is a value, not a table"),
-        ("[lm]\nteach = 3", "teach: Input should be a valid dictionary"),
         ('quick = "abc"', r"quick is a table, \[quick\], got 'abc'"),
     ],
 )

@@ -112,10 +112,8 @@ def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
             r"stage\.0\.weigths: unknown key, did you mean weights\?$",
         ),
         (["stage.0.steps=0"], r"stage\.0\.steps: .*greater than or equal to 1, got 0"),
-        (["stage.2.steps=1"], "expected a place in a list of 2"),
         (["grpo.max_steps=5"], r"1 \+ 2 = 3 steps and grpo\.max_steps is 5; leave max_steps out"),
         (['stage.1={name="sums"}', "grpo.max_steps=1"], "leaves none of grpo.max_steps = 1 for 'sums'"),
-        (["adaptive.low=0.9"], r"adaptive\.low must be below adaptive\.high"),
     ],
 )
 def test_a_schedule_that_cannot_be_used_says_why(changes: list[str], says: str, tmp_path: Path) -> None:
@@ -129,8 +127,6 @@ def test_a_schedule_that_cannot_be_used_says_why(changes: list[str], says: str, 
         ("stage.0.weights={tone=1.0}", "component 'tone'; the grader has correct, format, incremental_format"),
         ("stage.0.weights={format=0.0}", "stage 'form' has no reward"),
         ("stage.1.name=form", "stages need different names, got form, form"),
-        ('stage.0={name="form"}', "stage 'form' has no steps; only the last"),
-        ('adaptive.components=["tone"]', "component 'tone'"),
     ],
 )
 def test_what_only_the_grader_can_know_fails_before_anything_is_done(change: str, says: str, tmp_path: Path) -> None:

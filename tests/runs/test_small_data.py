@@ -1,7 +1,5 @@
 """Recipes fit data of few rows."""
 
-import json
-
 import pytest
 
 import gradus
@@ -30,19 +28,15 @@ def test_the_evaluation_takes_no_more_episodes_than_rows_are_held_out(quick, mod
     )
 
 
-@pytest.mark.parametrize("form", ["file", "rows", "rewards"])
-def test_a_nano_model_has_room_for_the_longest_rows(form, tmp_path):
+@pytest.mark.parametrize("form", ["rows", "rewards"])
+def test_a_nano_model_has_room_for_the_longest_rows(form):
     """Answers of a sentence were cut at 32 tokens, so no reward could be earned; prompts of 500 words ended in an error of SFT."""
     said = "There are {} apples in all, after the friend from the next street gave some more to the family behind the garden."
     rows = [{"question": f"{'Ann counts. ' * (n * 8)} {n} + 1?", "answer": said.format(n + 1)} for n in range(60)]
-    data = rows
-    if form == "file":
-        data = tmp_path / "rows.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     rewards = [lambda prompts, completions, **_: [1.0] * len(completions)] if form == "rewards" else []
-    found = [each for each in gradus.check(data, rewards=rewards).findings if each.check == "context"]
+    found = [each for each in gradus.check(rows, rewards=rewards).findings if each.check == "context"]
     assert [each.status for each in found] == ["pass"], found
-    assert make_recipe(data, rewards=rewards).model.nano.context > 512
+    assert make_recipe(rows, rewards=rewards).model.nano.context > 512
 
 
 def test_rewards_that_read_the_step_are_told_it_in_validation_and_evaluation(tmp_path):

@@ -12,10 +12,10 @@ import gradus
 from gradus.algorithms import find_algorithm, register_algorithm, registry
 from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
-from gradus.runs.own_code import code_digest
 from gradus.runs.stages.context import RunContext, section_of
 from gradus.runs.stages.runner import do_stages
 from gradus.runs.stages.seeds import known_elsewhere
+from gradus.runs.stages.sources import code_digest
 
 STAGES = {"teach": section_of("teach"), "grpo": section_of("rewards")}
 DOORS = (

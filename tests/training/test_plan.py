@@ -17,8 +17,7 @@ from gradus.commands.training import make_recipe
 from gradus.core import ConfigError
 from gradus.runs.checks.model import lengths_of
 from gradus.runs.checks.subject import Circumstances, Subject
-from gradus.runs.planning.forecast import check_fits, make_plan
-from gradus.runs.planning.memory import cache_bytes, memory_forecast, rows_at_once
+from gradus.runs.planning.memory import cache_bytes, check_fits, make_plan, memory_forecast, rows_at_once
 from gradus.runs.planning.shapes import GIB, Hardware, Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
 

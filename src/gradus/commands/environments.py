@@ -17,7 +17,6 @@ from gradus.commands.output import FOR_MACHINES, Listing, Shown, next_command, n
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Observation, Policy, Task
 from gradus.environments import file_name
-from gradus.runs.own_code import forget_changed_files
 
 if TYPE_CHECKING:
     from gradus.commands.training import Run
@@ -35,6 +34,7 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
     1
     """
     from gradus.environments.verifiable.from_rows import rows_spec
+    from gradus.runs.stages.sources import forget_changed_files
 
     forget_changed_files()
     if isinstance(name, str | Path):
@@ -240,6 +240,7 @@ def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSp
 def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
     """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
     from gradus.rewards import parse_reward, register_reward, reward_pairs
+    from gradus.runs.stages.sources import forget_changed_files
 
     forget_changed_files()
     entries: list[dict[str, Any]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -125,8 +124,6 @@ def _show_piece(piece: str) -> None:
 def chat(
     model: RunOrModel,
     *,
-    ask: Callable[[], str | None] | None = None,
-    show: Callable[[str], None] = _show_piece,
     system: Annotated[
         str | None,
         typer.Option(help="System prompt. Without it: as the model was trained; an empty one sends no system message."),
@@ -138,19 +135,17 @@ def chat(
 ) -> list[dict[str, str]]:
     """Chat with a checkpoint; an empty line ends it.
 
-    ``ask`` gives the next question, None at the end; ``show`` gets the answers in pieces. Without them the terminal does both. Returns the
-    conversation.
+    Returns the conversation.
     """
     from gradus.interop.serving.text import chat_loop
     from gradus.policies.local.settings import free_sampling
 
     loaded = _loaded(model, keep_history)
-    if ask is None:
-        typer.echo("an empty line ends it, /new begins anew")
+    typer.echo("an empty line ends it, /new begins anew")
     return chat_loop(
         loaded,
-        ask=ask or _ask_in_terminal,
-        show=show,
+        ask=_ask_in_terminal,
+        show=_show_piece,
         system_prompt=(loaded.settings.system_prompt or None) if system is None else system,
         sampling=free_sampling(loaded.settings).changed(temperature=temperature, max_new_tokens=max_new_tokens),
         seed=seed,
@@ -177,12 +172,8 @@ def serve(
         typer.Option(envvar="VLLM_API_KEY", help="API key that clients must send; better set in the environment."),
     ] = None,
     seed: Seed = 0,
-    tell: Callable[[str], None] = note,
 ) -> None:
-    """Serve chat completions, responses, and completions with token ids and log-probs, until Ctrl-C.
-
-    ``tell`` gets the address.
-    """
+    """Serve chat completions, responses, and completions with token ids and log-probs, until Ctrl-C."""
     from gradus.interop.servers import hosts_for, listen, url
     from gradus.interop.serving.app import Access, make_app
     from gradus.interop.serving.app import serve as serve_app
@@ -191,7 +182,7 @@ def serve(
     with listen(host, port) as listener:
         access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
         loaded = _loaded(model, keep_history)
-        tell(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
+        note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
         return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
 
 
@@ -224,12 +215,8 @@ def serve_env(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     sessions: Annotated[int, typer.Option(min=1, help="Episodes that may run at once.")] = 256,
-    tell: Callable[[str], None] = typer.echo,
 ) -> None:
-    """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C.
-
-    ``tell`` gets the address.
-    """
+    """Serve an environment to OpenEnv clients, over WebSocket and HTTP, until Ctrl-C."""
     from gradus.interop.openenv.server import create_app, server_config
     from gradus.interop.servers import hosts_for, listen, serve_until_stopped, url
 
@@ -237,7 +224,9 @@ def serve_env(
     with listen(host, port) as listener:
         hosts = hosts_for(host, listener.getsockname()[0])
         app = create_app(spec, sessions=sessions, hosts=hosts)
-        tell(f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)")
+        typer.echo(
+            f"{spec.name} for up to {sessions} sessions at {url(listener, host, scheme='ws')}  (Ctrl-C stops it)"
+        )
         serve_until_stopped(server_config(app, host=host, port=port), listener)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated, Any, TypedDict
 
 import typer
@@ -15,19 +14,13 @@ from gradus.commands.output import FOR_MACHINES, GIVEN
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.naming import did_you_mean
 
-_WIDTH_OF_TABLES = 80  # columns; in fewer a table of options cuts their names, and plain help does not
-
 
 class Command(TyperCommand):
     """``--json`` takes a file or none: the next word is the file if it ends in .json; ``--json=FILE`` takes any name."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        if get_terminal_size().columns < _WIDTH_OF_TABLES:
-            self.rich_markup_mode = None
-        for each in self.params:  # typer's own, as in <list[str]>, take so much room that 80 columns cut the names
-            if each.param_type_name == "option" and getattr(each, "metavar", None) is None:
-                vars(each)["metavar"] = _metavar(each)
+        self.rich_markup_mode = None  # a table of options cuts their names at 80 columns, plain help does not
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--json" in args and any(parameter.name == "json_file" for parameter in self.params):
@@ -42,13 +35,6 @@ class Command(TyperCommand):
             {each.name: _typed(ctx, each) for each in self.params if each.param_type_name == "option" and each.name}
         )
         return super().invoke(ctx)
-
-
-def _metavar(option: Any) -> str:
-    if getattr(option, "is_flag", False):
-        return ""
-    kinds = str(option.type_descriptor.annotation)
-    return "N" if "int" in kinds or "float" in kinds else "PATH" if "Path" in kinds else "TEXT"
 
 
 def _typed(ctx: Any, option: Any) -> list[str]:

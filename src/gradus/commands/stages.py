@@ -93,7 +93,6 @@ def teach(
     from gradus.runs.policies import make_policy, teacher_name
     from gradus.runs.progress import progress_bar
     from gradus.runs.recipe.tables import recipe_of
-    from gradus.runs.stages.teaching import spent
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
@@ -112,7 +111,7 @@ def teach(
             grader=spec.grader(grader),
             path=Path(out),
             reserved=judging,
-            progress=lambda done, total: advance(done, total, note=spent(teacher)),
+            progress=advance,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError
 from gradus.runs.checks.subject import Circumstances, Finding, Subject, failed, passed, skipped, warned
-from gradus.runs.planning.forecast import check_fits, fit_to_memory, make_plan
+from gradus.runs.planning.memory import check_fits, fit_to_memory, make_plan
 from gradus.runs.planning.shapes import GIB, Lengths, card_of, this_machine
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
@@ -37,26 +36,11 @@ def model(subject: Subject) -> list[Finding]:
         return [
             failed(f"the tokenizer has {tokens} tokens, the model {text.vocab_size}", "use the tokenizer of this model")
         ]
-    missing = _missing_weights(Path(name))
-    if missing:
-        return [failed(f"{name} lacks {missing}", "download the folder again, whole")]
     form = "plain labels, no chat template" if renderer.plain else "chat template extends turn by turn"
     findings = [passed(f"{subject.config.model_type}, {tokens:,} tokens, {form}")]
     if renderer.plain and subject.trained:
         findings.append(warned("the tokenizer has no chat template", "use the chat model, not the base model"))
     return findings
-
-
-def _missing_weights(folder: Path) -> str | None:
-    """Names the weights that a local folder lacks; None if it has all, or for a name on the hub."""
-    if not folder.is_dir():
-        return None
-    for index in folder.glob("*.index.json"):
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        lost = sorted(shard for shard in shards if not (folder / shard).is_file())
-        return lost[0] if lost else None
-    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    return None if weights else "weights (no .safetensors file)"
 
 
 def too_long(subject: Subject) -> Finding | None:

@@ -19,7 +19,7 @@ from gradus.environments.verifiable.items import Item, TableTasks
 from gradus.environments.verifiable.policies import in_format
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.policies.local.folders import find_model
-from gradus.rewards import gold_answer
+from gradus.rewards import gold_answer, parse_reward
 
 # A nano model learns from nothing: thousands of taught episodes at a high rate, then GRPO.
 _NANO: dict[str, Any] = {
@@ -147,22 +147,18 @@ def beside(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         model["path"] = here(model["path"])
     if isinstance(moved.get("rewards"), list):
-        moved["rewards"] = [_reward(each, here) for each in moved["rewards"]]
+        moved["rewards"] = [_beside(each, here) for each in moved["rewards"]]
     return moved
 
 
-def _reward(given: Any, change: Callable[[str], str]) -> Any:
-    """A reward of a recipe, in any of its forms, with its paths changed; what has no such form is left to the recipe's own check."""
-    if isinstance(given, str):
-        return with_paths(given, change)
-    if isinstance(given, list):
-        return [with_paths(each, change) if isinstance(each, str) else each for each in given]
-    if not isinstance(given, dict) or not isinstance(given.get("function"), str):
-        return given
-    settings = given.get("settings")
-    if given["function"] == "json_schema" and isinstance(settings, dict) and isinstance(settings.get("schema"), str):
-        given = {**given, "settings": {**settings, "schema": change(settings["schema"])}}
-    return {**given, "function": with_paths(given["function"], change)}
+def _beside(given: Any, change: Callable[[str], str]) -> dict[str, Any]:
+    """A reward of a recipe, in any of its forms, with the paths of its function and settings changed."""
+    reward = parse_reward(given).model_dump()
+    settings = {
+        key: change(each) if key == "schema" and isinstance(each, str) else each
+        for key, each in reward["settings"].items()
+    }
+    return {**reward, "function": with_paths(reward["function"], change), "settings": settings}
 
 
 def with_paths(name: str, change: Callable[[str], str]) -> str:

@@ -242,12 +242,7 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
     return [*once, *({"stage": stage, **_added_up(of_seeds)} for stage, of_seeds in rows.items())]
 
 
-def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The sum of each figure, rounded once; None if it is known for some rows only."""
-    sums: dict[str, float | None] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        values = [row[name] for row in rows if name in row]
-        known = [value for value in values if isinstance(value, int | float)]
-        if known:
-            sums[name] = round(sum(known), 6) if len(known) == len(values) else None
-    return sums
+def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The sum of each figure, rounded once."""
+    names = [name for name, value in rows[0].items() if isinstance(value, int | float)]
+    return {name: round(sum(row.get(name) or 0 for row in rows), 6) for name in names}

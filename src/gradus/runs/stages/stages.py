@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gradus.core import AuditFailed, GradusError
+import torch
+
+from gradus.core import AuditFailed, Grader, GradusError, Group, Policy, Renderer
 from gradus.core.files import write_json
 from gradus.core.metrics import read_metrics
+from gradus.evidence.evaluation import Evaluation
+from gradus.evidence.reports import prepare_report
 from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
-from gradus.rollouts import write_episodes
+from gradus.policies.local.shelf import ShelvedPolicy
+from gradus.rollouts import roll_out, write_episodes
 from gradus.runs.planning.model_probe import check_model
 from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.progress import progress_bar
@@ -26,9 +34,9 @@ from gradus.runs.stages.evaluation import (
     graders_of,
     pairs_of,
     read_rollouts,
+    shown_groups,
 )
-from gradus.runs.stages.report_episodes import write_report_episodes
-from gradus.runs.stages.teaching import spent, teach
+from gradus.runs.stages.teaching import teach
 from gradus.runs.stages.training_stages import (
     begun,
     distill_stage,
@@ -38,7 +46,11 @@ from gradus.runs.stages.training_stages import (
     sft_stage,
 )
 from gradus.stats import format_number
+from gradus.training.config import GrpoConfig
+from gradus.training.data.credit import credit_groups
 from gradus.training.data.tasks import reserved_ids
+
+_GROUPS = 2  # groups of the trained policy whose members the report shows side by side
 
 Stage = tuple[Callable[[RunContext, dict[str, Any]], None], Select]  # what it does, filling in its cost; its settings
 
@@ -99,7 +111,7 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
             grader=run.grader,
             seed=run.recipe.seed,
             reserved=reserved_ids(run.spec, run.recipe.grpo),
-            progress=lambda done, total: advance(done, total, note=spent(policy)),
+            progress=advance,
         )
     run.console.print(summary.sentence(path), highlight=False)
     if summary.reward_mean is None and summary.reason is not None:  # GRPO would come to the same, later
@@ -151,8 +163,69 @@ def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
     write_json(run.folder / "results.json", document)
     flat = evaluation.flat
     write_episodes(run.folder / "eval" / "episodes.jsonl.gz", flat, environment=run.spec.name, note="gradus run")
-    write_report_episodes(run, evaluation, policies)
+    _write_report_episodes(run, evaluation, policies)
     cost.update(episodes=len(flat))
+
+
+def _write_report_episodes(run: RunContext, evaluation: Evaluation, policies: Mapping[str, Policy]) -> None:
+    """Write what the report browses. The shown advantages follow the credit of the recipe's GRPO."""
+    config, spec = run.recipe.grpo, run.spec
+    groups = shown_groups(evaluation.episodes, run.recipe.eval.shown)
+    trained = policies.get("grpo")
+    facts: dict[str, Any] = {"model": run.recipe.model.path or "nano"}
+    advantages = None
+    if isinstance(trained, ShelvedPolicy):
+        facts["parameters"] = f"{sum(each.numel() for each in trained.loaded.model.parameters()):,}"
+        advantages = _advantages(config, run.grader, trained.loaded.renderer)
+        tasks = [spec.train_task(config.first_task + index) for index in range(_GROUPS)]
+        rolled_out = roll_out(
+            spec,
+            trained,
+            tasks,
+            group_size=config.group_size,
+            seed=run.recipe.seed,
+            key=("report",),
+            grader=run.grader,
+        )
+        groups = [*rolled_out.groups, *groups]
+    cpu = f"{platform.machine()}, {os.cpu_count()} cores"
+    facts |= {"seed": run.recipe.seed, "date": datetime.now(UTC).date().isoformat()}
+    facts["hardware"] = torch.cuda.get_device_name() if torch.cuda.is_available() else cpu
+    pieces = {name: _pieces(policy.tokenizer) for name, policy in policies.items() if isinstance(policy, ShelvedPolicy)}
+    prepare_report(
+        run.folder, spec, groups, facts=facts, advantages=advantages, pieces=pieces, evaluated=evaluation.flat
+    )
+
+
+def _pieces(tokenizer: Any) -> Any:
+    """Token ids to the text of each."""
+    return lambda ids: [tokenizer.decode([token]) for token in ids]
+
+
+def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Callable[[Group], list[list[float]]]:
+    """A group to one advantage per turn of each member: the mean over the turn's tokens, by the run's own credit."""
+    config = config.resolved(grader)
+
+    def of_group(group: Group) -> list[list[float]]:
+        sums = [[0.0] * len(episode.turns) for episode in group.episodes]
+        counts = [[0] * len(episode.turns) for episode in group.episodes]
+        graded = [
+            index
+            for index, each in enumerate(group.episodes)
+            if each.reward and each.reward.value is not None and each.turns
+        ]
+        for credited in credit_groups([group], config, renderer, weights=grader.weights):
+            member = graded[credited.episode]
+            assert credited.advantages is not None
+            for turn, value in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):
+                sums[member][turn] += value
+                counts[member][turn] += 1
+        return [
+            [total / count if count else 0.0 for total, count in zip(*row, strict=True)]
+            for row in zip(sums, counts, strict=True)
+        ]
+
+    return of_group
 
 
 def _tokens(folder: Path) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from math import fsum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, StopReason
 from gradus.core.printing import go_around
@@ -20,9 +20,6 @@ from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.sources import rows_digest
 from gradus.stats import format_number
 from gradus.training.data.tasks import taught_indices
-
-if TYPE_CHECKING:
-    from gradus.policies.remote.client import RemoteUsage
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
 
@@ -46,7 +43,6 @@ class TeachSummary:
     seconds: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    spent: str = ""
     rewards: list[float] = field(default_factory=list)
 
     @property
@@ -72,27 +68,17 @@ class TeachSummary:
     def as_costs(self) -> dict[str, Any]:
         """Returns what ``costs.json`` stores of the stage."""
         names = ("episodes", "rolled_out", "failed", "reward_mean", "prompt_tokens", "completion_tokens", "reason")
-        return {name: getattr(self, name) for name in (*names, *(("spent",) if self.spent else ()))}
+        return {name: getattr(self, name) for name in names}
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         tokens = self.prompt_tokens + self.completion_tokens
         money = f", {tokens:,} tokens" if tokens else ""
-        money += f"; spent now, failed calls too: {self.spent}" if self.spent else ""
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
             f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
             f"reward {self.grader} {format_number(self.reward_mean)}, {self.seconds:.1f} s{money}{reason}"
         )
-
-
-def spent(policy: Policy) -> str:
-    """Says what a policy behind an API has used so far, failed and repeated calls too; empty for any other."""
-    usage: RemoteUsage | None = getattr(policy, "usage", None)
-    if usage is None:
-        return ""
-    unknown = f" and {usage.unmetered} replies without a count" if usage.unmetered else ""
-    return f"{usage.prompt_tokens + usage.completion_tokens:,} tokens{unknown}"
 
 
 def teach(
@@ -131,7 +117,7 @@ def teach(
             writer.write(chunk)
             summary.count(chunk)
     summary.rolled_out = sum(len(indices) for _, indices in spans)
-    summary.seconds, summary.spent = time.perf_counter() - started, spent(policy)
+    summary.seconds = time.perf_counter() - started
     return summary
 
 
