@@ -65,8 +65,8 @@ def export_model(
     source, target = Path(folder).expanduser(), replaceable(Path(out).expanduser())
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
-    adapter = _adapter(source)
-    base = str(source) if adapter is None else str(adapter["base_model_name_or_path"])
+    named = adapter_base(source)
+    adapter, base = (None, str(source)) if named is None else (read_json(source / "adapter_config.json"), named)
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
     model, gap = loaded.model, None
@@ -76,7 +76,7 @@ def export_model(
     model.to(getattr(torch, chosen))
     settings = read_settings(source) or ModelSettings()  # loading keeps history in any case
     settings = settings.model_copy(update={"quantize": "none", "dtype": chosen})
-    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal: Any = causal_model(model)
     causal.generation_config = generation_config(loaded, free_sampling(settings))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     card = model_card(
@@ -97,16 +97,6 @@ def export_model(
 def logp_diff(one: torch.Tensor, other: torch.Tensor) -> float:
     """Largest absolute difference of the log-probs that two tensors of logits (..., V) imply, nats."""
     return float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
-
-
-def _adapter(source: Path) -> Mapping[str, Any] | None:
-    if adapter_base(source) is not None:
-        return read_json(source / "adapter_config.json")
-    if not (source / "config.json").is_file():
-        raise ConfigError(
-            f"{source} holds neither a model (config.json) nor adapters (adapter_config.json); check the path"
-        )
-    return None
 
 
 def _merge(loaded: LoadedModel) -> tuple[Any, float]:
@@ -130,9 +120,7 @@ def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
 
     values: dict[str, Any] = {
         "eos_token_id": sorted(loaded.renderer.stop_ids),
-        "pad_token_id": loaded.tokenizer.pad_token_id
-        if loaded.tokenizer.pad_token_id is not None
-        else min(loaded.renderer.stop_ids),
+        "pad_token_id": min(loaded.renderer.stop_ids) if (pad := loaded.tokenizer.pad_token_id) is None else pad,
         "max_new_tokens": config.max_new_tokens,
         "do_sample": not config.greedy,
     }
@@ -148,8 +136,7 @@ def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelS
         with quiet_transformers():
             model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
-        causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        causal.generation_config.save_pretrained(aside)
+        causal_model(model).generation_config.save_pretrained(aside)
         copy_source(base, aside)
         write_settings(aside, settings)
         (aside / "README.md").write_text(card, encoding="utf-8")

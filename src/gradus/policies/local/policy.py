@@ -8,6 +8,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -66,7 +67,10 @@ class LocalPolicy:
         if sampling.grammar and grammar is None:
             raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
-        self.grammar = _as_grammar(grammar, loaded) if sampling.grammar and grammar is not None else None
+        self.grammar = None
+        if sampling.grammar and grammar is not None:
+            encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
+            self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
         self.plan = cache_plan(loaded)
         self._name = name
 
@@ -83,13 +87,6 @@ class LocalPolicy:
     def start(self, episodes: Sequence[EpisodeStart]) -> LocalSession:
         """Open a session for episodes that run at once."""
         return LocalSession(self, episodes)
-
-
-def _as_grammar(grammar: Sequence[Sequence[str]], loaded: LoadedModel) -> WordGrammar:
-    def encode(text: str) -> list[int]:
-        return loaded.tokenizer.encode(text, add_special_tokens=False)
-
-    return WordGrammar(grammar, encode, loaded.renderer.stop_ids)
 
 
 @dataclass

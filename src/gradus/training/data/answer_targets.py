@@ -36,9 +36,7 @@ class AnswerTargets:
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
 
-        def encode(text: str) -> Sequence[int]:
-            return renderer.tokenizer.encode(text, add_special_tokens=False)
-
+        encode = partial(renderer.tokenizer.encode, add_special_tokens=False)
         self._spell = partial(spell, encode=encode, stop_ids=renderer.stop_ids)
         self._end: _Place = ({(): {~renderer.stop_id: (0,)}}, (1.0,))
         self._tree: Callable[[tuple[str, ...], int], Tree] = lru_cache(maxsize=1024)(self._spelled)
