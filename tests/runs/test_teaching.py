@@ -115,15 +115,21 @@ def test_a_composition_of_the_same_name_grades_again(tmp_path: Path):
     assert [taught(path, Moody(), grader=each).reward_mean for each in (one, five, one)] == [1.0, 5.0, 1.0]
 
 
-def test_a_summary_averages_what_is_graded():
+def test_a_summary_averages_what_is_graded_and_knows_a_cost_only_if_all_are_known():
     spec = load("arithmetic")
-    (episode,) = roll_out(spec, spec.policy("gold"), [spec.train_task(0)]).episodes
-    turn = Turn(index=0, observation="", action="", usage=Usage(prompt_tokens=10, completion_tokens=3))
-    summary = TeachSummary(policy="gold", grader="g")
-    summary.count(
-        [replace(episode, reward=Reward(grader="g", value=value), turns=(turn,)) for value in (1.0, None, 0.0)]
-    )
-    assert (summary.reward_mean, summary.episodes, summary.prompt_tokens, summary.completion_tokens) == (0.5, 3, 30, 9)
+    policy = spec.policy("gold")
+    (episode,) = roll_out(spec, policy, [spec.train_task(0)]).episodes
+
+    def told(value: float | None, *costs: float | None):
+        usages = [Usage(prompt_tokens=10, completion_tokens=3, cost=cost) for cost in costs]
+        turns = tuple(Turn(index=index, observation="", action="", usage=usage) for index, usage in enumerate(usages))
+        return replace(episode, reward=Reward(grader="g", value=value), turns=turns)
+
+    for costs, cost in (((0.25, 0.5), 0.75), ((0.25, None), None), ((), None)):
+        summary = TeachSummary(policy="gold", grader="g")
+        summary.count([told(1.0, *costs), told(None), told(0.0)])
+        assert (summary.cost, summary.reward_mean, summary.episodes) == (cost, 0.5, 3)
+        assert (summary.prompt_tokens, summary.completion_tokens) == (10 * len(costs), 3 * len(costs))
 
 
 def test_another_seed_is_refused_and_another_grader_grades_what_is_there(tmp_path: Path):

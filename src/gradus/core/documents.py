@@ -199,6 +199,7 @@ class StageCost(TypedDict, extra_items=Any):
     tokens: NotRequired[int]
     prompt_tokens: NotRequired[int]
     completion_tokens: NotRequired[int]
+    cost: NotRequired[float | None]
 
 
 class Costs(TypedDict):

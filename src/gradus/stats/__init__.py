@@ -5,7 +5,7 @@ Undefined is None, never 0: an interval needs two values (or two clusters), a co
 
 from gradus.stats.binary import sign_test, tango_interval
 from gradus.stats.crossed import crossed_difference, crossed_interval
-from gradus.stats.formatting import format_interval, format_number, format_p, format_signed
+from gradus.stats.formatting import format_interval, format_money, format_number, format_p, format_signed
 from gradus.stats.intervals import Interval, mean_interval, mean_of, pass_at_k, wilson
 from gradus.stats.paired import Paired, holm, paired_difference
 from gradus.stats.power import episodes_needed, paired_power, sign_test_pairs, sign_test_power, units_needed
@@ -23,6 +23,7 @@ __all__ = [
     "decided",
     "episodes_needed",
     "format_interval",
+    "format_money",
     "format_number",
     "format_p",
     "format_signed",

@@ -49,6 +49,11 @@ def format_interval(interval: Any, *, signed: bool = False, digits: int = 3) -> 
     return f"{write(mean)} [{write(low)},\N{NO-BREAK SPACE}{write(high)}]"
 
 
+def format_money(value: float) -> str:
+    """US dollars: ``$3.20``; of less than ten cents two figures, ``$0.0042``."""
+    return f"${value:,.2f}" if abs(value) >= 0.1 else f"${format_number(value, 2)}"
+
+
 def format_p(value: float | None) -> str:
     """A p-value: ``0.031`` or ``< 0.001``."""
     if value is None:

@@ -110,7 +110,7 @@ def test_the_same_run_gives_the_same_bytes(played: Any, tmp_path: Path) -> None:
 
 def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path) -> None:
     stages = [
-        {"stage": "teach", "seconds": 200.0, "episodes": 1500},
+        {"stage": "teach", "seconds": 200.0, "episodes": 1500, "cost": 1.25},
         {"stage": "grpo", "seconds": 3400.0, "tokens": 12_000},
     ]
     (tmp_path / "costs.json").write_text(json.dumps({"schema": 2, "stages": stages}), encoding="utf-8")
@@ -138,6 +138,7 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
     for words in (
         "3 min 20 s",
         "1,500 episodes",
+        "$1.25",
         "12,000",
         "1 h 00 min",
         "zero-variance groups",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gradus.evidence.reports import verdict_on
 from gradus.evidence.reports.results import figure
 from gradus.runs.stages.evaluation import best_is_the_start
-from gradus.stats import format_interval, format_number, format_signed
+from gradus.stats import format_interval, format_money, format_number, format_signed
 from tests.fakes import results_document
 
 numbers = st.floats(min_value=-100, max_value=100)
@@ -121,6 +121,7 @@ def test_small_numbers_keep_figures_that_can_be_read() -> None:
     ]
     assert [format_number(each, 2) for each in small[:2]] == ["0.012", "0.0012"]
     assert [format_signed(each) for each in (1.2e-05, -1.2e-05, 0.0)] == ["+1.2e-05", "−1.2e-05", "0.000"]
+    assert [format_money(each) for each in (0.0, 0.00423, 0.42, 1234.5)] == ["$0.00", "$0.0042", "$0.42", "$1,234.50"]
 
 
 def test_missing_is_a_dash_and_not_0() -> None:

@@ -22,7 +22,7 @@ from gradus.evidence.reports.score_tables import (
 )
 from gradus.evidence.reports.tiles import tiles
 from gradus.evidence.reports.verdict import verdict_on
-from gradus.stats import format_interval
+from gradus.stats import format_interval, format_money
 
 MOST_ACTIONS = 10
 TERMS: Mapping[str, str] = {
@@ -295,18 +295,24 @@ def _costs(costs: Json | None) -> list[Json]:
             "time": format_seconds(each.get("seconds")),
             "share": (each.get("seconds") or 0.0) / whole if whole else None,
             "tokens": _tokens(each),
+            "money": "–" if each.get("cost") is None else format_money(each["cost"]),
         }
         for each in listed
     ]
     if len(rows) > 1:
         total = {"stage": "all", "work": "", "time": format_seconds(whole), "share": None, "tokens": ""}
-        rows.append(total)
+        rows.append({**total, "money": _money(listed)})
     return rows
 
 
 def _tokens(stage: Json) -> str:
     parts = [stage[kind] for kind in ("tokens", "prompt_tokens", "completion_tokens") if stage.get(kind)]
     return f"{sum(parts):,}" if parts else "–"
+
+
+def _money(stages: Sequence[Json]) -> str:
+    spent = [each["cost"] for each in stages if each.get("cost") is not None]
+    return format_money(sum(spent)) if spent else "–"
 
 
 def format_seconds(value: float | None) -> str:

@@ -69,6 +69,9 @@ class RemoteSection(_Section):
     temperature: float | None = Field(default=None, ge=0.0, description="Of its sampling; 1 by default.")
     concurrency: int | None = Field(default=None, ge=1, le=1024, description="Calls in flight at once; 8 by default.")
     timeout: float | None = Field(default=None, gt=0.0, description="Seconds for one answer; 120 by default.")
+    price: tuple[float, float] | None = Field(
+        default=None, description="US dollars per million prompt and completion tokens; without it no money is counted."
+    )
 
 
 class TeachSection(_Section):

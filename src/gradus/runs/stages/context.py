@@ -79,8 +79,8 @@ def section_of(*names: str) -> Select:
     """Returns the settings of a stage: sections of the recipe, and what every stage depends on."""
 
     def select(run: RunContext) -> dict[str, Any]:
-        # The number of calls at once changes no episode.
-        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout"}}})
+        # The number of calls at once and their price change no episode.
+        dumped = run.recipe.model_dump(mode="json", exclude={"teach": {"remote": {"concurrency", "timeout", "price"}}})
         return {name: dumped[name] for name in ("environment", "seed", *names)}
 
     return select

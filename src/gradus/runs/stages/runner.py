@@ -22,7 +22,7 @@ from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.sandbox.locks import FolderLock
-from gradus.stats import format_number
+from gradus.stats import format_money, format_number
 from gradus.training.run.trackers import check_trackers
 
 _MOST_MISSED, _MOST_COSTS = 3, 3  # lines of the end of a run
@@ -147,10 +147,12 @@ def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False)
 
 
 def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:
-    """Time of a run, and of the stages that took longest."""
+    """Time and money of a run, and of the stages that took longest."""
     stages = costs if every else sorted(costs, key=lambda row: -row["seconds"])[:_MOST_COSTS]
     parts = ", ".join(f"{row['stage']} {row['seconds']:.0f} s" for row in stages if row["seconds"] >= 0.5)
-    return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}"
+    money = [row["cost"] for row in costs if row.get("cost") is not None]
+    spent = f"; {format_money(sum(money))}" if money else ""
+    return f"it took {_duration(sum(row['seconds'] for row in costs))}{f' ({parts})' if parts else ''}{spent}"
 
 
 def _duration(seconds: float) -> str:

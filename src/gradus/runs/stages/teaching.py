@@ -18,7 +18,7 @@ from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.stages.sources import rows_digest
-from gradus.stats import format_number
+from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
 
 _CHUNK = 64  # episodes between two writes: what a kill can cost
@@ -31,7 +31,7 @@ Progress = Callable[[float, int], None]
 class TeachSummary:
     """Counts and costs of a teacher's episodes.
 
-    ``reason``: of the first failure, or of the first grader's error. Tokens are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
+    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
     """
 
     policy: str
@@ -44,11 +44,18 @@ class TeachSummary:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     rewards: list[float] = field(default_factory=list)
+    costs: list[float | None] = field(default_factory=list)  # of each answer; None if it is not known
 
     @property
     def reward_mean(self) -> float | None:
         """None if nothing could be graded."""
         return fsum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None if the cost of a single answer is not known."""
+        known = [each for each in self.costs if each is not None]
+        return fsum(known) if known and len(known) == len(self.costs) else None
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Add episodes; they are too large to be kept for the summary."""
@@ -64,16 +71,27 @@ class TeachSummary:
             for usage in (turn.usage for turn in episode.turns if turn.usage is not None):
                 self.prompt_tokens += usage.prompt_tokens
                 self.completion_tokens += usage.completion_tokens
+                self.costs.append(usage.cost)
 
     def as_costs(self) -> dict[str, Any]:
         """Returns what ``costs.json`` stores of the stage."""
-        names = ("episodes", "rolled_out", "failed", "reward_mean", "prompt_tokens", "completion_tokens", "reason")
+        names = (
+            "episodes",
+            "rolled_out",
+            "failed",
+            "reward_mean",
+            "prompt_tokens",
+            "completion_tokens",
+            "cost",
+            "reason",
+        )
         return {name: getattr(self, name) for name in names}
 
     def sentence(self, path: Path) -> str:
         """One line for a person."""
         tokens = self.prompt_tokens + self.completion_tokens
         money = f", {tokens:,} tokens" if tokens else ""
+        money += "" if self.cost is None else f", {format_money(self.cost)}"
         reason = "" if self.reason is None else f"; the first failure: {self.reason}"
         return (
             f"{self.policy}: {self.episodes} episodes in {path} ({self.rolled_out} rolled out now, {self.failed} failed), "
