@@ -17,11 +17,10 @@ from gradus.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gradus.commands.audits import audit
-    from gradus.commands.checking import check
     from gradus.commands.comparing import compare, evaluate
     from gradus.commands.environments import agent, load_environment, roll_out
     from gradus.commands.stages import distill
-    from gradus.commands.training import Run, load_run, run, train
+    from gradus.commands.training import Run, check, load_run, run, train
     from gradus.core import Condition, EnvironmentSpec, Grader, Observation, Task
     from gradus.environments.verifiable.from_rows import one_turn
     from gradus.policies.local.loading import load_model
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "gradus.commands.environments": ("agent", "load_environment", "roll_out"),
     "gradus.commands.audits": ("audit",),
-    "gradus.commands.checking": ("check",),
     "gradus.commands.comparing": ("compare", "evaluate"),
     "gradus.commands.stages": ("distill",),
-    "gradus.commands.training": ("Run", "load_run", "run", "train"),
+    "gradus.commands.training": ("Run", "check", "load_run", "run", "train"),
     "gradus.core": ("Condition", "EnvironmentSpec", "Grader", "Observation", "Task"),
     "gradus.environments.verifiable.from_rows": ("one_turn",),
     "gradus.policies.local.loading": ("load_model",),

@@ -162,7 +162,7 @@ def test_an_evaluation_names_itself_again_as_it_was(rows):
     words = (
         "--policy gold,silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"
     )
-    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9 --rewrite-history"
+    words += " --power 0.5 --samples 2 --pass-k 1,2 --temperature 0.5 --max-new-tokens 9"
     said = gradus("eval", "rows.jsonl", *words.split())
     assert f"next: gradus eval rows.jsonl {words} --out" in said
 
@@ -193,15 +193,6 @@ def test_a_check_is_followed_by_what_was_checked(monkeypatch):
     said = gradus("check", "shop", "--seed", 4, "-o", "my run", "--quick", "-s", "grpo.groups=3")
     assert "next: gradus run shop --set grpo.groups=3 --quick --seed 4 --out 'my run'" in said
     assert "next: gradus run my.toml" in gradus("check", "my.toml")  # a recipe was left out
-
-
-def test_sft_is_followed_by_grpo_of_the_same_settings(monkeypatch):
-    stub(monkeypatch, "sft", lambda *_, **__: Path("runs/sft/best"))
-    said = gradus(
-        "sft", "shop", "-d", "t.jsonl", "-r", "mine.toml", "--seed", 2, "-s", "grpo.groups=3", "-s", "sft.lr=1"
-    )
-    assert "gradus grpo shop --model runs/sft/best --recipe mine.toml --seed 2 --set grpo.groups=3" in said
-    assert "sft.lr" not in said  # it has no effect there
 
 
 @pytest.mark.parametrize(("nano", "says"), [(True, "show runs/shop --last"), (False, "chat runs/shop")])

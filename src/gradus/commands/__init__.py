@@ -12,15 +12,13 @@ weight; where it takes settings, also a mapping. A run stands for its folder.
 """
 
 from gradus.commands.audits import Audit, audit
-from gradus.commands.checking import Checklist, check
 from gradus.commands.comparing import Comparison, Scores, compare, evaluate
 from gradus.commands.environments import envs, load_environment, play, roll_out
-from gradus.commands.episodes import StoredEpisodes, show
+from gradus.commands.episodes import Regraded, StoredEpisodes, regrade, show
 from gradus.commands.models import chat, export, package_env, push, serve, serve_env
-from gradus.commands.regrading import Regraded, regrade
 from gradus.commands.rewards import list_rewards, try_rewards
 from gradus.commands.stages import Diagnosis, distill, doctor, grpo, init, sft, teach
-from gradus.commands.training import Run, load_run, report, run, train
+from gradus.commands.training import Checklist, Run, check, load_run, report, run, train
 
 __all__ = [
     "Audit",

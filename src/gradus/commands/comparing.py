@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What makes an evaluation the one that it is.
 _SAME = ("policies", "rewards", "graders", "conditions", "episodes", "seed", "pairs", "power", "samples", "pass_k", "until_decided",
-         "temperature", "max_new_tokens", "keep_history")  # fmt: skip
+         "temperature", "max_new_tokens")  # fmt: skip
 _Policies = str | Path | Run | Policy | Sequence[Any] | Mapping[str, Any]
 
 _POLICIES = typer.Option(
@@ -79,13 +79,6 @@ class Scores(Shown):
         """All episodes, conditions and policies one after another."""
         return self.result.flat
 
-    @property
-    def first_failure(self) -> str:
-        """The error of the first episode that failed or could not be graded, or an empty text."""
-        from gradus.evidence.evaluation import first_failure
-
-        return first_failure(self.episodes)
-
     def save(self, path: str | Path) -> Path:
         """Write the episodes as JSON lines."""
         from gradus.rollouts import write_episodes
@@ -112,7 +105,9 @@ def _after_evaluate(
     if report is not None:
         note(f"report: {result.report(report)}")
     if all(each.reward is None or each.reward.value is None for each in result.episodes):
-        note("every episode failed or could not be graded; the first says why: " + result.first_failure)
+        from gradus.evidence.evaluation import first_failure
+
+        note("every episode failed or could not be graded; the first says why: " + first_failure(result.episodes))
         return 1
     if out is not None:
         return next_command("show", out)

@@ -28,7 +28,7 @@ from typing import Any
 
 import typer
 
-from gradus.commands.options import Command, Json, KeepHistory, MaxNewTokens, Seed, Temperature
+from gradus.commands.options import Command, Json, MaxNewTokens, Seed, Temperature
 from gradus.commands.output import json_text, next_command, note, print_json, problem, same
 from gradus.core import EnvironmentSpec, Policy
 from gradus.core.printing import printable
@@ -36,7 +36,6 @@ from gradus.core.printing import printable
 __all__ = [
     "Command",
     "Json",
-    "KeepHistory",
     "MaxNewTokens",
     "Seed",
     "Temperature",

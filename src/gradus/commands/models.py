@@ -12,7 +12,6 @@ import typer
 from gradus.commands.environments import load_environment
 from gradus.commands.options import (
     Host,
-    KeepHistory,
     Line,
     MaxNewTokens,
     Overwrite,
@@ -130,7 +129,6 @@ def chat(
     ] = None,
     temperature: Temperature = None,
     max_new_tokens: MaxNewTokens = None,
-    keep_history: KeepHistory = None,
     seed: Seed = 0,
 ) -> list[dict[str, str]]:
     """Chat with a checkpoint; an empty line ends it.
@@ -140,7 +138,7 @@ def chat(
     from gradus.interop.serving.text import chat_loop
     from gradus.policies.local.settings import free_sampling
 
-    loaded = _loaded(model, keep_history)
+    loaded = _loaded(model)
     typer.echo("an empty line ends it, /new begins anew")
     return chat_loop(
         loaded,
@@ -162,7 +160,6 @@ def serve(
         int,
         typer.Option(min=1, help="Requests that are computed at once; each takes the memory of the longest beside it."),
     ] = 32,
-    keep_history: KeepHistory = None,
     weights: Annotated[
         Path | None,
         typer.Option(help="Let clients with the token load weights from below this folder; off without it."),
@@ -181,29 +178,22 @@ def serve(
     name = Path(model).name or str(model)
     with listen(host, port) as listener:
         access = Access(hosts=hosts_for(host, listener.getsockname()[0]), token=token, weights=weights)
-        loaded = _loaded(model, keep_history)
+        loaded = _loaded(model)
         note(f"{name} at {url(listener, host, path='/v1')}; Ctrl-C stops")
         return serve_app(make_app(loaded, name=name, rows=rows, seed=seed, access=access), listener)
 
 
-def _source(model: str | Path) -> str:
+def _loaded(model: str | Path) -> LoadedModel:
     """A run's or a model's folder, or a name on the hub. Raises ConfigError for a mistyped folder."""
-    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed
+    from gradus.policies.local.folders import check_model_source, find_model, tell_first_seed, trained_precision
+    from gradus.policies.local.loading import load_model
 
     name = os.fspath(model)
     folder = find_model(name)
-    if folder is None:
-        return check_model_source(name)
-    tell_first_seed(name, folder)
-    return str(folder)
-
-
-def _loaded(model: str | Path, keep_history: bool | None) -> LoadedModel:
-    from gradus.policies.local.folders import trained_precision
-    from gradus.policies.local.loading import load_model
-
-    source = _source(model)
-    return load_model(source, **trained_precision(source), keep_history=keep_history)
+    if folder is not None:
+        tell_first_seed(name, folder)
+    source = check_model_source(name) if folder is None else str(folder)
+    return load_model(source, **trained_precision(source))
 
 
 @command("serve-env")

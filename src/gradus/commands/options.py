@@ -118,13 +118,6 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option("--max-new-tokens", min=1, help="Longest answer of models. Without it: as the model was trained."),
 ]
-KeepHistory = Annotated[
-    bool | None,
-    typer.Option(
-        "--keep-history/--rewrite-history",
-        help="Keep earlier answers as sampled, also if the chat template would rewrite them. Without it: as trained.",
-    ),
-]
 Json = Annotated[
     str | None,
     typer.Option(
@@ -150,7 +143,6 @@ class Sampling(TypedDict, total=False):
 
     temperature: Temperature
     max_new_tokens: MaxNewTokens
-    keep_history: KeepHistory
 
 
 class StageOptions(TypedDict, total=False):

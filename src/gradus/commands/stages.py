@@ -115,11 +115,9 @@ def teach(
         )
 
 
-def _after_sft(best: Path, *, data: str, settings: list[str]) -> None:
+def _after_sft(best: Path, *, data: str) -> None:
     typer.echo(f"model: {best}")
-    again = same("rewards", "recipe", "memory", "trackers", "seed")
-    shared = [word for each in settings if not each.startswith("sft.") for word in ("--set", each)]
-    next_command("grpo", data, "--model", best, *again, *shared)
+    next_command("grpo", data, "--model", best, *same("rewards", "recipe", "memory", "trackers", "seed", "settings"))
 
 
 @command("sft", _after_sft)

@@ -70,14 +70,13 @@ def make_policy(
     *,
     temperature: float | None = None,
     max_new_tokens: int | None = None,
-    keep_history: bool | None = None,
     remote: Mapping[str, Any] | None = None,
     shelf: ModelShelf | None = None,
 ) -> Policy:
     """The policy called ``name``: one of the environment's own, ``remote:MODEL``, a model folder, a run folder or a hub name.
 
-    A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy),
-    ``max_new_tokens`` and ``keep_history`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``price``),
+    A model answers as it was trained (sampling, template, history; in its run's folder also the dtype); ``temperature`` (0 is greedy)
+    and ``max_new_tokens`` change that. ``remote``: settings of a ``remote:MODEL`` (``concurrency``, ``timeout``, ``price``),
     refused with any other policy. A model that was never trained here samples as the environment's recipe would train it. With a
     ``shelf`` the model is loaded when the policy rolls out, in place of the one before.
     """
@@ -106,7 +105,7 @@ def make_policy(
 
     path = str(folder or name)
     # Episodes of one turn have no earlier answers that a chat template could rewrite.
-    keep = True if spec.keeps_answers else keep_history
+    keep = True if spec.keeps_answers else None
     load = partial(load_model, path, **trained_precision(path), keep_history=keep)
 
     def policy(loaded: LoadedModel) -> LocalPolicy:
