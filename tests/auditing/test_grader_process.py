@@ -13,7 +13,7 @@ import pytest
 
 from gradus.auditing.text.scoring import GraderProcess, checked_score
 from gradus.auditing.text.tasks import TextSubject, TextTask
-from gradus.sandbox import sandbox_works
+from gradus.sandbox.command import sandbox_works
 
 TASK = TextTask(key="one", prompt="2 + 2?", gold="4")
 _REFUSED = r"not JSON|else than|of a wrong type"

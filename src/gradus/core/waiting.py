@@ -51,8 +51,6 @@ def blocking(environment: T) -> T:
 class _Blocking:
     def __init__(self, inside: Any) -> None:
         self._inside = inside
-        self._seed: Any = None
-        self._turn = 0
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inside, name)
@@ -60,9 +58,7 @@ class _Blocking:
             return value
 
         def call(*arguments: Any, **options: Any) -> Any:
-            self._seed, self._turn = (options.get("seed"), 0) if name == "reset" else (self._seed, self._turn)
-            self._turn += name == "step"
-            what = f"{name} of {type(self._inside).__name__} (seed {self._seed}, turn {self._turn})"
+            what = f"{name} of {type(self._inside).__name__}"
             return within(STEP_SECONDS, what, lambda: settled(value(*arguments, **options)))
 
         return call

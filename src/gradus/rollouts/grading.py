@@ -26,7 +26,8 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
     graded = list(episodes)
     problems: list[list[str]] = []
     for index, reward in zip(whole, rewards, strict=True):
-        episode = replace(episodes[index], reward=_storable(reward))
+        figures = {name: plain(getattr(reward, name)) for name in ("components", "metrics", "extras")}
+        episode = replace(episodes[index], reward=replace(reward, **figures))  # a figure that is NaN is missing
         metrics, raised = _metrics(spec, episode)
         graded[index] = replace(episode, metrics=metrics)
         problems.append(raised)
@@ -50,32 +51,19 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
             said = f"{type(error).__name__}: {error}{raised_at(error)}"
             return [Reward(grader=grader.name, value=None, error=said) for _ in episodes]
         return [_grade_batch(grader, [episode])[0] for episode in episodes]
-    entries = grader.entries(given, episodes)
-    read = [_read(grader, entry, each) for entry, each in zip(entries, episodes, strict=True)]
-    wrong = [each for each in read if isinstance(each, GradingError)]
-    if len(wrong) == len(read) > 1:
+    rewards: list[Reward] = []
+    wrong: list[GradingError] = []
+    for entry, episode in zip(grader.entries(given, episodes), episodes, strict=True):
+        try:
+            reward = grader.reward_of(entry, episode)
+        except GradingError as error:
+            wrong.append(error)
+            rewards.append(Reward(grader=grader.name, value=None, error=str(error)))
+        else:
+            rewards.append(_checked(reward, episode))
+    if len(wrong) == len(episodes) > 1:
         raise wrong[0]  # not of one episode, but of the grader
-    return [
-        Reward(grader=grader.name, value=None, error=str(each))
-        if isinstance(each, GradingError)
-        else _checked(each, episode)
-        for each, episode in zip(read, episodes, strict=True)
-    ]
-
-
-def _read(grader: Grader, entry: Any, episode: Episode) -> Reward | GradingError:
-    """Read one entry as a reward; returns the error if it cannot be one."""
-    try:
-        return grader.reward_of(entry, episode)
-    except GradingError as error:
-        return error
-
-
-def _storable(reward: Reward) -> Reward:
-    """Return the reward without what no file can hold: a figure that is NaN is missing."""
-    return replace(
-        reward, components=plain(reward.components), metrics=plain(reward.metrics), extras=plain(reward.extras)
-    )
+    return rewards
 
 
 def _checked(reward: Reward, episode: Episode) -> Reward:

@@ -113,20 +113,12 @@ def roll_out(
 
 def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int, limit: int) -> int:
     """Return how many groups are rolled out together. Raises ConfigError for numbers that cannot be used."""
-    if group_size < 1:
-        raise ConfigError(f"group_size must be at least 1, got {group_size}")
-    if max_concurrent < 1:
-        raise ConfigError(f"concurrent rollouts must be at least 1, got {max_concurrent}")
-    if limit < 1:
-        raise ConfigError(f"max_turns must be at least 1, got {limit}")
-    if spec.max_sessions is not None:
-        if group_size > spec.max_sessions:
-            raise ConfigError(
-                f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {spec.max_sessions}; lower the "
-                "group size, or allow more (the address of an OpenEnv server says how many: ?sessions=8)"
-            )
-        max_concurrent = min(max_concurrent, spec.max_sessions)
-    return max(1, max_concurrent // group_size)
+    if min(group_size, max_concurrent, limit) < 1:
+        raise ConfigError("expected group_size, max_concurrent and max_turns of at least 1")
+    most = max_concurrent if spec.max_sessions is None else min(max_concurrent, spec.max_sessions)
+    if spec.max_sessions is not None and group_size > most:
+        raise ConfigError(f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {most}")
+    return max(1, most // group_size)
 
 
 def _open(

@@ -20,7 +20,7 @@ from gradus.auditing.text.scoring import Score, Scorer
 from gradus.auditing.text.source import SLOT, read_source
 from gradus.auditing.text.tasks import TASKS, TextSubject, TextTask
 from gradus.core import child_rng
-from gradus.sandbox import sandbox_works
+from gradus.sandbox.command import sandbox_works
 
 _MARKS = re.compile(r"<[A-Za-z_]\w*>|\\boxed\{|#{2,}|\b[A-Z][a-z]+(?: [a-z]+){0,3}:")
 _MOST = 12
