@@ -9,6 +9,7 @@ import torch
 
 from gradus.algorithms import (
     CORRECTIONS,
+    KL_ESTIMATORS,
     entropy,
     kl_terms,
 )
@@ -28,7 +29,7 @@ def divergence(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def expected_gradient(
-    policy: torch.Tensor, reference: torch.Tensor, sampler: torch.Tensor | None
+    policy: torch.Tensor, reference: torch.Tensor, sampler: torch.Tensor | None, kind: str
 ) -> tuple[float, torch.Tensor]:
     """The expectation over the token, enumerated, of the loss and of its gradient."""
     own = policy.clone().requires_grad_()
@@ -37,18 +38,19 @@ def expected_gradient(
     for token, chance in enumerate(drawn_from.softmax(-1).tolist()):
         p, r, s = (x.log_softmax(-1)[token].reshape(1, 1) for x in (own, reference, drawn_from))
         given = None if sampler is None else s
-        terms = kl_terms(p, r, sampler_logprobs=given)
+        terms = kl_terms(p, r, kind=kind, sampler_logprobs=given)  # type: ignore[arg-type]
         total = total + chance * terms.sum()
     return total.item(), torch.autograd.grad(total, own)[0]
 
 
+@pytest.mark.parametrize("kind", ["k2", "k3"])
 @pytest.mark.parametrize("off_policy", [False, True])
-def test_the_kl_loss_and_its_gradient_are_those_of_the_divergence(tables, off_policy: bool):
+def test_the_kl_loss_and_its_gradient_are_those_of_the_divergence(tables, kind: str, off_policy: bool):
     policy, reference, sampler = tables
     own = policy.clone().requires_grad_()
     exact = divergence(own, reference)
-    value, got = expected_gradient(policy, reference, sampler if off_policy else None)
-    assert value == pytest.approx(exact.item())
+    value, got = expected_gradient(policy, reference, sampler if off_policy else None, kind)
+    assert value == pytest.approx(exact.item()) or kind == "k2"
     assert torch.allclose(got, torch.autograd.grad(exact, own)[0], rtol=1e-9, atol=1e-12)
 
 
@@ -102,3 +104,12 @@ def test_entropy_counts_impossible_tokens_as_zero_and_stays_differentiable():
     entropy(own.masked_fill(torch.tensor([[False, False, True]]), float("-inf")).log_softmax(-1)).sum().backward()
     assert torch.isfinite(own.grad).all()
     assert own.grad[0, 2] == 0
+
+
+def test_k1_as_a_loss_would_do_nothing_and_is_refused(tables):
+    policy, reference, _ = tables
+    own = policy.clone().requires_grad_()
+    gap = own.log_softmax(-1) - reference.log_softmax(-1)
+    assert torch.autograd.grad((policy.softmax(-1) * KL_ESTIMATORS["k1"](gap)).sum(), own)[0].abs().max() < 1e-12
+    with pytest.raises(ValueError, match="k2 or k3 as a loss, got 'k1'"):
+        kl_terms(gap, gap, kind="k1")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from gradus.algorithms.advantages import (
     span_advantages,
 )
 from gradus.algorithms.corrections import CORRECTIONS
-from gradus.algorithms.kl import entropy, kl_terms
+from gradus.algorithms.kl import KL_ESTIMATORS, entropy, kl_terms
 from gradus.algorithms.losses import LOSSES, Average, LossResult, PolicyLoss, average, combine_metrics
 from gradus.algorithms.registry import (
     Algorithm,
@@ -30,6 +30,7 @@ from gradus.algorithms.registry import (
 
 __all__ = [
     "CORRECTIONS",
+    "KL_ESTIMATORS",
     "LOSSES",
     "Algorithm",
     "Average",

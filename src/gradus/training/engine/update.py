@@ -293,7 +293,7 @@ class _Update:
         if scores.read is not None:
             loss = loss - config.observations * scores.read.sum() / self.n_tokens
         if self.reference is not None:
-            terms = kl_terms(logprobs, self._reference_logprobs(batch), sampler_logprobs=old)
+            terms = kl_terms(logprobs, self._reference_logprobs(batch), kind=config.kl_estimator, sampler_logprobs=old)
             self.sums.kl += float(terms.detach().sum()) / self.n_tokens
             loss = loss + config.kl_coef * average(
                 terms, config.named.average, weights=self._parts(indexes, logprobs), **self._step_sizes(batch)
