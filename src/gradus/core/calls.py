@@ -157,6 +157,9 @@ def _decoded(text: str, at: int) -> tuple[Any, int]:
     """Return the JSON value at ``at`` and where it ends."""
     try:
         return _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        near = text[max(at, error.pos - 20) : error.pos + 10]
+        raise _Malformed(f"the call is not JSON: {error.msg} near {near!r}") from None
     except (ValueError, RecursionError) as error:
         raise _Malformed(f"the call is not JSON: {error}") from None
 
