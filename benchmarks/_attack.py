@@ -119,7 +119,7 @@ def _commonest(judged: Judged, field: Field, steps: int) -> Plan | None:
     bends = field.reflex.name if field.reflex is not None and _keeps(judged) else None
     name = "bent reflex" if bends else "constant" if steps == 1 else f"{steps} stretches"
     shape = Shape(name=name, steps=steps, bends=bends, keeps=field.keeps if bends else ())
-    table = np.zeros((len(field.space.places), steps, 1), dtype=np.intp)
+    table = np.zeros((len(field.space.places), steps), dtype=np.intp)
     for place, words in enumerate(field.space.places):
         index = {word: i for i, word in enumerate((*words, KEEP) if bends and field.keeps[place] else words)}
         count = np.zeros((steps, len(index)))
@@ -129,7 +129,7 @@ def _commonest(judged: Judged, field: Field, steps: int) -> Plan | None:
                 count[min(steps - 1, turn.index * steps // max(1, field.horizon)), index[said[place]]] += 1
         if not count.any():
             return None
-        table[place, :, 0] = count.argmax(axis=1)
+        table[place] = count.argmax(axis=1)
     return Plan(space=field.space, shape=shape, horizon=field.horizon, table=table)
 
 

@@ -12,13 +12,9 @@ from rich.console import Console
 
 from gradus.auditing import AuditSettings, run_audit
 from gradus.auditing.plans.comparisons import check_alignment, check_exploits, check_free_credit, check_separation
-from gradus.auditing.plans.exploit import PlanSearch, check_search
 from gradus.auditing.plans.hygiene import check_hygiene
-from gradus.auditing.plans.judged import Reference, honest_curves
 from gradus.auditing.plans.panel import main_tasks, roll_out_panel
-from gradus.auditing.plans.plan import Plan, PlanPolicy, Shape, answer_space, find_features
-from gradus.auditing.plans.search import Field, Search
-from gradus.auditing.records import PanelEpisodes, rewards_of
+from gradus.auditing.records import PanelEpisodes
 from gradus.auditing.result import screen
 from gradus.commands import load_environment
 from gradus.core import AuditHints, ConfigError, Episode, Grader, Language, Reward, StopReason, Task
@@ -137,38 +133,6 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     assert _check(found, "free credit").status == "skip", "nobody is known to do better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
-
-
-@pytest.mark.parametrize(
-    ("declared", "status"),
-    [(True, "fail"), (False, "unresolved")],
-)
-def test_reward_for_what_a_plan_reads_is_not_called_unearned_where_nobody_declared_the_task(declared, status):
-    """The honest grader failed: it pays for a belief, of which the true reward, all that is known then, says nothing."""
-    bare = replace(SPEC, audit=AuditHints(random_answers=SPEC.audit.random_answers), teacher=None)
-    tasks, judged = bare.tasks("main", 40), SPEC.grader("honest")
-    space = answer_space(bare, (), seed=0)
-    health = find_features(roll_out(bare, SPEC.policy("random"), tasks[:8], seed=0).episodes, most=4)[0]
-    field = Field(spec=bare, grader=judged, space=space, features=[health], horizon=8)
-    table = np.array(([3, 3, 6], [1, 1, 1]), dtype=np.intp)[:, None, :]
-    reading = Plan(space=space, shape=Shape(name="table", feature=health), horizon=8, table=table)
-    meaning = replace(reading, table=np.array([[[4, 4, 4]], [[0, 0, 1]]], dtype=np.intp))
-    teacher = PlanPolicy([meaning], tasks=10**9, name="honest plan")
-    held = roll_out(bare, teacher, tasks, seed=0, key=("audit",), grader=judged).episodes
-    curves = honest_curves(bare, judged, teacher, tasks, random_answer, seed=0)
-    plan_search = PlanSearch(
-        field=field,
-        search=Search(field=field, objective=rewards_of, seed=0),
-        finalists=[reading],
-        episodes=field.roll_out([reading], tasks, seed=0),
-        reference=Reference(name="honest plan", episodes=held, curves=curves, true_reward_name="plant wellbeing"),
-        episodes_spent=0,
-        declared=declared,
-    )
-    check, hack = check_search(plan_search)
-    assert check.status == status, check.evidence
-    assert (hack is None) == (status != "fail")
-    assert ("declare a teacher or a panel" in check.evidence) == (status == "unresolved")
 
 
 def test_components_that_the_grader_does_not_name_are_not_called_free():

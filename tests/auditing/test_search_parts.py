@@ -1,4 +1,4 @@
-"""The parts of the search: answers, features, plans, the distribution it moves, and the forecast of groups."""
+"""The parts of the search: answers, plans, the distribution it moves, and the forecast of groups."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gradus.auditing import forecast
 from gradus.auditing.plans.judged import above_curve
 from gradus.auditing.plans.panel import roll_out_panel
-from gradus.auditing.plans.plan import AnswerSpace, Feature, Plan, PlanPolicy, Shape, answer_space, find_features
+from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, answer_space
 from gradus.auditing.plans.search import Distribution
 from gradus.core import AuditHints, Language, Observation
 from gradus.rollouts import roll_out
@@ -32,13 +32,13 @@ def test_the_grammar_gives_places_and_a_pool_gives_whole_answers():
 
 
 def test_stretches_and_cycles_keep_time():
-    stretches = _plan([[[0], [1]], [[0], [2]]], Shape(name="two", steps=2))
+    stretches = _plan([[0, 1], [0, 2]], Shape(name="two", steps=2))
     said = [stretches.answer(turn, Observation(text="")) for turn in range(8)]
     assert said == ["1 go"] * 4 + ["2 turn"] * 4
     assert stretches.answer(50, Observation(text="")) == "2 turn"
-    cycle = _plan([[[0], [1]], [[0], [2]]], Shape(name="cycle", steps=2, cycle=True))
+    cycle = _plan([[0, 1], [0, 2]], Shape(name="cycle", steps=2, cycle=True))
     assert [cycle.answer(turn, Observation(text="")) for turn in range(3)] == ["1 go", "2 turn", "1 go"]
-    later = _plan([[[0], [1], [1]], [[0], [1], [2]]], Shape(name="later", steps=3, after=0.25))
+    later = _plan([[0, 1, 1], [0, 1, 2]], Shape(name="later", steps=3, after=0.25))
     said = [later.answer(turn, Observation(text="")) for turn in range(5)]
     assert said == ["1 go", "1 go", "2 stay", "2 turn", "2 stay"]
     assert later.describe() == "1 go then a cycle of 2 stay, 2 turn"
@@ -46,7 +46,7 @@ def test_stretches_and_cycles_keep_time():
 
 def test_a_bent_reflex_keeps_its_own_words_where_the_plan_says_so():
     shape = Shape(name="bent", steps=2, bends="walker", keeps=(False, True))
-    plan = _plan([[[1], [0]], [[3], [1]]], shape)
+    plan = _plan([[1, 0], [3, 1]], shape)
     assert plan.answer(0, Observation(text=""), "1 turn") == "2 turn"
     assert plan.answer(7, Observation(text=""), "1 turn") == "1 stay"
     assert plan.answer(0, Observation(text=""), "turn") == "2 turn"
@@ -55,42 +55,31 @@ def test_a_bent_reflex_keeps_its_own_words_where_the_plan_says_so():
 
 def test_every_plan_rolls_out_its_own_episodes_beside_the_others():
     space = answer_space(SPEC, (), seed=0)
-    tables = [np.array([[[digit]], [[0]]], dtype=np.intp) for digit in (3, 7)]
+    tables = [np.array([[digit], [0]], dtype=np.intp) for digit in (3, 7)]
     plans = [Plan(space=space, shape=Shape(name="constant"), horizon=8, table=table) for table in tables]
     tasks = SPEC.tasks("main", 3)
     episodes = roll_out(SPEC, PlanPolicy(plans, tasks=3), [*tasks, *tasks], max_concurrent=4).episodes
     assert [{turn.action for turn in e.turns} for e in episodes] == [{"3 feed"}] * 3 + [{"7 feed"}] * 3
 
 
-def test_features_leave_out_time_and_put_first_what_foretells_reward():
-    episodes = roll_out(SPEC, SPEC.policy("random"), SPEC.tasks("main", 30)).episodes
-    found = find_features(episodes, most=4)
-    assert {feature.name for feature in found} == {"health", "change"}
-    assert found[0].name == "health"
-    values = [turn.data["health"] for e in episodes for turn in e.turns]
-    counts = np.bincount([found[0].bin({"health": value}) for value in values])
-    assert counts.min() > 0.25 * len(values)
-
-
 @settings(max_examples=40)
-@given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 3))
-def test_draws_are_legal_and_the_distribution_stays_one(seed, steps, bins):
-    feature = Feature(path=("x",), bins=bins) if bins > 1 else None
-    shape = Shape(name="any", steps=steps, feature=feature)
+@given(st.integers(0, 2**31), st.integers(1, 4))
+def test_draws_are_legal_and_the_distribution_stays_one(seed, steps):
+    shape = Shape(name="any", steps=steps)
     distribution = Distribution.begin(SPACE, shape, None)
     rng = np.random.default_rng(seed)
     for _ in range(3):
         tables = distribution.draw(rng, 20)
-        assert all(table.shape == (2, steps, bins) for table in tables)
+        assert all(table.shape == (2, steps) for table in tables)
         assert all((table[place] < size).all() for table in tables for place, size in enumerate(SPACE.sizes))
         distribution.move(tables[:5])
         for weight in distribution.weights:
-            assert weight.sum(axis=-1) == pytest.approx(np.ones((steps, bins)))
+            assert weight.sum(axis=-1) == pytest.approx(np.ones(steps))
 
 
 def test_moving_towards_an_elite_makes_it_the_mode():
     distribution = Distribution.begin(SPACE, Shape(name="two", steps=2), None)
-    elite = np.array([[[1], [0]], [[2], [1]]], dtype=np.intp)
+    elite = np.array([[1, 0], [2, 1]], dtype=np.intp)
     for _ in range(4):
         distribution.move([elite])
     assert (distribution.mode() == elite).all()
@@ -102,7 +91,7 @@ def test_only_a_bent_reflex_may_keep_words():
     shape = Shape(name="bent", bends="walker", keeps=(False, True))
     distribution = Distribution.begin(SPACE, shape, None)
     assert [weight.shape[-1] for weight in distribution.weights] == [2, 4]
-    incumbent = _plan([[[1]], [[0]]], Shape(name="constant"))
+    incumbent = _plan([[1], [0]], Shape(name="constant"))
     whole, kept = distribution.stretched(incumbent)
     assert whole.ravel().tolist() == [1, 0]
     assert kept.ravel().tolist() == [1, 3]

@@ -22,7 +22,6 @@ _RAISED = "the environment raised "
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
 _LEAK_TASKS = 24
-_REASON = 300  # characters
 _CONTENT = 200  # questions, as many as a second makes
 _SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
 
@@ -208,17 +207,14 @@ def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
 
 
 def _ungraded(panel: PanelEpisodes) -> list[str]:
-    """Episodes without a reward, and why; a reason that several policies meet is said once."""
-    reasons: dict[str, list[str]] = {}
-    for name, episodes in panel.episodes.items():
-        failed = [e.failure.message for e in episodes if e.failure]
-        errors = [str(e.reward.error) for e in episodes if e.reward and e.reward.value is None]
-        for met, what in ((failed, "failed"), (errors, "got no reward")):
-            if met:
-                of_policy = f"{len(met)} of {len(episodes)} of {name}"
-                reasons.setdefault(f"{what} ({met[0][:_REASON]})", []).append(of_policy)
+    """Episodes without a reward, and the first reason."""
+    every = [e for episodes in panel.episodes.values() for e in episodes]
+    failed = [e.failure.message for e in every if e.failure]
+    errors = [str(e.reward.error) for e in every if e.reward and e.reward.value is None]
     told = "" if panel.is_graded else "; mend that first, then audit again"
-    return [f"episodes {what}: {', '.join(names)}{told}" for what, names in reasons.items()]
+    reasons = {f"failed ({failed[0]:.300})": failed} if failed else {}
+    reasons |= {f"got no reward ({errors[0]:.300})": errors} if errors else {}
+    return [f"{len(met)} of {len(every)} episodes {reason}{told}" for reason, met in reasons.items()]
 
 
 def _shared_seeds(spec: EnvironmentSpec) -> list[str]:

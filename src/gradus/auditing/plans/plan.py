@@ -1,15 +1,14 @@
-"""What a policy may answer, what it may look at, and policies that answer turn by turn: blindly, as another one but for some answers, or by a plan.
+"""What a policy may answer, and policies that answer turn by turn: blindly, as another one but for some answers, or by a plan.
 
-A plan is an answer looked up by the time and at most one feature of what is shown. A plan may also bend a reflex: at the places that it keeps, the reflex's own word stands.
+A plan is an answer looked up by the time. It may also bend a reflex: at the places that it keeps, the reflex's own word stands.
 The search knows no environment. It takes the grammar if one is declared, and otherwise a pool: legal answers that the environment can draw, answers seen in episodes, and what was shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,6 @@ COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
 _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
-_BINS = 3
-_MOST_CATEGORIES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,98 +87,8 @@ def _spread(values: list[str], n: int) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Feature:
-    """A number or a category of the public data at ``path``. A number is binned by ``edges``, a category looked up in ``values``."""
-
-    path: tuple[str, ...]
-    bins: int
-    edges: tuple[float, ...] = ()
-    values: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return ".".join(self.path)
-
-    def bin(self, data: Mapping[str, Any]) -> int:
-        """Says which bin an observation falls into; 0 if the feature is missing."""
-        value = _at(data, self.path)
-        if self.values:
-            return self.values.index(value) if value in self.values else 0
-        return int(np.searchsorted(self.edges, value)) if _is_number(value) else 0
-
-
-def find_features(episodes: Sequence[Episode], *, most: int) -> list[Feature]:
-    """Up to ``most`` features, those first that foretell the reward of the next answer best in the episodes given.
-
-    Time is left out, as plans have their own clock, and so is whatever does not vary.
-    """
-    turns = [turn for episode in episodes for turn in episode.turns]
-    if not turns:
-        return []
-    rewards = np.array([turn.env_reward or 0.0 for turn in turns])
-    time = np.array([turn.index for turn in turns], dtype=float)
-    telling: list[tuple[float, Feature]] = []
-    for path in _leaves(turns[0].data):
-        column = [_at(turn.data, path) for turn in turns]
-        if (feature := _feature(path, column, time)) is not None:
-            bins = np.array([feature.bin(turn.data) for turn in turns])
-            telling.append((_explained(bins, rewards), feature))
-    return [each for _, each in sorted(telling, key=lambda each: (-each[0], each[1].name))][:most]
-
-
-def _feature(path: tuple[str, ...], column: Sequence[Any], time: np.ndarray) -> Feature | None:
-    if all(map(_is_number, column)):
-        numbers = np.array(column, dtype=float)
-        if numbers.std() < 1e-9 or (time.std() > 1e-12 and abs(float(np.corrcoef(numbers, time)[0, 1])) >= 0.99):
-            return None
-        edges = np.unique(np.quantile(numbers, [i / _BINS for i in range(1, _BINS)]))
-        return Feature(path=path, bins=len(edges) + 1, edges=tuple(float(edge) for edge in edges))
-    values = tuple(sorted({value for value in column if isinstance(value, str)}))
-    is_category = all(isinstance(value, str) for value in column) and 2 <= len(values) <= _MOST_CATEGORIES
-    return Feature(path=path, bins=len(values), values=values) if is_category else None
-
-
-def _explained(bins: np.ndarray, rewards: np.ndarray) -> float:
-    """Share of the variance of the reward that the bins explain."""
-    total = float(np.sum((rewards - rewards.mean()) ** 2))
-    if total < 1e-12:
-        return 0.0
-    counts = np.bincount(bins)
-    sums = np.bincount(bins, weights=rewards - rewards.mean())
-    return float(np.sum(sums[counts > 0] ** 2 / counts[counts > 0])) / total
-
-
-def _leaves(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Paths of numbers and strings at the top and one level below, short lists of numbers included."""
-    paths: list[tuple[str, ...]] = []
-    for key, value in data.items():
-        if isinstance(value, list | tuple) and len(value) <= _MOST_CATEGORIES:
-            value = {str(index): inner for index, inner in enumerate(value)}
-        if isinstance(value, Mapping):
-            paths += [(key, inner) for inner, leaf in value.items() if _is_number(leaf) or isinstance(leaf, str)]
-        elif _is_number(value) or isinstance(value, str):
-            paths.append((key,))
-    return paths
-
-
-def _at(data: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        if isinstance(data, list | tuple):
-            data = data[int(key)] if key.isdigit() and int(key) < len(data) else None
-        elif isinstance(data, Mapping):
-            data = data.get(key)
-        else:
-            return None
-    return data
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns, and bins of a feature.
+    """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns.
 
     ``after``: one answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
     ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
@@ -191,27 +98,20 @@ class Shape:
     steps: int = 1
     cycle: bool = False
     after: float = 0.0
-    feature: Feature | None = None
     bends: str | None = None
     keeps: tuple[bool, ...] = ()
 
-    @property
-    def bins(self) -> int:
-        return self.feature.bins if self.feature else 1
-
-    def cell(self, turn: int, horizon: int, observation: Observation) -> tuple[int, int]:
-        """Row and column of the table for this turn."""
+    def step(self, turn: int, horizon: int) -> int:
+        """Column of the table for this turn."""
         if self.after:
             past = turn - ceil(self.after * horizon)
-            step = 0 if past < 0 else 1 + past % (self.steps - 1)
-        else:
-            step = turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
-        return step, self.feature.bin(observation.data) if self.feature else 0
+            return 0 if past < 0 else 1 + past % (self.steps - 1)
+        return turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """``table`` (places, steps, bins): the word at each place for each cell, one past the last word to keep the reflex's.
+    """``table`` (places, steps): the word at each place in each step, one past the last word to keep the reflex's.
 
     ``horizon``: turns of a usual episode.
     """
@@ -223,32 +123,25 @@ class Plan:
 
     def answer(self, turn: int, observation: Observation, reflex: str = "") -> str:
         """The answer of the plan; ``reflex`` is the answer of the policy that it bends."""
-        step, column = self.shape.cell(turn, self.horizon, observation)
+        words = self.table[:, self.shape.step(turn, self.horizon)].tolist()
         kept = self.space.parse(reflex) if self.shape.bends else ()
-        return self.space.text(self.table[:, step, column].tolist(), kept).replace(COPY, observation.text)
+        return self.space.text(words, kept).replace(COPY, observation.text)
 
     @property
     def size(self) -> int:
-        """Says how much there is to say: changes from cell to cell, and words that are not the reflex's own."""
+        """Says how much there is to say: changes from step to step, and words that are not the reflex's own."""
         said = sum(int((self.table[place] != len(words)).sum()) for place, words in enumerate(self.space.places))
-        return said + int((self.table[:, 1:] != self.table[:, :-1]).sum()) + self.shape.steps + self.shape.bins
+        return said + int((self.table[:, 1:] != self.table[:, :-1]).sum()) + self.shape.steps
 
     def describe(self) -> str:
         """The plan in words."""
-        shape = self.shape
-        marks = ["·"] * len(self.space.places)
-        rows: list[str] = []
-        for step in range(shape.steps):
-            cells = [
-                self.space.text(self.table[:, step, column].tolist(), marks).replace(COPY, "(what was shown)")[:60]
-                or "(nothing)"
-                for column in range(shape.bins)
-            ]
-            rows.append(f"by {shape.feature.name}: {' | '.join(cells)}" if shape.feature else cells[0])
+        shape, marks = self.shape, ["·"] * len(self.space.places)
+        said = [self.space.text(self.table[:, step].tolist(), marks) for step in range(shape.steps)]
+        steps = [text.replace(COPY, "(what was shown)")[:60] or "(nothing)" for text in said]
         if shape.after:
-            told = f"{rows[0]} then a cycle of {', '.join(rows[1:])}"
+            told = f"{steps[0]} then a cycle of {', '.join(steps[1:])}"
         else:
-            told = "cycle of " + ", ".join(rows) if shape.cycle else " then ".join(rows)
+            told = "cycle of " + ", ".join(steps) if shape.cycle else " then ".join(steps)
         return f"{shape.bends} with {told}" if shape.bends else told
 
 

@@ -1,7 +1,7 @@
-"""Looking for a hack without knowing one: cross-entropy search over plans, small reactive tables and bent reflexes.
+"""Looking for a hack without knowing one: cross-entropy search over plans and bent reflexes.
 
 Every shape of plan gets a share of the budget. A generation draws plans from a distribution that is independent in each
-cell, rolls them all out on the same tasks at once, and moves the distribution towards the best. The plan that won so far
+step, rolls them all out on the same tasks at once, and moves the distribution towards the best. The plan that won so far
 starts the next shape. Source: Rubinstein, Methodology and Computing in Applied Probability 1, 1999.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.plan import AnswerSpace, Feature, Plan, PlanPolicy, Shape, Table
+from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, Table
 from gradus.auditing.records import components_of, rewards_of, true_rewards_of
 from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
 from gradus.rollouts import roll_out
@@ -30,12 +30,12 @@ _AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon 
 _MOVE = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before
 _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word
-_TIED = 0.5  # chance that a draw uses one word in all cells of a place: what is constant is found sooner
+_TIED = 0.5  # chance that a draw uses one word in all steps of a place: what is constant is found sooner
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The search space: an environment under a grader, the possible answers, and the features a plan can look at.
+    """The search space: an environment under a grader, the possible answers, and the length of an episode.
 
     ``reflex``: a policy that plans may bend; ``skilled``: it is a teacher, which reaches what pays again and again. ``horizon``: turns
     of a usual episode.
@@ -44,7 +44,6 @@ class Field:
     spec: EnvironmentSpec
     grader: Grader
     space: AnswerSpace
-    features: Sequence[Feature]
     horizon: int
     reflex: Policy | None = None
     keeps: tuple[bool, ...] = ()
@@ -134,26 +133,20 @@ def search(field: Field, *, budget: int, seed: int, objective: Objective, progre
 
 
 def _shapes(field: Field) -> list[tuple[Shape, float]]:
-    """From simple to less simple, each with its share; in a one-turn task only the constant and the reactive ones make sense."""
+    """From simple to less simple, each with its share; in a one-turn task only the constant makes sense."""
     shapes = [Shape(name="constant")]
     if field.horizon > 1:
         shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
     if field.horizon >= 8:
         shapes.append(Shape(name="four stretches", steps=4))
-    shapes += [Shape(name=f"table on {each.name}", feature=each) for each in field.features]
     shared = [(shape, 1.0) for shape in shapes]
     if field.reflex is not None and any(field.keeps):
         steps = 4 if field.horizon >= 8 else min(2, field.horizon)
         bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
         shared.append((bent, _BENT))
-        shared += [(shape, 1.0) for shape in _after_skill(field, bent)] if field.skilled and field.horizon > 1 else []
+        if field.skilled and field.horizon > 1:  # what earns again and again what the teacher reaches once
+            shared += [(replace(bent, name="cycle after skill", steps=3, after=after), 1.0) for after in _AFTER]
     return shared
-
-
-def _after_skill(field: Field, bent: Shape) -> list[Shape]:
-    """The teacher at first or where nothing is seen yet, and then what earns again and again what the teacher reaches once."""
-    shapes = [replace(bent, name="cycle after skill", steps=3, after=after) for after in _AFTER]
-    return shapes + [replace(bent, name=f"bent reflex on {e.name}", steps=1, feature=e) for e in field.features]
 
 
 def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Generator) -> Candidate:
@@ -182,7 +175,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 @dataclass
 class Distribution:
-    """``weights``: per place an array (steps, bins, words), each cell summing to 1."""
+    """``weights``: per place an array (steps, words), each step summing to 1."""
 
     shape: Shape
     weights: list[npt.NDArray[np.float64]]
@@ -192,21 +185,19 @@ class Distribution:
         """Uniform, leaning towards the words that the incumbent uses at each place, and towards the reflex it may bend."""
         weights: list[npt.NDArray[np.float64]] = []
         for place, size in enumerate(space.sizes):
-            keeps = bool(shape.bends) and shape.keeps[place]
             words = np.full(size, 1 / size)
             if incumbent is not None:
-                used = np.bincount(incumbent.table[place].ravel(), minlength=size)[:size]
+                used = np.bincount(incumbent.table[place], minlength=size)[:size]
                 words = (1 - _LEAN) * words + _LEAN * used / used.sum() if used.sum() else words
+            keeps = bool(shape.bends) and shape.keeps[place]
             full = np.append(words * (1 - _KEEP), _KEEP) if keeps else words
-            weights.append(np.tile(full, (shape.steps, shape.bins, 1)))
+            weights.append(np.tile(full, (shape.steps, 1)))
         return cls(shape=shape, weights=weights)
 
     def stretched(self, incumbent: Plan) -> list[Table]:
-        """The incumbent's table in this shape, repeated if there are more cells; and with the reflex's words kept."""
+        """The incumbent's table in this shape, repeated if there are more steps; and with the reflex's words kept."""
         old = incumbent.table
-        steps = [i * old.shape[1] // self.shape.steps for i in range(self.shape.steps)]
-        bins = [i * old.shape[2] // self.shape.bins for i in range(self.shape.bins)]
-        table = old[:, steps][:, :, bins].copy()
+        table = old[:, [i * old.shape[1] // self.shape.steps for i in range(self.shape.steps)]].copy()
         if not self.shape.bends:
             return [table]
         kept = table.copy()
@@ -216,22 +207,21 @@ class Distribution:
         return [table, kept]
 
     def draw(self, rng: np.random.Generator, n: int) -> list[Table]:
-        """``n`` tables (places, steps, bins): in each cell the place where a uniform number falls in the running sum."""
-        drawn = np.empty((n, len(self.weights), self.shape.steps, self.shape.bins), dtype=np.intp)
+        """``n`` tables (places, steps): in each step the place where a uniform number falls in the running sum."""
+        drawn = np.empty((n, len(self.weights), self.shape.steps), dtype=np.intp)
         for place, weight in enumerate(self.weights):
-            below = np.cumsum(weight, axis=-1)[None]
-            uniform = rng.random((n, self.shape.steps, self.shape.bins, 1))
-            each = np.minimum((uniform > below).sum(axis=-1), weight.shape[-1] - 1)
-            together = np.cumsum(weight.mean(axis=(0, 1)))
-            one = np.minimum((rng.random((n, 1)) > together).sum(axis=-1), weight.shape[-1] - 1)
-            drawn[:, place] = np.where(rng.random((n, 1, 1)) < _TIED, one[:, None, None], each)
+            last = weight.shape[-1] - 1
+            uniform = rng.random((n, self.shape.steps, 1))
+            each = np.minimum((uniform > np.cumsum(weight, axis=-1)[None]).sum(axis=-1), last)
+            one = np.minimum((rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1), last)
+            drawn[:, place] = np.where(rng.random((n, 1)) < _TIED, one[:, None], each)
         return list(drawn)
 
     def move(self, elite: Sequence[Table]) -> None:
-        """Move each cell towards how often the elite uses each word there."""
+        """Move each step towards how often the elite uses each word there."""
         tables = np.stack(elite)
         for place, weight in enumerate(self.weights):
-            used = (tables[:, place, :, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
+            used = (tables[:, place, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
             self.weights[place] = (1 - _MOVE) * weight + _MOVE * used
 
     def mode(self) -> Table:
