@@ -298,18 +298,6 @@ def test_a_hack_is_found_where_honest_reflexes_earn_nothing():
     assert found.hack.unearned.mean > 0.5
 
 
-def test_few_tasks_leave_the_verdict_open_instead_of_failing(honest):
-    found = _audit(SPEC, "honest", episodes=5)
-    assert found.verdict in ("unresolved", "pass")
-    assert not [c.name for c in found.checks if c.status == "fail"]
-
-
-def test_a_specification_without_teacher_is_not_failed_by_its_stand_in():
-    hints = AuditHints(random_answers=lambda seed: "...")
-    bare = replace(SPEC, audit=hints, teacher=None, policies={}, language=Language())
-    assert _check(_audit(bare, "honest", budget=0), "signal").status == "skip"
-
-
 def _panel(policies, *, exploits=(), ladder=("random", "teacher")):
     """A panel with these rewards and true rewards (or components in place of rewards)."""
 

@@ -108,7 +108,8 @@ def run_audit(
         named += [("search: " + plan.describe(), "search", episodes) for plan, episodes in plans]
     else:
         why = "no episode got a reward; see hygiene"
-        checks = [Check(name=name, status="skip", evidence=why) for name in _COMPARED]
+        names = ("separation", "exploits", "free credit", "alignment", "search", "signal")
+        checks = [Check(name=name, status="skip", evidence=why) for name in names]
     return AuditResult(
         environment=spec.name,
         grader=judged.name,
@@ -129,9 +130,6 @@ def run_audit(
         hack=hack,
         most=len(main_tasks(spec)),
     )
-
-
-_COMPARED = ("separation", "exploits", "free credit", "alignment", "search", "signal")
 
 
 def _checked(

@@ -72,7 +72,7 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
         replace(
             task,
             gold=block,
-            before=task.before + (before if len(befores) == 1 else mark + _space(before)),
+            before=task.before + (before if len(befores) == 1 else mark + before[len(before.rstrip()) :]),
             after=(after if len(afters) == 1 else _closing(mark)) + task.after,
         )
         for task, (before, block, after) in zip(tasks, cut, strict=True)
@@ -94,10 +94,6 @@ def _cut(gold: str, mark: str) -> tuple[str, str, str]:
     end = gold.rfind(closing, start) if closing == "}" else gold.find(closing, start)
     block = gold[start : end if end >= 0 else len(gold)].rstrip()
     return gold[:start], block, gold[start + len(block) :]
-
-
-def _space(before: str) -> str:
-    return before[len(before.rstrip()) :]
 
 
 CALLS = 55  # that a task costs, about
@@ -250,9 +246,8 @@ def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     scores = scorer.score([(task, task.whole(task.gold or "")) for task in tasks[:_LEAST_TASKS]])
     seconds = sorted(score.seconds for score in scores if not score.skipped)
     needed = seconds[len(seconds) // 2] * CALLS * len(tasks) if seconds else 0.0
-    return (
-        1.0 if needed < scorer.limit else 0.5 if needed < 2 * scorer.limit else 0.25
-    )  # rough, so that noise changes nothing
+    # In rough steps, so that noise changes nothing.
+    return 1.0 if needed < scorer.limit else 0.5 if needed < 2 * scorer.limit else 0.25
 
 
 def _in_best_form(tasks: Sequence[TextTask], scorer: Scorer, subject: TextSubject) -> tuple[str, list[TextTask]]:

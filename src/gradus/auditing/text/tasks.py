@@ -86,7 +86,9 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         environment.close()
         return None
     place = {text.key: task for task, text in rows}
-    rewards, reads_rows = rewards_of(grader), _reads_rows(spec, grader)
+    rewards = rewards_of(grader)
+    # Reward functions over rows see question, completion and columns, never the environment's own judge.
+    reads_rows = spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
 
     def answered(task: TextTask, answer: str) -> Episode:
         return _answered(environment, place[task.key], answer, judged=not reads_rows)
@@ -165,11 +167,6 @@ def _around(gold: str, text: str) -> tuple[str, str]:
     words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
     place = words[-1].start() if words else text.rindex(gold)
     return text[:place], text[place + len(gold) :]
-
-
-def _reads_rows(spec: EnvironmentSpec, grader: Grader) -> bool:
-    """The grader consists of reward functions over rows: they see question, completion and columns, never the environment's own judge."""
-    return spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
 
 
 def _answered(environment: Any, task: Task, answer: str, *, judged: bool) -> Episode:
