@@ -152,12 +152,6 @@ def rows(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_rows_are_audited_by_the_name_of_their_file(rows):
-    """Another process was asked for an environment called rows.jsonl, and the answer was a traceback's end."""
-    words = ("audit", "rows.jsonl", "-n", 4, "--budget", 20, "--seconds", 1, "--json")
-    assert '"environment": "jsonl:rows.jsonl"' in gradus(*words, expect=None)
-
-
 def test_an_evaluation_names_itself_again_as_it_was(rows):
     words = (
         "--policy gold,silence --reward mine.py:starts --condition held-out --episodes 2 --seed 3 --pairs gold-silence"

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gradus.commands.app import _stopped, app, main
+from gradus.commands.app import app, main
 from gradus.core import ConfigError
 from gradus.runs.recipe.load import load_recipe
 
@@ -167,12 +167,6 @@ spec = replace(spec, make=lambda: type("Broken", (), {"reset": lambda self, **o:
     (tmp_path / "mine.py").write_text("def score(completions, **_):\n    raise RuntimeError('no judge')\n")
     said = gradus("eval", "arithmetic", "-p", "gold", "-n", 2, "--reward", f"{tmp_path / 'mine.py'}:score", expect=1)
     assert "no judge" in said.stderr
-
-
-def test_a_stopped_command_says_what_goes_on():
-    assert _stopped(["run", "my env", "--out", "a b"]).endswith("gradus run 'my env' --out 'a b'")
-    assert _stopped(["grpo", "rhythm", "--model", "m"]).endswith("--resume")
-    assert _stopped(["--quiet", "run", "shop"]).endswith("gradus --quiet run shop")
 
 
 def test_commands_end_with_the_next_one(tmp_path):

@@ -77,13 +77,6 @@ def test_what_an_environment_lacks_is_said(tmp_path):
     assert "missing: a view" in said
 
 
-def test_own_data_without_a_recipe_gets_settings_that_can_learn_and_a_quick_form(tmp_path):
-    data = rows(tmp_path / "sums.jsonl", [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)])
-    whole, quick = (load_recipe(f"jsonl:{data}", quick=small) for small in (False, True))
-    assert whole.sft.epochs * whole.teach.episodes / whole.sft.batch_size > 100
-    assert (quick.grpo.max_steps, quick.teach.episodes) < (whole.grpo.max_steps, whole.teach.episodes)
-
-
 def test_a_gold_column_of_a_usual_name_is_taken_and_said(tmp_path, capsys):
     """Of rows in TRL's form an audit with a reward function had no gold answers."""
     stored = [{"prompt": f"{n} + 1", "solution": str(n + 1), "category": "sums"} for n in range(60)]

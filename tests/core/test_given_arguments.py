@@ -25,10 +25,6 @@ def score(completions, **_):
         (lambda: commands.grpo(ROWS, "owner/name", out="x", seeds=2), "no argument 'seeds'"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),
         (lambda: gradus.load_environment("arithmetic", rewards=[(score,)]), "a pair of one and its weight"),
-        (
-            lambda: gradus.evaluate("gold", env="arithmetic", temperatur=1),
-            "no argument 'temperatur', did you mean temperature",
-        ),
         (lambda: gradus.load_environment("rows.parquet"), r"read from \.jsonl and \.csv files; convert it"),
     ],
 )

@@ -22,14 +22,3 @@ def test_without_a_terminal_a_line_is_said_now_and_then(
     assert lines[0] == "held-out · sft · 2 failed 3/100 episodes, 0.1 a second, left 16:10"
     assert len(lines) == 2
     assert re.match(r"held-out · sft · 2 failed 6/100 episodes", lines[1])
-
-
-def test_quick_work_and_quiet_commands_say_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    with progress.progress_bar("evaluate", 0, "episodes") as advance:
-        advance(1, 2)
-    assert not capsys.readouterr().err
-    monkeypatch.setattr(progress, "EVERY", 0.0)
-    monkeypatch.setattr(progress, "quiet", lambda: True)
-    with progress.progress_bar("evaluate", 0, "episodes") as advance:
-        advance(1, 2)
-    assert not capsys.readouterr().err

@@ -70,9 +70,8 @@ def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("lm = 3", r"lm is a table, \[lm\], got 3"),
+        ("lm = 3", "lm and quick are tables"),
         ("grpo = 3", "grpo is a value, not a table"),
-        ('quick = "abc"', r"quick is a table, \[quick\], got 'abc'"),
     ],
 )
 def test_a_section_that_is_no_table_is_named(tmp_path: Path, text: str, says: str):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,11 +14,11 @@ from gradus.commands.environments import load_environment
 from gradus.commands.options import (
     Environment,
     Line,
+    MaxNewTokens,
     Rewards,
-    Sampling,
     Seed,
+    Temperature,
     as_list,
-    known_options,
     require_rewards_used,
     writes,
 )
@@ -130,7 +129,8 @@ def evaluate(
     samples: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
     pass_k: Annotated[Sequence[int], _PASS_K, Line(kind=list[str], item=int)] = (),
     until_decided: Annotated[bool, typer.Option("--until-decided", help="Stop once every pair is decided.")] = False,
-    **sampling: Unpack[Sampling],
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
 ) -> Scores:
     """Roll out policies on the same seeds and compare them with intervals. Exit code 1 if no episode could be graded.
 
@@ -145,11 +145,10 @@ def evaluate(
     from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
 
     chosen = _named(policies, against)
-    known_options(sampling, Sampling, "gradus.evaluate", signature(evaluate).parameters)
     graders = as_list(graders) if graders else None
     require_rewards_used(rewards, graders or ())
     spec = load_environment(env, rewards=rewards)
-    made = _made(chosen, spec, sampling)
+    made = _made(chosen, spec, temperature=temperature, max_new_tokens=max_new_tokens)
     if conditions:
         conditions = as_list(conditions)
         first = [next(iter(spec.conditions))]
@@ -172,7 +171,7 @@ def evaluate(
     return Scores(spec, result)
 
 
-def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str, Any]) -> dict[str, Policy]:
+def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, **sampling: Any) -> dict[str, Policy]:
     """The policies, with the scripted ones in the place of ``all``; models are loaded one at a time."""
     from gradus.policies.local.shelf import ModelShelf
     from gradus.runs.policies import make_policy, scripted_names
@@ -189,7 +188,7 @@ def _made(chosen: Mapping[str, Any], spec: EnvironmentSpec, options: Mapping[str
         if not isinstance(each, str | Path | Run):
             made[name] = each
         else:
-            made[name] = make_policy(spec, os.fspath(each), shelf=shelf, **options)
+            made[name] = make_policy(spec, os.fspath(each), shelf=shelf, **sampling)
     return made
 
 

@@ -138,13 +138,6 @@ def writes(what: str) -> Any:
     return typer.Option("--out", "-o", help=what)
 
 
-class Sampling(TypedDict, total=False):
-    """Options of sampling, if models should not answer as they were trained."""
-
-    temperature: Temperature
-    max_new_tokens: MaxNewTokens
-
-
 class StageOptions(TypedDict, total=False):
     """The options that make a recipe, without the model."""
 

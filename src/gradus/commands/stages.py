@@ -16,16 +16,16 @@ from gradus.commands.options import (
     Environment,
     Grader,
     Line,
+    MaxNewTokens,
     Model,
     Overwrite,
     RecipeOptions,
     Resume,
     Rewards,
-    Sampling,
     Seed,
     StageOptions,
+    Temperature,
     as_list,
-    known_options,
     require_rewards_used,
     writes,
 )
@@ -84,7 +84,8 @@ def teach(
     grader: Grader = None,
     rewards: Rewards = (),
     seed: Seed = 0,
-    **sampling: Unpack[Sampling],
+    temperature: Temperature = None,
+    max_new_tokens: MaxNewTokens = None,
 ) -> TeachSummary:
     """Store a teacher's episodes on training tasks as JSON lines. Exit code 1 if every episode failed.
 
@@ -96,11 +97,10 @@ def teach(
     from gradus.runs.stages.teaching import teach as store_episodes
     from gradus.training.data.tasks import HeldOut, reserved_ids
 
-    known_options(sampling, Sampling, "gradus.commands.teach", also=("episodes",))
     require_rewards_used(rewards, [grader])
     spec = load_environment(environment, rewards=rewards)
     name = teacher_name(spec, None if policy is None else os.fspath(policy))
-    teacher = make_policy(spec, name, **sampling)
+    teacher = make_policy(spec, name, temperature=temperature, max_new_tokens=max_new_tokens)
     judging = reserved_ids(spec, HeldOut.of(recipe_of(spec.name, spec).get("grpo", {})))
     with progress_bar(f"teach {name}", episodes, "episodes") as advance:
         return store_episodes(

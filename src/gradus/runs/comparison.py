@@ -24,17 +24,17 @@ OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -
 
 
 def named_runs(given: Iterable[str]) -> dict[str, Path]:
-    """Finished runs, two at least, as ``name=path`` or as a path whose last part is the name. A folder that is there may hold ``=`` in its path."""
+    """Finished runs, two at least, as ``name=path`` or as a path whose last part is the name."""
     named: dict[str, Path] = {}
     for text in given:
-        name, separator, path = text.partition("=")
-        folder = Path(path if separator and not Path(text).exists() else text)
-        name = folder.resolve().name if folder == Path(text) else name
-        if name in named:
-            raise ConfigError(f"two runs are called {name!r}; give each a name of its own, as name=path")
-        if not name or " - " in name:
+        name, path = "", text
+        if "=" in text and not Path(text).exists():  # a folder may have = in its name
+            name, _, path = text.partition("=")
+        folder = Path(path)
+        name = name or folder.resolve().name
+        if name in named or " - " in name:
             raise ConfigError(
-                f"a run's name is not empty and holds no ' - ', got {name!r}; give short names as name=path"
+                f"runs have different names without ' - ', got {name!r} for {text}; give name=path for each"
             )
         named[name] = folder
     if len(named) < 2:

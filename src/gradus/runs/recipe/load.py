@@ -61,9 +61,8 @@ def load_recipe(
     edits = parse_changes(changes)
     lm, small = table.pop("lm", None), table.pop("quick", {})
     stored = isinstance(small, bool)  # a run's recipe says which form it is: all is chosen, and it has no smaller one
-    for name, value in (("lm", lm or {}), ("quick", {} if stored else small)):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{source} cannot be used: {name} is a table, [{name}], got {value!r}")
+    if not isinstance(lm or {}, Mapping) or not (stored or isinstance(small, Mapping)):
+        raise ConfigError(f"{source} cannot be used: lm and quick are tables, [lm] and [quick]")
     own = changes_of(table) | ({"quick": small} if stored else {})
     layers, chosen = [Layer("recipe", own)], ""
     named = edits.get("model.path", model or own.get("model.path"))

@@ -243,6 +243,6 @@ def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _added_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The sum of each figure, rounded once."""
-    names = [name for name, value in rows[0].items() if isinstance(value, int | float)]
-    return {name: round(sum(row.get(name) or 0 for row in rows), 6) for name in names}
+    """The sum of each figure that all rows know, rounded once."""
+    known = [name for name in rows[0] if all(isinstance(row.get(name), int | float) for row in rows)]
+    return {name: round(sum(row[name] for row in rows), 6) for name in known}

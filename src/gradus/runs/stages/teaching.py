@@ -31,7 +31,7 @@ Progress = Callable[[float, int], None]
 class TeachSummary:
     """Counts and costs of a teacher's episodes.
 
-    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes; ``spent`` is what this call used, failed calls too, in words.
+    ``reason``: of the first failure, or of the first grader's error. Tokens and costs are those of the episodes.
     """
 
     policy: str
