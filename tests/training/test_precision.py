@@ -25,7 +25,7 @@ from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import TrainingError, precision, prepare_model
+from gradus.training.engine.loss_step import TrainingError, precision
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.update import policy_update
@@ -233,24 +233,3 @@ def test_auto_computes_in_bfloat16_only_if_the_cpu_has_instructions_for_it(
     assert set(seen) == {torch.bfloat16 if there else torch.float32}
     assert uses_trainer_logprobs(loaded, config) == there
     assert logp_diff_limits(loaded, config) == logp_diff_limits(loaded, lamps_config(autocast=there))
-
-
-@pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize(
-    "changes", [{"autocast": True}, {"dtype": "bfloat16"}, {"backward": "bfloat16"}, {}, {"autocast": "auto"}]
-)
-def test_a_cpu_without_instructions_for_16_bits_is_named(
-    lamps_model: Path,
-    bfloat16_instructions: Callable[[bool], None],
-    capsys: pytest.CaptureFixture[str],
-    there: bool,
-    changes: dict[str, Any],
-) -> None:
-    bfloat16_instructions(there)
-    prepare_model(lamps_model, lamps_config(**changes))
-    told = capsys.readouterr().err
-    slow = not there and changes not in ({}, {"autocast": "auto"})
-    assert ("no instructions for 16 bits" in told) == slow
-    if slow:
-        (name,) = changes
-        assert f"set {name} = " in told
