@@ -12,12 +12,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date as Date
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message
+from gradus.core.errors import OutOfTime
+from gradus.core.foreign import within
 from gradus.policies.local.text_ids import TextIds, close_thought, is_spoken, open_thought
 from gradus.policies.local.tool_renderer import ToolRenderer
 from gradus.policies.nano.model import NANO_TEMPLATE
@@ -38,6 +40,7 @@ PLAIN_TEMPLATE = (
 # Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
 _KEPT = 512  # texts of each kind whose ids are kept, and lists of tools whose renderers are: a server meets many
+_SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
 _THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
 
 
@@ -149,14 +152,24 @@ class ChatRenderer:
         return ids
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
-        """The template's text of messages and tools, up to where the model speaks."""
+        """The template's text of messages and tools, up to where the model speaks.
+
+        A template is a stranger's program: one that writes or takes too much raises TemplateError.
+        """
         options = self._options if tools is None else {**self._options, "tools": tools}
         template = self._template
         if tools is not None and not self.plain:  # some have another one for tools
             template = _dated(self.tokenizer.get_chat_template(tools=tools), self._day)
-        return self.tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, chat_template=template, **options
-        )
+        options = {"tokenize": False, "add_generation_prompt": True, "chat_template": template, **options}
+        try:
+            text = within(
+                _SECONDS, "the chat template", partial(self.tokenizer.apply_chat_template, [*messages], **options)
+            )
+        except (OutOfTime, MemoryError) as error:
+            raise TemplateError(str(error) or "it needs more memory than there is") from error
+        if len(text) > _LONGEST:
+            raise TemplateError(f"it writes {len(text)} characters, and at most {_LONGEST} are taken")
+        return text
 
     def dated_tokenizer(self) -> Any:
         """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
