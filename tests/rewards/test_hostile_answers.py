@@ -9,20 +9,15 @@ from gradus.rewards import Completion, Rewards, read_answer, same_answer
 EXPRESSIONS = [
     "9!!!",
     "2^{3^{4^{5}}}",
-    "9**9**9**9",
     r"\binom{10^9}{5 \cdot 10^8}",
     "(1+x+y+z)^{300}",
-    "((((((9!)!)!)!)!)!)",
 ]
 LONG = {
     "unclosed boxes": r"\boxed{" * 100_000,
-    "many boxes": r"\boxed{1}" * 100_000,
-    "unclosed answers": "<answer>" * 100_000,
     "different answers": "".join(f"<answer>{number}</answer>" for number in range(20_000)),
     "digits": "<answer>" + "9" * 1_000_000 + "</answer>",
     "fractions": "<answer>" + r"\frac" * 100_000 + "</answer>",
     "braces": r"\boxed{" + "{" * 100_000 + "}" * 100_000 + "}",
-    "hashes": "####" * 100_000,
     "unclosed thoughts": "<think>" * 100_000,
     "a thought and no tag": "<thinking " + "a" * 500_000,
 }

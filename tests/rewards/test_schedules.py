@@ -77,7 +77,7 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(ConfigError, match="'open' has no steps"):
         RewardSchedule(WEIGHTS, stages=[StageConfig(name="open"), *STAGES])
     with pytest.raises(ConfigError, match="other settings: adaptive was"):
-        RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(up=2.0)).restore(
+        RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig(high=0.9)).restore(
             RewardSchedule(WEIGHTS, adaptive=AdaptiveConfig()).state()
         )
     with pytest.raises(ConfigError, match="stored schedule weighs format"):

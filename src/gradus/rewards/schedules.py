@@ -16,6 +16,8 @@ from gradus.core import ConfigError, Grader
 from gradus.rewards.grading import reweigh, tell_steps_taken
 
 _ROUNDING = 1e-6  # by which a mean may miss its range
+_UP, _DOWN = 1.2, 0.8  # factors of a raise and of a cut of an adaptive weight
+_LEAST, _MOST = 0.25, 4.0  # bounds of an adaptive weight, as multiples of the first
 
 
 class StageConfig(BaseModel):
@@ -47,10 +49,6 @@ class AdaptiveConfig(BaseModel):
     )
     low: float = Field(default=0.3, description="A component whose mean is below is weighted more.")
     high: float = Field(default=0.8, description="A component whose mean is above is weighted less.")
-    up: float = Field(default=1.2, ge=1, description="Factor of a raise.")
-    down: float = Field(default=0.8, gt=0, le=1, description="Factor of a cut.")
-    least: float = Field(default=0.25, gt=0, le=1, description="Smallest weight, as a multiple of the first.")
-    most: float = Field(default=4.0, ge=1, description="Largest weight, as a multiple of the first.")
 
     @model_validator(mode="after")
     def _ordered(self) -> AdaptiveConfig:
@@ -77,8 +75,8 @@ def adapt(weight: float, success: float | None, start: float, config: AdaptiveCo
     """
     if success is None or start <= 0:
         return weight
-    factor = config.up if success < config.low else config.down if success > config.high else 1.0
-    return min(max(weight * factor, config.least * start), config.most * start)
+    factor = _UP if success < config.low else _DOWN if success > config.high else 1.0
+    return min(max(weight * factor, _LEAST * start), _MOST * start)
 
 
 class RewardSchedule:
