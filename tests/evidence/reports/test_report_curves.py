@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradus.evidence.reports.curves import LONGEST, grpo_curves, running_mean
+from gradus.evidence.reports.curves import LONGEST, grpo_curves
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
@@ -60,8 +60,3 @@ def test_validation_is_drawn_as_dots_by_decoding() -> None:
 def test_a_long_run_is_thinned() -> None:
     (curve,) = grpo_curves([step(number) for number in range(1, 5000)])
     assert len(curve.series[0].x) <= LONGEST
-
-
-def test_gaps_are_neither_zero_nor_spread() -> None:
-    assert running_mean([1.0, None, 3.0], 3) == [1.0, 2.0, 3.0]
-    assert running_mean([None, None], 3) == [None, None]
