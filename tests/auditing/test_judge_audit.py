@@ -84,12 +84,11 @@ def test_the_budget_holds_over_the_whole_audit_and_leaves_checks_open(server: An
     assert any("budget is used up" in check["evidence"] for check in checks.values())
 
 
-def test_a_check_asks_no_judge_and_says_so(server: Any, tmp_path: Path) -> None:
-    """It made 125 paid requests, and said that no remote model is asked."""
+def test_a_check_asks_no_judge(server: Any, tmp_path: Path) -> None:
+    """It made 125 paid requests."""
     audit(server, tmp_path, seconds=1)
     before = server.asked
     words = ["check", str(tmp_path / "rows.jsonl"), "--recipe", str(tmp_path / "judge.toml"), "--json", "-"]
     said = json.loads(CliRunner().invoke(app, words).stdout)
-    checks = {check["check"]: check for check in said["checks"]}
+    assert said["checks"]
     assert server.asked == before
-    assert checks["servers"]["message"].endswith("not asked (--online does)")
