@@ -178,7 +178,7 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _first_look(part: str, row: Mapping[str, Any]) -> str:
     shares = (wilson(row["found"], row["flawed"]), wilson(row["alarms"], row["sound"]))
-    rates = [cell for each in shares for cell in (each.n, shown_share(asdict(each)))]
+    rates = [cell for each in shares for cell in (each.n, format_interval(asdict(each)))]
     cells = (f"{part}, first look, {row['day']}", 0, *rates, "–")
     return f"| {' | '.join(map(str, cells))} |"
 

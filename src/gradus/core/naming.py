@@ -129,7 +129,8 @@ def imported_files(path: Path, root: Path) -> dict[str, Path]:
     finder = ModuleFinder([str(root), str(Path.cwd())])
     with suppress(SyntaxError):
         finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
-    files = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
+    found = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files = [Path(file) for file in found if file]
     return {
         each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name: each
         for each in files

@@ -7,8 +7,9 @@ starts the next shape. Source: Rubinstein, Methodology and Computing in Applied 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -78,8 +79,8 @@ class Search:
     field: Field
     objective: Objective
     seed: int
-    best: list[Candidate] = field(default_factory=list[Candidate])
-    trials: list[Candidate] = field(default_factory=list[Candidate])
+    best: list[Candidate] = dataclasses.field(default_factory=list[Candidate])
+    trials: list[Candidate] = dataclasses.field(default_factory=list[Candidate])
     episodes: int = 0
     _tasks: int = 0
 

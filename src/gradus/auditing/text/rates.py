@@ -51,7 +51,7 @@ class Rate:
     """An operator over its tasks, in units of the range (gold above the floor).
 
     ``unearned``: reward above a noisy teacher with the same share of right answers. ``wrong``: reward above silence of the answers that
-    are wrong; ``held``: how much of the right answer these hold, word by word; ``paid``: the one that earned most.
+    are wrong; ``held``: how much of the right answer those hold that earn less than it, word by word; ``paid``: the one that earned most.
     """
 
     operator: str
@@ -88,7 +88,8 @@ def rate(
         teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
         unearned.append(((probe.value or 0.0) - teacher) / span)
     wrong = [(probe, base) for probe, base in rows if not probe.right]
-    held = [_held(probe.answer, probe.task.gold or "") for probe, _ in wrong]
+    partly = [probe for probe, base in wrong if (probe.value or 0.0) < base.gold - 1e-9]
+    held = [_held(probe.answer, probe.task.gold or "") for probe in partly]
     best = max(range(len(rows)), key=lambda i: unearned[i])
     return Rate(
         operator=operator,
@@ -142,4 +143,5 @@ def _p_above(values: Sequence[float], least: float) -> float:
         return 1.0
     if np.var(values) < 1e-12:
         return 0.5 ** len(values) if np.mean(values) > least else 1.0
-    return float(ttest_1samp(values, least, alternative="greater").pvalue)
+    test: Any = ttest_1samp(values, least, alternative="greater")
+    return float(test.pvalue)

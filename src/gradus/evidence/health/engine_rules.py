@@ -7,7 +7,7 @@ import numpy as np
 from gradus.evidence.health.history import Array, Finding, History
 from gradus.stats import format_number
 
-_LOGP_DIFF_WARN, _LOGP_DIFF_STOP = 1e-4, 1e-3  # nats
+_LOGP_DIFF_STOP = 1e-3  # nats
 _SPIKE, _SPIKE_WINDOW, _SPIKES = 10.0, 50, 3
 _SILENT = 3  # steps without a gradient that cannot be chance
 _KL_WARN, _KL_STOP, _KL_GROWTH, _KL_SMALL = 0.5, 2.0, 10.0, 0.05  # nats per token
@@ -21,7 +21,7 @@ _ZERO = 1e-3
 
 
 def logp_diff_max(history: History) -> Finding | None:
-    """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats, with a warning above 1e-4."""
+    """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats."""
     record = history.last
     limits = record.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
     for name, limit in limits.items():
@@ -29,10 +29,6 @@ def logp_diff_max(history: History) -> Finding | None:
         if measured is not None and limit is not None and measured > limit:
             evidence = f"sampler and trainer log-probs differ by {measured:.1e} nats ({name}), above {limit:.0e}"
             return Finding(severity="stop", evidence=evidence)
-    largest = record.get("logp_diff_max")
-    if limits.get("max") == _LOGP_DIFF_STOP and largest is not None and largest > _LOGP_DIFF_WARN:
-        evidence = f"sampler and trainer log-probs differ by up to {largest:.1e} nats, above {_LOGP_DIFF_WARN:.0e}"
-        return Finding(severity="warn", evidence=evidence)
     return None
 
 
