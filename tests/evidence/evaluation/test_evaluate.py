@@ -296,7 +296,7 @@ def test_an_attempt_passes_if_its_true_reward_is_one_and_a_missing_one_is_not_co
 
 
 def _table(results, title):
-    return next(table for table in score_tables(results, curves=True) if table.title == title)
+    return next(table for table in score_tables(results) if table.title == title)
 
 
 def test_an_evaluation_that_looks_stops_with_the_episodes_of_one_that_does_not():
