@@ -201,6 +201,7 @@ def test_dynamic_sampling_replaces_groups_without_signal(echo_model: Path, tmp_p
     for record in records:  # what was replaced counts too
         assert record["zero_variance_groups"] * record["groups"] == pytest.approx(record["groups"] - config.groups)
         assert record["episodes"] == 2 * record["groups"]
+        assert record["dropped_groups"] == record["groups"] - config.groups
     assert sum(record["groups"] for record in records) > 3 * config.groups
 
 

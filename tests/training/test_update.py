@@ -373,3 +373,26 @@ def test_a_loss_of_ones_own_gets_the_tokens_without_advantage_too(
     some_silent = [replace(one, advantages=torch.zeros(one.actions)) for one in live[:5]] + live[5:]
     got, expected = gradient(loaded, some_silent, settings), gradient(loaded, live, settings)
     torch.testing.assert_close(got, expected)
+
+
+def test_what_a_loss_of_ones_own_measures_is_among_the_figures(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was dropped. Microbatches are added up, updates are averaged."""
+
+    def loss(own: torch.Tensor, *_: Any, n_tokens: float, **__: Any) -> LossResult:
+        metrics = {"tokens": own.numel() / n_tokens, "logp": own.sum() / n_tokens, "surprise_max": (-own).max()}
+        return LossResult(loss=own.sum(), metrics=metrics)
+
+    own = replace(find_algorithm("grpo"), loss=loss)
+    monkeypatch.setattr(registry, "_ALGORITHMS", {**registry._ALGORITHMS, "mine": own})
+    settings = config(algorithm="mine", minibatches=2, token_budget=64)
+    samples = [replace(one, advantages=torch.ones(one.actions)) for one in sampled(loaded, settings)]
+    optimizer = torch.optim.SGD(loaded.model.parameters(), lr=0.0)
+    figures = policy_update(loaded, optimizer, samples, settings, 0.0).figures
+    measured = figures["loss_metrics"]
+    logprobs = torch.cat([one.logprobs for one in samples])
+    assert measured["tokens"] == pytest.approx(1.0)
+    assert measured["surprise_max"] == pytest.approx(float(-logprobs.min()), rel=1e-4)
+    assert -measured["surprise_max"] < measured["logp"] < 0
+    assert "loss_metrics" not in policy_update(loaded, optimizer, samples, config(), 0.0).figures

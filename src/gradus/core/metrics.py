@@ -56,6 +56,8 @@ class StepRecord(TypedDict):
     tokens: int
     seconds: Mapping[str, float]
     tokens_per_second: float | None
+    dropped_groups: NotRequired[int]
+    loss_metrics: NotRequired[Mapping[str, float | None]]
     updates: NotRequired[int]
     credit_agreement: NotRequired[float | None]
     mismatch_fraction: NotRequired[float | None]

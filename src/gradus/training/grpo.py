@@ -226,6 +226,7 @@ class GrpoLoop:
             update,
             seconds,
             lr=lr,
+            dropped=len(rollout.dropped),
         )
         if self.teacher is None:
             record["credit_agreement"] = credit_agreement(rollout.groups, samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
 
 _MISMATCH = "mismatch_"  # begins the figures of a correction
+_OWN = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the losses of the library measure
 
 
 @dataclass
@@ -42,7 +44,7 @@ def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
 def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
     """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up.
 
-    A figure is None if a loss of one's own does not measure it.
+    A figure is None if a loss of one's own does not measure it. ``loss_metrics``: what such a loss measures besides, if anything.
     """
     if not updates:
         return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
@@ -51,6 +53,10 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
         update.kl if update.measured else _of_scored("approx_kl", one, update)
         for update, one in zip(updates, metrics, strict=True)
     ]
+    others = dict.fromkeys(
+        name for one in metrics for name in one if name not in _OWN and not name.startswith(_MISMATCH)
+    )
+    own = {name: (max if name.endswith("_max") else fmean)(one[name] for one in metrics) for name in others}
     return {
         "loss": sum(update.loss for update in updates) / len(updates),
         "kl": _mean(kl),
@@ -58,6 +64,7 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
         "clip_fraction": _mean([one.get("clip_fraction") for one in metrics]),
         "ratio_max": max((one["ratio_max"] for one in metrics if "ratio_max" in one), default=None),
         **_mismatch(metrics, updates),
+        **({"loss_metrics": own} if own else {}),
     }
 
 

@@ -59,8 +59,9 @@ def step_record(
     seconds: Mapping[str, float],
     *,
     lr: float,
+    dropped: int,
 ) -> StepRecord:
-    """One line of docs/metrics.md. ``groups``: all that were rolled out, those that dynamic sampling replaced too."""
+    """One line of docs/metrics.md. ``groups``: all that were rolled out; ``dropped``: how many of them dynamic sampling replaced."""
     turns = [turn.tokens for group in groups for episode in group.episodes for turn in episode.turns if turn.tokens]
     sampled = sum(len(tokens.action_ids) for tokens in turns)
     read = sum(len(tokens.context_ids) for tokens in turns)
@@ -76,6 +77,7 @@ def step_record(
         "tokens": sampled + read,
         "seconds": dict(seconds),
         "tokens_per_second": (sampled + read) / seconds["total"],
+        "dropped_groups": dropped,
     }
     return cast(StepRecord, record)
 
