@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from gradus import environments
 from gradus.core import ConfigError
 from gradus.interop.packages.writing import write_package
+from gradus.policies.remote.policy import RemotePolicy
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
 from gradus.version import __version__
@@ -40,6 +42,13 @@ def test_it_has_what_verifiers_looks_for(tmp_path: Path) -> None:
         "vf.Harness[vf.HarnessConfig]",
         "vf.Taskset[GradusTask, TasksetConfig]",
     }
+
+
+def test_its_policy_takes_what_it_is_given(tmp_path: Path) -> None:
+    written = write_package("arithmetic", tmp_path / "package")
+    calls = ast.walk(ast.parse((written.folder / written.module / "__init__.py").read_text()))
+    (call,) = [each for each in calls if isinstance(each, ast.Call) and ast.unparse(each.func) == "RemotePolicy"]
+    inspect.signature(RemotePolicy).bind("model", **{str(each.arg): None for each in call.keywords})
 
 
 def test_rows_travel_inside_the_module(tmp_path: Path) -> None:

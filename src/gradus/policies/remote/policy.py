@@ -44,10 +44,10 @@ class RemotePolicy:
     lost connection or a timeout, by the official client. ``timeout``: seconds for one attempt. ``price``: US dollars per million tokens; without
     it costs are None. ``temperature`` or ``max_tokens`` None leaves them to the server. Each request has a seed, derived from the
     episode's key and the turn, so that members of a group differ and a repeated run asks the same.
-    ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``).
+    ``options`` are sent with every request as they are (``{"reasoning_effort": "low"}``, or ``{"seed": None}`` for none).
 
     ``usage`` counts over the policy's whole life. The first ``start`` sends one short request, so that a wrong address, key or
-    model name is one ``PolicyError`` and not one failure for each episode.
+    model name is one ``PolicyError`` and not one failure for each episode; ``probe`` False leaves it out.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class RemotePolicy:
         temperature: float | None = 1.0,
         max_tokens: int | None = 512,
         options: Mapping[str, Any] | None = None,
+        probe: bool = True,
     ) -> None:
         if not model or concurrency < 1 or retries < 0 or timeout <= 0 or (max_tokens is not None and max_tokens < 1):
             raise ConfigError(
@@ -78,7 +79,7 @@ class RemotePolicy:
         self.patience = timeout * (retries + 1)  # seconds for an answer
         self.options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self.takes = ChatOptions(model)
-        self._probed = False
+        self._probed = not probe
 
     def start(self, episodes: Sequence[EpisodeStart]) -> RemoteSession:
         """Open conversations. Raises ``PolicyError`` if the server cannot be reached or refuses."""
@@ -178,7 +179,7 @@ class RemoteSession:
         from gradus.core.replies import UNREADABLE
 
         policy, conversation = self._policy, cast(Any, [dict(message) for message in messages])
-        options = {**policy.options, "seed": seed, "tools": [dict(tool) for tool in tools] or None}
+        options = {"seed": seed, **policy.options, "tools": [dict(tool) for tool in tools] or None}
 
         def create(body: dict[str, Any]) -> Any:
             return self._client.chat.completions.create(model=policy.model, messages=conversation, extra_body=body)
