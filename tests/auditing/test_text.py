@@ -313,3 +313,19 @@ def test_a_reward_that_is_not_finite_is_an_error():
     (score,) = scorer.score([(scorer.subject.tasks[0], "nan")])
     scorer.close()
     assert (score.value, score.error) == (None, "the reward is nan")
+
+
+@pytest.mark.parametrize(("first", "status"), [(400, "fail"), (2000, "pass")])
+def test_a_reward_that_pays_anything_late_in_a_training_fails(first, status):
+    def reward(prompts, completions, answer, trainer_state=None, **columns):
+        late = trainer_state.global_step > first
+        return [float(late or said.strip() == gold) for said, gold in zip(completions, answer, strict=True)]
+
+    rows = [{"question": f"How much is {i} and {i + 7}?", "answer": str(2 * i + 7)} for i in range(100)]
+    spec = one_turn(rows, [reward], answer_format="{answer}")
+    asked = subject_of(spec, spec.grader(), tasks=24)
+    scorer = Scorer(asked)
+    sanity = checks.sanity(prepare(asked, scorer, seed=0))
+    scorer.close()
+    assert sanity.status == status
+    assert ("step of a training" in sanity.evidence) == (status == "fail")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import fsum
 
 from gradus.auditing.leaks import places_of_text, telling_place
@@ -11,7 +12,7 @@ from gradus.auditing.records import LEAST_EFFECT, Check, Status, high_of, low_of
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import quoted, shown
-from gradus.auditing.text.scoring import Score
+from gradus.auditing.text.scoring import Score, Scorer
 from gradus.auditing.text.tasks import TextTask
 from gradus.stats import format_number, mean_interval, wilson
 
@@ -25,7 +26,7 @@ def sanity(ground: Ground) -> Check:
     n, subject, problems = len(ground.tasks), ground.subject, [_unpaid(ground), _out_of_range(ground)]
     if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        problems = [_asked_again(ground), _in_a_batch(ground), *problems]
+        problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground), *problems]
     top = max((base.gold for base in ground.bases.values()), default=0.0)
     earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
     evidence = "; ".join(filter(None, problems)) or f"gold earns {earned} on {n} tasks, and the same again"
@@ -63,6 +64,25 @@ def _asked_again(ground: Ground) -> str:
         wrong = ground.golds[task.key].another(ground.rng("wrong 0", task))
         rows += [(task, task.whole(answer)) for answer in (wrong, task.gold) if answer] * 2
     return _changed(rows, ground.scorer.score(rows), ground.scorer.fresh(rows), 0.0, "asked in another order")
+
+
+def _at_steps(ground: Ground) -> str:
+    """Names the step of a training, the first, the middle or the last, at which gold no longer earns more than a wrong answer."""
+    if (judge_at := ground.subject.judge_at) is None:
+        return ""
+    asked = [(task, ground.golds[task.key].another(ground.rng("wrong 0", task))) for task in ground.tasks[:_AGAIN]]
+    pairs = [(task, task.whole(answer)) for task, wrong in asked if wrong for answer in (wrong, task.gold or "")]
+    for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
+        subject = replace(ground.subject, judge=partial(judge_at, share))
+        scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
+        values = [score.value for score in scorer.fresh(pairs) if score.value is not None]
+        gain = fsum(values[1::2]) - fsum(values[::2])
+        if values and len(values) == len(pairs) and gain <= LEAST_EFFECT * ground.span * len(pairs) / 2:
+            return (
+                f"at the {name} step of a training gold earns no more than a wrong answer, e.g. {pairs[0][1][:60]!r} earns "
+                f"{values[0]}; make the reward a function of task and answer alone"
+            )
+    return ""
 
 
 def _in_a_batch(ground: Ground) -> str:

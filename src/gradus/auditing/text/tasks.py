@@ -51,6 +51,7 @@ CALL_SECONDS, PROGRAM_CALL_SECONDS = (
     2.0,
     30.0,
 )  # of one call; a grader that runs programs ends them by a limit of its own, often ten seconds
+_STEPS = 1000  # of the training that a grader is told of
 Judge = Callable[[TextTask, str], "float | None"]
 
 
@@ -60,7 +61,7 @@ class TextSubject:
 
     ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all``: the rewards of answers to
     many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read.
-    ``command``: the command line that scores one completion again, None if there is none.
+    ``judge_at``: the reward after a share of a training, None if the grader is not told. ``command``: the command line that scores one completion again, None if there is none.
     """
 
     name: str
@@ -68,6 +69,7 @@ class TextSubject:
     tasks: Sequence[TextTask]
     judge: Judge
     range: tuple[float, float] | None = None
+    judge_at: Callable[[float, TextTask, str], float | None] | None = None
     remote: bool = False
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
     logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
@@ -102,6 +104,12 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
         return grader.rewards([answered(task, answer) for task, answer in rows])
 
+    def judge_at(share: float, task: TextTask, answer: str) -> float | None:
+        assert rewards is not None
+        rewards.trainer_state.max_steps = _STEPS
+        rewards.trainer_state.global_step = int(share * _STEPS)
+        return judge(task, answer)
+
     def command(task: TextTask, answer: str) -> str:
         assert rewards is not None
         return try_line(rewards, completion_of(answered(task, answer)))
@@ -113,6 +121,7 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
         judge=judge,
         range=grader.range,
         remote=grader.remote,
+        judge_at=judge_at if rewards and not grader.remote else None,
         judge_all=judge_all if grader.remote or reads_rows else None,
         logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
         functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
