@@ -329,3 +329,16 @@ def test_a_reward_that_pays_anything_late_in_a_training_fails(first, status):
     scorer.close()
     assert sanity.status == status
     assert ("step of a training" in sanity.evidence) == (status == "fail")
+
+
+def test_what_is_shown_is_asked_again_in_a_new_process():
+    calls: list[str] = []
+
+    def judge(task, answer):
+        calls.append(answer)
+        return float(answer == task.gold or len(calls) > 100)
+
+    checks, _ = audit_text(subject(judge, sums(24)), seed=0)
+    assert any(check.notes for check in checks)
+    assert "earns 1.0 and, asked again, 0.0" in checks[0].evidence
+    assert checks[0].status == "fail"

@@ -27,6 +27,7 @@ from gradus.auditing.text.paying import (
     without_task,
     wrong_answers,
 )
+from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
     CALL_SECONDS,
@@ -198,7 +199,21 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[Check]:
     if ground.errors and not ground.bases and (ground.subject.remote or not ground.scored):
         return [not_graded(ground), leaks(ground)]
     judged = [judge(ground)] if ground.subject.remote else []
-    return [first, gold(ground), *asked, *judged, hostile(ground, programs=programs_run), leaks(ground)]
+    checks = [first, gold(ground), *asked, *judged, hostile(ground, programs=programs_run), leaks(ground)]
+    return _asked_again(ground, checks)
+
+
+def _asked_again(ground: Ground, checks: list[Check]) -> list[Check]:
+    """The checks, of which sanity fails if a noted completion earns something else in a new process: what is shown is what was graded."""
+    tasks = {task.key: task for task in ground.tasks}
+    notes = [note for check in checks for note in check.notes]
+    scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
+    for note, score in zip(notes, scores, strict=True):
+        if None not in (note.reward, score.value) and note.reward != score.value:
+            told = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
+            first = replace(checks[0], status="fail", evidence=f"{told}; {checks[0].evidence}")
+            return [first, *checks[1:]]
+    return checks
 
 
 def _as_far_as_asked(check: Check, ground: Ground) -> Check:
