@@ -242,6 +242,21 @@ class _Global(Garden):
         return replace(shown, text=f"{shown.text} {random.random():.3f}")
 
 
+class _Sharing(Garden):
+    """Its steps are counted by the class."""
+
+    steps = 0
+
+    def reset(self, *, seed=None, episode_id=None, **options):
+        type(self).steps = 0
+        return super().reset(seed=seed, episode_id=episode_id, **options)
+
+    def _observe(self, reward):
+        type(self).steps += 1
+        shown = super()._observe(reward)
+        return replace(shown, text=f"{shown.text} step {self.steps}")
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -251,6 +266,7 @@ class _Global(Garden):
         (lambda: Garden(shaky=True), "rolled out twice differs at turn"),
         (_Breaking, "on seed 0 the environment raised ValueError: the pipe burst"),
         (_Global, "rolled out twice differs at turn"),
+        (_Sharing, "rolled out twice differs at turn"),
     ],
 )
 def test_hygiene_finds_leaks_noise_and_an_environment_that_raises(make, told):

@@ -100,16 +100,18 @@ def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int)
 def _not_deterministic(
     spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, elsewhere: Elsewhere | None
 ) -> list[str]:
-    """Each task in a fresh environment, after other tasks, and in another process."""
+    """Each task in a fresh environment, after other tasks beside another environment, and in another process."""
     first = digests(spec, tasks, draw, seed)
     again: dict[int, list[Observation]] = {}
     state = random.getstate()
-    with closing(blocking(spec.make())) as used:
+    with closing(blocking(spec.make())) as used, closing(blocking(spec.make())) as other:
         for task in reversed(tasks):
             again[task.seed] = []
+            beside = iter(()) if spec.max_sessions == 1 else _course(spec, other, tasks[0], draw, seed)
             for shown, _ in _course(spec, used, task, draw, seed):
                 again[task.seed].append(shown)
-                random.random()  # an environment may not see what others draw
+                random.random()  # an environment may not see what others draw, or do
+                next(beside, None)
     random.setstate(state)
     ends = {number: seen[-1].text for number, seen in again.items()}
     raised = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)]
