@@ -102,7 +102,7 @@ def test_a_full_server_says_so(make_adder: Callable[..., EnvironmentSpec], serve
         assert [one.stop for one in roll_out(patient, Counting(), patient.tasks("main", 2)).episodes] == [
             StopReason.TURN_LIMIT
         ] * 2
-        with pytest.raises(ConfigError, match="allows 1"):
+        with pytest.raises(ConfigError, match="allows 1; lower the group size, or allow more"):
             roll_out(patient, Counting(), patient.tasks("main", 1), group_size=2)
 
 

@@ -27,6 +27,7 @@ from gradus.training.engine.loss_step import PassBudget, TrainingError, prepare_
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
+from gradus.training.engine.update_figures import UpdateSums, pass_figures
 from gradus.training.trainer_config import LoraConfig
 
 
@@ -396,3 +397,8 @@ def test_what_a_loss_of_ones_own_measures_is_among_the_figures(
     assert measured["surprise_max"] == pytest.approx(float(-logprobs.min()), rel=1e-4)
     assert -measured["surprise_max"] < measured["logp"] < 0
     assert "loss_metrics" not in policy_update(loaded, optimizer, samples, config(), 0.0).figures
+
+
+def test_a_loss_of_ones_own_may_measure_something_in_some_updates_only() -> None:
+    figures = pass_figures([UpdateSums(metrics=[{"rare": torch.tensor(0.5)}]), UpdateSums()])
+    assert figures["loss_metrics"] == {"rare": 0.5}

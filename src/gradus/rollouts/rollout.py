@@ -114,10 +114,15 @@ def roll_out(
 def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int, limit: int) -> int:
     """Return how many groups are rolled out together. Raises ConfigError for numbers that cannot be used."""
     if min(group_size, max_concurrent, limit) < 1:
-        raise ConfigError("expected group_size, max_concurrent and max_turns of at least 1")
+        raise ConfigError(
+            f"expected group_size, max_concurrent and max_turns of at least 1, got {group_size}, {max_concurrent} and {limit}"
+        )
     most = max_concurrent if spec.max_sessions is None else min(max_concurrent, spec.max_sessions)
     if spec.max_sessions is not None and group_size > most:
-        raise ConfigError(f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {most}")
+        raise ConfigError(
+            f"group_size {group_size} needs as many episodes at once, but {spec.name} allows {most}; lower the group "
+            "size, or allow more (the address of an OpenEnv server says how many: ?sessions=8)"
+        )
     return max(1, most // group_size)
 
 

@@ -1,4 +1,4 @@
-"""Names the curves of a training run and the keys of its metrics that they are drawn from (docs/metrics.md)."""
+"""Curves as data: of a training run from keys of its metrics (docs/metrics.md), of an episode, and an audit's points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a run's record to what the page shows: tables for the template, data for its charts."""
+"""From a run's record to what the page shows: tables for the template, data for its charts, and what its words mean."""
 
 from __future__ import annotations
 

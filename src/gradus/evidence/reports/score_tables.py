@@ -1,4 +1,4 @@
-"""The scores of an evaluation as tables for a page and as data for its charts."""
+"""The scores of an evaluation as tables and chart data, beside the published figures of an original."""
 
 from __future__ import annotations
 

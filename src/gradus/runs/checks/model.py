@@ -1,4 +1,4 @@
-"""Checks of the model: its files, template and context, and what it earns before training."""
+"""Checks of the model: its files, template and context, the memory it needs, and what it earns before training."""
 
 from __future__ import annotations
 

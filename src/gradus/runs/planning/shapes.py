@@ -1,4 +1,4 @@
-"""The shape of a model and the lengths of what it reads and says. No weights are loaded."""
+"""The grounds of a plan of memory: a machine or card, the shape of a model (no weights are loaded), lengths of texts."""
 
 from __future__ import annotations
 

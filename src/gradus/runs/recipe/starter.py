@@ -1,4 +1,4 @@
-"""Settings to begin with: for data and environments that bring no recipe, for a model of some size, and with room for rows."""
+"""Settings to begin with: for data and environments without a recipe and for a model's size; writes a first recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes as the tables of their files, before anything is checked; nothing here needs torch."""
+"""Recipes as tables, before anything is checked: layers and their merge, changes, files. Nothing here needs torch."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
     others = dict.fromkeys(
         name for one in metrics for name in one if name not in _OWN and not name.startswith(_MISMATCH)
     )
-    own = {name: (max if name.endswith("_max") else fmean)(one[name] for one in metrics) for name in others}
+    own = {
+        name: (max if name.endswith("_max") else fmean)(one[name] for one in metrics if name in one) for name in others
+    }
     return {
         "loss": sum(update.loss for update in updates) / len(updates),
         "kl": _mean(kl),
