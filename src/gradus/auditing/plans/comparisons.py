@@ -34,6 +34,11 @@ _FEW = 30  # tasks below which a doubtful figure is left open
 BLIND = ("silence", "random", "constant")  # policies that do not read the task
 _RESAMPLES = 200
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
+SIZES = (4, 8, 16)  # of groups, for which the signal is forecast
+_MEMBERS = 16
+_ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
+# Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
+_NOISES = (0.3, 0.6, 0.9)
 
 
 def check_separation(panel: PanelEpisodes) -> Check:
@@ -228,13 +233,6 @@ def _mean(difference: Paired) -> float:
 
 def _above(difference: Paired) -> bool:
     return (low_of(difference) or 0.0) > 0
-
-
-SIZES = (4, 8, 16)
-_MEMBERS = 16
-_ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
-# Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
-_NOISES = (0.3, 0.6, 0.9)
 
 
 def check_signal(
