@@ -141,7 +141,10 @@ def test_a_pass_needs_somebody_who_does_the_task() -> None:
 
 
 def test_tasks_that_hang_on_the_order_of_a_set_are_found(tmp_path):
-    """Another process would give another task for the same seed: groups would not be groups, and a resumed run would be another one."""
+    """Another process would give another task for the same seed: groups would not be groups, and a resumed run would be another one.
+
+    The words stand in one order under the one hash seed that is tried and in another under the other, so this process's own does not matter.
+    """
     (file := tmp_path / "words.py").write_text(
         "import random\n\n\nclass Words:\n    actions = ['fig', 'pear', 'plum', 'date']\n    max_turns = 1\n\n"
         "    def reset(self, seed):\n        self.word = random.Random(seed).choice(list({'fig', 'pear', 'plum', 'date'}))\n"

@@ -24,7 +24,7 @@ from gradus.core.files import read_text, write_json, write_text
 from gradus.runs.progress import progress_bar
 from gradus.sandbox.processes import start_child
 
-_SECONDS, _HASH_SEED = 120.0, 4711  # of a process that rolls out again, and its PYTHONHASHSEED
+_SECONDS = 120.0  # of a process that rolls out again
 
 
 def audit_stage(
@@ -83,13 +83,16 @@ def store_audit(spec: EnvironmentSpec, result: AuditResult, folder: Path) -> lis
     return written
 
 
-def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int) -> list[list[str]]:
-    """Digests of the observations of every task, as another process sees them. Raises EnvironmentFault if it fails."""
+def replay_elsewhere(environment: str, tasks: Sequence[Task], seed: int, hash_seed: int) -> list[list[str]]:
+    """Digests of the observations of every task, as a process with this PYTHONHASHSEED sees them.
+
+    Raises EnvironmentFault if it fails.
+    """
     rows = [{"seed": t.seed, "condition": t.condition, "options": dict(t.options)} for t in tasks]
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder, "seen.json"), Path(folder, "said")
         told = {"environment": environment, "tasks": rows, "seed": seed, "out": str(out)}
-        process = start_child(f"{__name__}:roll_out_here", told, hash_seed=_HASH_SEED, log=log)
+        process = start_child(f"{__name__}:roll_out_here", told, hash_seed=hash_seed, log=log)
         try:
             process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
