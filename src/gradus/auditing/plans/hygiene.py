@@ -118,11 +118,11 @@ def _not_deterministic(
     raised = [f"on seed {number} {told[:120]}" for number, told in ends.items() if told.startswith(_RAISED)]
     twice = [list(map(_digest, again[task.seed])) for task in tasks]
     problems = [*raised[-1:], *_differing("rolled out twice", tasks, first, twice)]
-    for hash_seed in _HASH_SEEDS if elsewhere else ():
-        if not problems:
-            there = elsewhere(tasks, seed, hash_seed)
-            problems += _differing("rolled out in a process with another PYTHONHASHSEED", tasks, first, there)
-    return problems
+    if elsewhere is None or problems:
+        return problems
+    how = "rolled out in a process with another PYTHONHASHSEED"
+    compared = (_differing(how, tasks, first, elsewhere(tasks, seed, hash_seed)) for hash_seed in _HASH_SEEDS)
+    return next(filter(None, compared), [])
 
 
 def _differing(
