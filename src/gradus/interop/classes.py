@@ -19,8 +19,6 @@ from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script, policy_factory
 
-_TURNS = 20
-
 
 def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     """Returns the environment of a class. Rewards are its own, and the true reward is their sum.
@@ -33,7 +31,7 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
         return of_class(kind)  # its actions are numbers, which answers are not
     try:
         first = kind()  # what is set in __init__, or is a property, only an instance knows
-        actions, turns = getattr(first, "actions", ()), getattr(first, "max_turns", _TURNS)
+        actions, turns = getattr(first, "actions", ()), getattr(first, "max_turns", 20)
     except Exception as error:
         raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
     _check_attributes(kind, actions, turns)
