@@ -22,7 +22,7 @@ _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a
 
 
 def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Sequence[Any]]) -> str | None:
-    """The place that shows hidden values, None if there is none. ``shown``: of each task, what stands at each place."""
+    """The place that shows hidden values, or None. ``shown``: of each task, what stands at each place."""
     n = len(shown)
     for place, count in Counter(place for each in shown for place in each).most_common():
         if count <= _LEAST_OWN * n:

@@ -105,7 +105,7 @@ class PanelEpisodes(Panel):
 
     @property
     def tasks(self) -> int:
-        """How many tasks every policy was rolled out on."""
+        """Number of tasks that every policy was rolled out on."""
         return len(next(iter(self.episodes.values())))
 
     def true_rewards(self, name: str) -> list[float | None]:

@@ -81,7 +81,7 @@ class AuditResult:
 
     @property
     def exploit(self) -> Note | None:
-        """The first completion that pays without a right answer, None if there is none."""
+        """The first completion that pays without a right answer, or None."""
         return next((note for check in self.checks for note in check.notes if note.kind == "exploit"), None)
 
     @property

@@ -46,7 +46,7 @@ _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """How an audit is made. The same settings give the same result.
+    """Settings of an audit. The same settings give the same result.
 
     ``episodes``: tasks that are probed (48 if None), or that every policy is rolled out on (60). ``budget``: episodes that the search may roll out
     (8,000), of which tasks of one turn need none. ``signal_policy``: whose groups are forecast, on ``signal_tasks`` tasks; without it a stand-in.

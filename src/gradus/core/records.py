@@ -15,7 +15,7 @@ LARGEST_REWARD = 1e100  # squares of larger ones add up to infinity, and every a
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. Exactly one holds; only ``TERMINATED`` is a finished episode."""
+    """The reason why an episode ended. Exactly one holds; only ``TERMINATED`` is a finished episode."""
 
     TERMINATED = "terminated"  # the environment reached its own end
     TRUNCATED = "truncated"  # the environment was cut by its own limit

@@ -144,7 +144,7 @@ _MOST_MARKS = 50  # marked answers that are compared by value
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerReading:
-    """The answer that a completion commits to. ``text`` is None if there is none, and then ``problem`` says why."""
+    """The answer that a completion commits to. ``text`` is None without one, and then ``problem`` says why."""
 
     text: str | None = None
     problem: str | None = None

@@ -130,7 +130,7 @@ def try_line(rewards: Rewards, completion: Completion) -> str:
 
 
 def _named(function: Callable[..., Any], weight: float) -> str:
-    """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that no file holds under its name."""
+    """A reward as ``--reward`` takes it: a built-in, or file.py:function; empty for one that is not found in a file under its name."""
     function, times = inspect.unwrap(function), "" if weight == 1.0 else f"={weight:g}"
     if (built_in := next((name for name, each in BUILT_IN.items() if each is function), None)) is not None:
         return f"{built_in}{times}"

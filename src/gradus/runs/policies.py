@@ -51,7 +51,7 @@ def scripted_names(spec: EnvironmentSpec) -> list[str]:
 
 
 def require_policy(spec: EnvironmentSpec, name: str, *, also: Iterable[str] = ()) -> None:
-    """Raise ConfigError for a name that no policy has. ``also``: further names, which may have been meant."""
+    """Raise ConfigError for an unknown policy. ``also``: further names, which may have been meant."""
     head = name.partition(":")[0]
     if head in spec.policies:
         spec.policy(name)  # raises for a wrong word behind the colon

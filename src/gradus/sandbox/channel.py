@@ -31,7 +31,7 @@ class Channel:
     def receive(self, seconds: float) -> Any:
         """Return the next message.
 
-        Time that was spent waiting for a core is not counted: what is slow because the machine is busy is no error.
+        Time that was spent waiting for a core is not counted: a busy machine causes no error.
         Raises TimeoutError if none comes in time, and BrokenPipeError if the other side ended or wrote what is not JSON.
         """
         deadline = clock.now() + seconds

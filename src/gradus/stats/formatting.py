@@ -12,7 +12,7 @@ _ROUNDING = 1e-12  # what is nearer to 0 was left over by sums of larger numbers
 
 
 def format_number(value: float | None, digits: int = 3, *, beside: float = 0.0) -> str:
-    """``0.463``, with a true minus; a dash if there is none.
+    """``0.463``, with a true minus; a dash for None.
 
     A number that ``digits`` decimals would leave fewer than two figures of has ``digits`` figures: ``0.00123``, ``1.2e-05``.
     ``beside``: the largest number that it is read with, which is then as small.

@@ -314,7 +314,7 @@ class GrpoLoop:
         self.splits.store(self.folder, self.state.next_task)
 
     def restore(self) -> None:
-        """Go back to the newest checkpoint; to the beginning if there is none."""
+        """Go back to the newest checkpoint, or to the beginning without one."""
         checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
         self.state = GrpoState() if checkpoint is None else GrpoState(step=checkpoint.step, **checkpoint.state)
         barrier()

@@ -38,7 +38,7 @@ NO_AIM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What an attempt on the same tasks is held against: the episodes of another policy, and a teacher who errs more or less.
+    """The standard for an attempt on the same tasks: the episodes of another policy, and a teacher who errs more or less.
 
     ``curves``: ways to err of ``teacher``. Each is a list of (true rewards, rewards) of honest episodes on the tasks, by rising mean true reward;
     one is empty if nobody knows a true reward.

@@ -201,7 +201,7 @@ class Gold:
 
     @property
     def value(self) -> float | None:
-        """What this number comes to."""
+        """The value of this number."""
         return None if self.number is None else _value(self.number)
 
     @cached_property

@@ -63,7 +63,7 @@ class GraderProcess:
     def ask(self, rows: Sequence[tuple[str, str]]) -> list[Score]:
         """The scores of these keys and answers, in one call of the grader.
 
-        Raises TimeoutError if they do not come in time, another OSError if the process died or its reply is no list of scores.
+        Raises TimeoutError if they do not come in time, another OSError if the process died or did not reply with a list of scores.
         """
         reply = self._fork.call("score", self._patience * len(rows), rows=rows)
         if not isinstance(reply, list) or len(reply) != len(rows):

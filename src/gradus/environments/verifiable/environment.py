@@ -19,7 +19,7 @@ _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in (
 class Verdict:
     """A judge's verdict on an answer. ``score`` is None if it could not judge, and then ``error`` says why.
 
-    ``given`` is the answer that was read in the text, None if there is none; then the turn is invalid, and ``problem`` says why.
+    ``given`` is the answer that was read in the text, None without one; then the turn is invalid, and ``problem`` says why.
     """
 
     score: float | None

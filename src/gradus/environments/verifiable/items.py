@@ -48,7 +48,7 @@ class TaskSource(Protocol):
     def item(self, split: str, seed: int) -> Item: ...
 
     def size(self, split: str) -> int | None:
-        """Number of different seeds of a split; None if there is no end."""
+        """Number of different seeds of a split; None for an endless one."""
         ...
 
 

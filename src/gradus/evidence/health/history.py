@@ -17,7 +17,7 @@ SEVERITIES = ("info", "warn", "stop")  # from harmless to worst
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a rule sees in a run. The remedy is the rule's."""
+    """A rule's view of a run. The remedy is the rule's."""
 
     severity: str
     evidence: str

@@ -156,7 +156,7 @@ class Endpoint:
         self._inboxes.pop(inbox.key, None)
 
     def admit(self, key: str) -> None:
-        """Raise ApiError for a key that no episode has."""
+        """Raise ApiError for a key that belongs to none of the episodes."""
         if key not in self._inboxes:
             said = "no episode has this key; an episode's key ends with it"
             raise ApiError(said, status=401, code="invalid_api_key")

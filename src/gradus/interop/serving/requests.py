@@ -130,7 +130,7 @@ def parse_body(kind: type[T], body: Any) -> T:
 
 
 def checked(param: str | None, read: Callable[[], R]) -> R:
-    """What ``read`` gives; an ApiError in place of a ValidationError. ``param``: what was read, None for the field that is wrong."""
+    """Returns what ``read`` gives; an ApiError in place of a ValidationError. ``param``: what was read, None for the field that is wrong."""
     try:
         return read()
     except ValidationError as error:

@@ -49,7 +49,7 @@ class RaggedCache(Cache):
 
         Args:
             positions: (n, S) long, the position of each token in its row.
-            valid: (n, S) bool, false on padding, whose keys are thrown away; None if there is none.
+            valid: (n, S) bool, false on padding, whose keys are thrown away; None without padding.
             width: positions of each row that attention reads, from 0.
             slots: (n,) long, the slots of the rows; None for the first n.
         """

@@ -37,7 +37,7 @@ PLAIN_TEMPLATE = (
 )
 """The template of a tokenizer that has none: plain labels, and its end-of-sequence token behind each answer."""
 
-# Words that no template writes of its own accord. Answers start with a letter and end with one: nothing to trim.
+# Words that templates do not write by themselves. Answers start with a letter and end with one: nothing to trim.
 _SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
 _KEPT = 512  # texts of each kind whose ids are kept, and lists of tools whose renderers are: a server meets many
 _SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
@@ -189,7 +189,7 @@ class ChatRenderer:
         self.ids.frame |= {token for token in tokens if not is_spoken(token)}
 
     def frame_tokens(self) -> set[str]:
-        """Tokens that no answer holds: special tokens that the template writes around messages, and those that end an answer."""
+        """Tokens that answers never hold: special tokens that the template writes around messages, and those that end an answer."""
         around = {match[0] for match in self.ids.special_tokens(self._frame, 0)}
         return around | {self.ids.added[stop] for stop in self._stops if stop in self.ids.added}
 

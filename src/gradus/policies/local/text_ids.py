@@ -60,7 +60,7 @@ class TextIds:
         )
 
     def cut(self, text: str, token: str) -> tuple[str, str]:
-        """Returns what stands before and behind the first ``token`` that is not marked as content; everything and nothing if there is none."""
+        """Returns what stands before and behind the first ``token`` that is not marked as content; everything and nothing without one."""
         for match in re.finditer(f"{_MARK}.*?{_END}|{re.escape(token)}", text, re.DOTALL):
             if match[0] == token:
                 return text[: match.start()], text[match.end() :]

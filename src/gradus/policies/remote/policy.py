@@ -173,7 +173,7 @@ class RemoteSession:
     async def _ask(
         self, messages: Sequence[Record], seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
-        """One answer to a conversation. Raises PolicyError if there is none, ContextLengthError if the conversation is too long."""
+        """One answer to a conversation. Raises PolicyError if none comes, ContextLengthError if the conversation is too long."""
         import openai
 
         from gradus.core.replies import UNREADABLE

@@ -162,7 +162,7 @@ class HttpSampler:
         return self._asked(address, body, lambda answer: [int(each) for each in answer["tokens"]])
 
     def _asked(self, address: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        """What ``read`` finds in the answer to a post. PolicyError if there was none, a refusal, or something else."""
+        """Returns what ``read`` finds in the answer to a post. PolicyError if there was none, a refusal, or something else."""
         try:
             answer = self._post(address, body)
         except openai.APIStatusError as error:

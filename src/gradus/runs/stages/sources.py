@@ -26,7 +26,7 @@ from gradus.rewards.grading import rewards_of
 
 _LIBRARY = {"gradus", *sys.stdlib_module_names} - {"builtins"}  # where a class is that exec made
 _SESSION = uuid4().hex
-_GIVEN = "python:"  # how a reward function begins that no file holds
+_GIVEN = "python:"  # how a reward function begins that lives in this session alone
 
 
 def environment_sources(name: str, spec: EnvironmentSpec) -> dict[str, str]:

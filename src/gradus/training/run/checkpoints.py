@@ -101,7 +101,7 @@ def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) ->
 
 
 def go_back(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint | None:
-    """Put a run back to its newest checkpoint; None, with no metrics, if there is none."""
+    """Put a run back to its newest checkpoint; None, without metrics, if none was kept."""
     checkpoints = _checkpoints(folder.path)
     if not checkpoints:
         folder.truncate(0)

@@ -119,7 +119,7 @@ class RunFolder:
             self._lock.release()
 
     def offset(self) -> int:
-        """Length of the metrics file in bytes; 0 if there is none."""
+        """Length of the metrics file in bytes; 0 without one."""
         return self.metrics.stat().st_size if self.metrics.exists() else 0
 
     def truncate(self, offset: int) -> None:

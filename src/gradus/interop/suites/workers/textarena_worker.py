@@ -98,7 +98,7 @@ def names():
 
 
 def begin(key, name, seed, players):
-    """What a new game shows."""
+    """Returns what a new game shows."""
     _games[key] = game = Game(name, seed, players)
     while len(_games) > KEPT:
         _games.popitem(last=False)

@@ -26,7 +26,7 @@ LOOP = asyncio.new_event_loop()
 
 
 def _import(module):
-    """The name under which a module is imported. That of a file is one that no package has."""
+    """The name under which a module is imported. That of a file differs from every package's."""
     if not module.endswith(".py"):
         importlib.import_module(module.replace("-", "_"))
         return module
