@@ -90,7 +90,7 @@ def test_a_cache_that_does_not_reproduce_the_model_is_found(loaded, monkeypatch:
 def test_a_damaged_best_checkpoint_is_not_passed_over_for_a_worse_one(model_folder: Folder, tmp_path: Path):
     for name in ("grpo/best", "sft/best"):
         shutil.copytree(model_folder("llama"), tmp_path / "run" / name)
-    for damage in ("", "{", None):
+    for damage in ("", "{", "[" * 100_000, None):
         config = tmp_path / "run" / "grpo" / "best" / "config.json"
         config.unlink() if damage is None else config.write_text(damage)
         model = find_model(tmp_path / "run")

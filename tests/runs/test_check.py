@@ -107,6 +107,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
     [
         ("recipe", "fail", ["grpo.group_size=1"], "greater than or equal to 2", "correct the recipe"),
         ("recipe", "fail", ["grpo.distill_teacher=gold"], "no effect while distill_coef is 0", "set it"),
+        ("recipe", "fail", ["eval.pairs=true"], "should be a valid tuple, got True", "correct the recipe"),
         ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
         ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
         ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),

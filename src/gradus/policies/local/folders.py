@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from gradus.core import ConfigError
+from gradus.core import ConfigError, StorageError
 from gradus.core.documents import read_document
-from gradus.core.files import check_checksums
+from gradus.core.files import check_checksums, read_json
 from gradus.policies.local.gguf import dequantized, is_gguf
 from gradus.policies.nano.model import NANO_TEMPLATE
 
@@ -26,8 +25,8 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
     if not whole and (folder / "adapter_config.json").is_file():
         return "adapter"
     try:
-        return "model" if "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8")) else None
-    except (OSError, ValueError, TypeError):
+        return "model" if "model_type" in read_json(folder / "config.json") else None
+    except (StorageError, TypeError):
         return None
 
 
@@ -85,10 +84,10 @@ def tell_first_seed(source: str | Path, model: Path) -> None:
 def trained_precision(folder: str | Path) -> dict[str, Any]:
     """Returns what ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
     try:
-        settings = json.loads((Path(folder).expanduser().parent / "config.json").read_text(encoding="utf-8"))
+        settings = read_json(Path(folder).expanduser().parent / "config.json")
         sampled = settings["autocast"] if "group_size" in settings else False  # SFT samples nothing under its autocast
         return {"dtype": "float32" if settings["autocast"] else str(settings["dtype"]), "autocast": sampled}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (StorageError, TypeError, KeyError):
         return {}
 
 

@@ -7,7 +7,6 @@ along with every model that is trained from them.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from typing import Any, TypedDict
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
-from gradus.core.files import write_folder, write_json
+from gradus.core.files import read_json, write_folder, write_json
 
 SOURCE = "source.json"
 
@@ -64,7 +63,7 @@ def copy_source(model: str | Path, folder: Path) -> None:
 def read_source(folder: str | Path) -> ModelSource | None:
     """Returns what a folder's weights were made from, or None if that was not a GGUF file."""
     path = Path(folder) / SOURCE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path) if path.is_file() else None
 
 
 def source_facts(folder: str | Path) -> list[str]:

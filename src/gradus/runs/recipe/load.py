@@ -140,7 +140,8 @@ def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[st
             if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
                 changes |= {f"{stage}.{name}": None for name in owned if name in section}
     evaluated = _section(table, "eval")
-    policies, pairs = ([*map(str, evaluated.get(key) or ())] for key in ("policies", "pairs"))
+    named = (evaluated.get(key) for key in ("policies", "pairs"))
+    policies, pairs = ([*map(str, each)] if isinstance(each, list | tuple) else [] for each in named)
     if edits.get("teach.enabled") is False:  # the model before GRPO takes the place of the student of SFT
         changes["eval.policies"], changes["eval.pairs"] = (
             [*dict.fromkeys(_SFT.sub("base", name) for name in names)] or None for names in (policies, pairs)
