@@ -39,7 +39,7 @@ NAMES = [
 ]  # fmt: skip
 WITH_ENVIRONMENT = {
     "envs": (),
-    "audit": ("--episodes", "4", "--budget", "100"),
+    "audit": ("--episodes", "8", "--budget", "100"),
     "teach": ("--episodes", "2", "--out", "t.jsonl"),
     "eval": ("--episodes", "2", "--policy", "random"),
     "check": (),
