@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradus.sandbox.worker import Worker, WorkerError, WorkerLimit
+from gradus.sandbox.worker import Fork, Worker, WorkerError, WorkerLimit
 
 SCRIPT = """
 import time
@@ -111,3 +111,14 @@ def test_a_call_that_its_caller_breaks_off_leaves_no_reply_to_the_next(worker: W
         worker.call("loop")
     signal.signal(signal.SIGALRM, before)
     assert worker.call("add", a=2, b=3) == 5
+
+
+def test_the_folder_of_a_fork_has_a_plain_name_and_goes_with_it():
+    """A random name has an underscore one time in five. verl's prime_math does not run an answer with one, and passed an audit by it."""
+    forks = [Fork(lambda folder: {"folder": lambda: str(folder)}, confined=False) for _ in range(20)]
+    folders = [Path(fork.call("folder", 60.0)) for fork in forks]
+    assert len(set(folders)) == 20
+    assert all(folder.is_dir() and folder.name.isalnum() for folder in folders)
+    for fork in forks:
+        fork.end()
+    assert not any(folder.exists() for folder in folders)
