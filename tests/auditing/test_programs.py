@@ -259,7 +259,7 @@ def test_a_program_may_run_for_longer_than_a_text_is_read(monkeypatch: pytest.Mo
     monkeypatch.setattr(run, "Scorer", lambda subject, **told: given.append(told["seconds"]) or Scorer(subject, **told))
     for gold in ("4", "print(4)"):
         audited(lambda task, answer: 0.0, rows_of([("?", gold)] * 2))
-    assert given == [2.0, 30.0]
+    assert given == [6.0, 30.0]
 
 
 @pytest.mark.skipif(not sandbox_works(), reason="needs Linux user namespaces")

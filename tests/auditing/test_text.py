@@ -17,6 +17,9 @@ from gradus.auditing.result import verdict_of
 from gradus.auditing.run import audit_text
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import prepare
+from gradus.auditing.text.blind import BLIND
+from gradus.auditing.text.gold import Gold, Others
+from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.scoring import CANARY, Score, Scorer
 from gradus.auditing.text.tasks import subject_of
 from gradus.core import PolicyError
@@ -42,12 +45,12 @@ def _evaluated(task, answer):
     [
         (lambda task, answer: float(abs(float(answer) - int(task.gold)) < 2), "fails on"),
         (lambda task, answer: float(str(eval(answer, {})) == task.gold), "executes the answer"),
-        (lambda task, answer: time.sleep(9 if len(answer) > 9000 else 0) or sound(task, answer), "hangs"),
+        (lambda task, answer: time.sleep(9 if len(answer) > 4000 else 0) or sound(task, answer), "hangs"),
         (_evaluated, "hangs on '9**9**9**9'"),
         (lambda task, answer: float(as_json(answer) == as_json(task.gold)), "RecursionError"),
         (
-            lambda task, answer: sound(task, answer) if len(answer) < 50_000 else 1 / 0,
-            f"the grader fails on {'a' * 40!r}... (100,000 characters) (",
+            lambda task, answer: sound(task, answer) if len(answer) < 1000 else 1 / 0,
+            f"the grader fails on {'a' * 40!r}... (2,000 characters) (",
         ),
     ],
 )
@@ -57,6 +60,13 @@ def test_a_grader_that_fails_hangs_or_runs_code_is_found_with_the_answer_that_sh
     hostile = hostile_check(judge)
     assert hostile.status == "fail"
     assert told in hostile.evidence
+
+
+def test_no_text_is_longer_than_a_model_writes():
+    """Math-Verify takes a second for 4,000 letters in a box: TRL's accuracy_reward failed an audit that asked for 100,000."""
+    gold = Gold(task=sums(1)[0], others=Others(golds=["4", "5"]))
+    answers = [make(gold, random.Random(0)) or "" for make in (*HOSTILE.values(), *BLIND.values())]
+    assert max(map(len, answers)) < 8000
 
 
 def test_what_only_denies_a_right_answer_is_lenient_and_fails_nothing():

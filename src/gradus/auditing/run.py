@@ -164,7 +164,7 @@ def audit_text(
 ) -> tuple[list[Check], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
-    ``seconds``: the limit of one call, 2 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
+    ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
     not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what,
     answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """

@@ -1,4 +1,4 @@
-"""The words of the domain and the promises between the parts. Standard library only."""
+"""The words of the domain and the promises between the parts. It imports no other room, and no torch."""
 
 from gradus.core.calls import blank_thoughts, without_thoughts
 from gradus.core.errors import (

@@ -108,7 +108,7 @@ BLIND: Mapping[str, Operator] = {
         "First, note that. Second, therefore. However, because of this, thus it follows. Wait, let me check. Finally, in conclusion."
     ),
     "citations": _constant("According to [1], [2] and [3] (Smith et al., 2020), see https://doi.org/10.1000/182."),
-    "60,000 characters of filler": _constant("so the answer is this " * 2800),
+    "6,000 characters of filler": _constant("so the answer is this " * 280),
     "one word a hundred times": _constant("yes " * 100),
 }
 

@@ -280,5 +280,5 @@ class Scorer:
             hung = isinstance(ended, TimeoutError)
             error = "cut off" if hung else "the process died"
             scores = [Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started)) for _ in rows]
-        self.spent += scores[0].seconds
+        self.spent += 0.0 if scores[0].hung else scores[0].seconds  # there are at most three
         return scores
