@@ -90,7 +90,7 @@ _LONG = {
     "\n": 5000,
     "<tool_call>": 500,
     "<answer>": 500,
-    "[": 1100,  # beyond Python's recursion; Math-Verify takes some seconds for them in a box
+    "[": 1100,  # beyond the recursion of Python 3.11; Math-Verify takes some seconds for them in a box
     '{"a":': 1100,
 }
 

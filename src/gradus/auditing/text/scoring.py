@@ -154,7 +154,7 @@ _AT_ONCE = 64  # answers that a grader that asks a server is given together
 class Scorer:
     """Scores answers in a forked process, so that nothing that a grader does reaches this one.
 
-    ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all calls together.
+    ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all other calls.
     Time that was spent waiting for a core is counted in neither.
     ``hangs``: calls that hung; after three further ones are not made. ``confined``: ask in the sandbox.
     ``known``: scores so far, by task and answer. ``logged``: all that the grader logged, by name.
@@ -280,5 +280,5 @@ class Scorer:
             hung = isinstance(ended, TimeoutError)
             error = "cut off" if hung else "the process died"
             scores = [Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started)) for _ in rows]
-        self.spent += 0.0 if scores[0].hung else scores[0].seconds  # there are at most three
+        self.spent += 0.0 if scores[0].hung else scores[0].seconds  # bounded by their number
         return scores
