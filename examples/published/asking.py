@@ -119,7 +119,7 @@ def prompted(prompt: Prompt, name: str = "prompted-greedy") -> Prompted:
     from gradus.policies.local.sampling import SamplingConfig
 
     sampling = SamplingConfig(max_new_tokens=prompt.limit, temperature=TEMPERATURE)
-    chosen = sampling.as_greedy() if name.endswith("greedy") else sampling
+    chosen = sampling.changed(temperature=0) if name.endswith("greedy") else sampling
     return Prompted(name=name, inner=LocalPolicy(_base(), chosen), prompt=prompt)
 
 

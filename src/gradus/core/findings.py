@@ -1,0 +1,36 @@
+"""One finding of a check, on the one scale that the audit, the check before a run, the forecast and the doctor share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["pass", "note", "open", "warn", "fail"]
+
+# From the best to the worst. ``note``: worth a look. ``open``: what was looked at does not settle it, or nothing could be looked at.
+# ``warn``: it would work, and disappoint. ``fail``: it would break, or train on something wrong.
+SCALE: tuple[Status, ...] = ("pass", "note", "open", "warn", "fail")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check says of its subject.
+
+    ``subject``: what was checked, as in ``memory``. ``evidence``: a sentence with the figures. ``remedy``: what to do, empty if nothing is to
+    be done.
+    """
+
+    status: Status
+    subject: str
+    evidence: str
+    remedy: str = ""
+
+
+def worst(findings: Iterable[Finding]) -> Status:
+    """Returns the worst status among findings; ``pass`` without any.
+
+    >>> worst([Finding(status="note", subject="memory", evidence="3 of 24 GB"), Finding(status="pass", subject="data", evidence="")])
+    'note'
+    """
+    return max((finding.status for finding in findings), key=SCALE.index, default="pass")
