@@ -35,7 +35,7 @@ DOCS = 40_000  # words
 NODES_A_LINE, NODES_A_STATEMENT, NAMES_IN_A_THOUSAND = 6.3, 10.8, 1.0
 
 # Names that say how a value came and not what it is.
-HOW_IT_CAME = frozenset("told said given asked wanted made left found known own there whole".split())
+HOW_IT_CAME = {"told", "said", "given", "asked", "wanted", "made", "left", "found", "known", "own", "there", "whole"}
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
