@@ -6,10 +6,9 @@ First a plan, which touches no network, then its upload; ``gradus push --dry-run
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError, GradusError
 from gradus.core.documents import Results, read_document
@@ -17,7 +16,7 @@ from gradus.core.errors import first_line
 from gradus.core.files import read_text
 from gradus.interop.secret_scan import refuse_secrets
 from gradus.policies.local.folders import adapter_base, find_model, run_of
-from gradus.policies.local.model_card import model_card, plain_prompt
+from gradus.policies.local.model_card import CardContents, Question, model_card, plain_prompt
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.version import __version__
 
@@ -80,23 +79,24 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     recipe = run / "recipe.toml"
     settings = read_settings(model) or ModelSettings()
     weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
-    files[_CARD] = model_card(
+    card = CardContents(
         title=repository,
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
         results=results,
         adapters_of=base,
-        asked=_asked(model, settings),
+        question=_question(model, settings),
         template_options=settings.template_options,
         figures=[each.name for each in figures],
         recipe=read_text(recipe) if recipe.is_file() else None,
     )
+    files[_CARD] = model_card(card)
     files |= {f"figures/{each.name}": each for each in figures}
     if results is not None:
         files["results.json"] = stored
     return PushPlan(repository=repository, private=private, files=files)
 
 
-def _asked(model: Path, settings: ModelSettings) -> str | Sequence[Mapping[str, Any]]:
+def _question(model: Path, settings: ModelSettings) -> Question:
     """Returns what the card's example asks the model: messages, or a text if it has no chat template."""
     tokenizer = model / "tokenizer_config.json"
     chats = "chat_template" in read_text(tokenizer) if tokenizer.is_file() else False

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.core_model_loading import revert_weight_conversion
 
 from gradus.core import ConfigError, PolicyError
-from gradus.core.files import read_json, replaceable, write_folder
+from gradus.core.documents import Results, read_document
+from gradus.core.files import replaceable, write_folder
 from gradus.policies.local.folders import adapter_base
 from gradus.policies.local.gguf import copy_source, source_facts
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, load_model
-from gradus.policies.local.model_card import export_facts, model_card, what_to_ask
+from gradus.policies.local.model_card import CardContents, example_question, model_card
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.local.settings import ModelSettings, free_sampling, read_settings, write_settings
 from gradus.policies.one_at_a_time import quiet_transformers
@@ -42,12 +43,12 @@ class ExportResult:
 
 
 def export_model(
-    folder: str | os.PathLike[str],
-    out: str | os.PathLike[str],
+    folder: str | Path,
+    out: str | Path,
     *,
     merge: bool = True,
     dtype: str = "auto",
-    results: Mapping[str, Any] | None = None,
+    results: Results | None = None,
     overwrite: bool = False,
 ) -> ExportResult:
     """Write the model in ``folder`` (plain, or a LoRA folder) to ``out``, whole or not at all.
@@ -63,64 +64,85 @@ def export_model(
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
     source, target = Path(folder).expanduser(), replaceable(Path(out).expanduser())
-    if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
+    occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    if occupied and not overwrite:
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
-    named = adapter_base(source)
-    adapter, base = (None, str(source)) if named is None else (read_json(source / "adapter_config.json"), named)
+    base = adapter_base(source)
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
     model, gap = loaded.model, None
-    if adapter is not None and merge:
+    if base is not None and merge:
         model, gap = _merge(loaded)
-    chosen = loaded.settings.dtype or "float32" if dtype == "auto" else dtype
-    model.to(getattr(torch, chosen))
+    if dtype == "auto":
+        dtype = loaded.settings.dtype or "float32"
+    model.to(getattr(torch, dtype))
     settings = read_settings(source) or ModelSettings()  # loading keeps history in any case
-    settings = settings.model_copy(update={"quantize": "none", "dtype": chosen})
-    causal: Any = causal_model(model)
-    causal.generation_config = generation_config(loaded, free_sampling(settings))
+    exported = replace(
+        loaded,
+        model=model,
+        tokenizer=loaded.renderer.dated_tokenizer(),
+        settings=settings.model_copy(update={"quantize": "none", "dtype": dtype}),
+        path=base or str(source),
+    )
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    card = model_card(
+    result = ExportResult(path=target, merged=gap is not None, gap=gap, dtype=dtype, parameters=parameters)
+    facts = _facts(result, source, exported.path)
+    card = CardContents(
         title=target.name,
-        facts=[
-            *export_facts(base=base, parameters=parameters, dtype=chosen, adapter=adapter, gap=gap),
-            *source_facts(base),
-        ],
+        facts=[*facts, *source_facts(exported.path)],
         results=results,
-        adapters_of=base if adapter is not None and not merge else None,
-        asked=what_to_ask(loaded.renderer, settings.system_prompt),
+        adapters_of=None if result.merged else base,
+        question=example_question(loaded.renderer, settings.system_prompt),
         template_options=settings.template_options,
     )
-    _write(target, model, loaded.renderer.dated_tokenizer(), card, settings, base)
-    return ExportResult(path=target, merged=gap is not None, gap=gap, dtype=chosen, parameters=parameters)
+    _write(target, exported, model_card(card))
+    return result
 
 
-def logp_diff(one: torch.Tensor, other: torch.Tensor) -> float:
+def logp_diff(one: Tensor, other: Tensor) -> float:
     """Largest absolute difference of the log-probs that two tensors of logits (..., V) imply, nats."""
     return float((one.float().log_softmax(-1) - other.float().log_softmax(-1)).abs().max())
 
 
 def _merge(loaded: LoadedModel) -> tuple[Any, float]:
     """Merge the adapters; compare the log-probs of some tokens before and after."""
-    peft = loaded.model.eval()
-    vocabulary = peft.get_input_embeddings().weight.shape[0]
+    adapted = loaded.model.eval()
+    vocabulary = adapted.get_input_embeddings().weight.shape[0]
     ids = torch.tensor([[(7 * place + 3) % vocabulary for place in range(32)]])
     with torch.inference_mode():
-        before = peft(input_ids=ids, use_cache=False).logits
-    merged = peft.merge_and_unload(safe_merge=True)
+        before = adapted(input_ids=ids, use_cache=False).logits
+    merged = adapted.merge_and_unload(safe_merge=True)
     with torch.inference_mode():
         gap = logp_diff(before, merged(input_ids=ids, use_cache=False).logits)
-    if not gap <= _LARGEST_GAP:
+    if not gap <= _LARGEST_GAP:  # also if it is not a number
         raise PolicyError(f"merged and unmerged log-probs differ by {gap:.2g} nats, expected at most {_LARGEST_GAP}")
     return merged, gap
 
 
-def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
-    """Returns what transformers generates by if it stops where the policy stopped and draws as it drew."""
-    from transformers import GenerationConfig
+def _facts(result: ExportResult, source: Path, base: str) -> list[str]:
+    """Lines of the card on the model: its size, and the adapters that it has or had."""
+    size = f"{result.parameters:,} parameters, {result.dtype}"
+    if adapter_base(source) is None:
+        return [size]
+    adapter = read_document(source / "adapter_config.json", dict[str, Any])
+    state = (
+        "not merged" if result.gap is None else f"merged into the weights (log-probs agree to {result.gap:.1e} nats)"
+    )
+    public_name = Path(base).name if Path(base).exists() else base  # a path of this machine is nobody else's business
+    return [
+        size,
+        f"trained from `{public_name}`",
+        f"LoRA of rank {adapter.get('r')} and alpha {adapter.get('lora_alpha')}, {state}",
+    ]
 
+
+def generation_config(loaded: LoadedModel, config: SamplingConfig) -> GenerationConfig:
+    """Returns what transformers generates by if it stops where the policy stopped and draws as it drew."""
+    stops = sorted(loaded.renderer.stop_ids)
+    pad = loaded.tokenizer.pad_token_id
     values: dict[str, Any] = {
-        "eos_token_id": sorted(loaded.renderer.stop_ids),
-        "pad_token_id": min(loaded.renderer.stop_ids) if (pad := loaded.tokenizer.pad_token_id) is None else pad,
+        "eos_token_id": stops,
+        "pad_token_id": stops[0] if pad is None else pad,
         "max_new_tokens": config.max_new_tokens,
         "do_sample": not config.greedy,
     }
@@ -131,14 +153,25 @@ def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Any:
     return GenerationConfig(**values)
 
 
-def _write(target: Path, model: Any, tokenizer: Any, card: str, settings: ModelSettings, base: str) -> None:
+def write_model(folder: Path, loaded: LoadedModel, state: Mapping[str, Tensor] | None = None) -> None:
+    """Writes weights (adapters alone if the model wears some), tokenizer, and what the model was trained with into ``folder``.
+
+    ``state``: the weights, if they are not the model's own (a sharded model).
+    """
+    with quiet_transformers():
+        loaded.model.save_pretrained(folder, state_dict=state)
+        loaded.tokenizer.save_pretrained(folder)
+    write_settings(folder, loaded.settings)
+    copy_source(loaded.path, folder)
+
+
+def _write(target: Path, exported: LoadedModel, card: str) -> None:
+    causal: Any = causal_model(exported.model)
+    causal.generation_config = generation_config(exported, free_sampling(exported.settings))
+
     def fill(aside: Path) -> None:
-        with quiet_transformers():
-            model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-        causal_model(model).generation_config.save_pretrained(aside)
-        copy_source(base, aside)
-        write_settings(aside, settings)
+        write_model(aside, exported)
+        causal.generation_config.save_pretrained(aside)  # saving adapters does not write it
         (aside / "README.md").write_text(card, encoding="utf-8")
 
     write_folder(target, fill)
@@ -155,7 +188,7 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
     """
     causal: Any = causal_model(model)
     config = copy.deepcopy(causal.config)
-    if getattr(config, "quantization_config", None) is not None:  # what is written is not
+    if getattr(config, "quantization_config", None) is not None:  # the written weights are not quantized
         del config.quantization_config
     config.save_pretrained(folder)
     if causal.can_generate():
@@ -169,27 +202,28 @@ def write_merged(folder: Path, model: Any, state: Mapping[str, Tensor] | None = 
 def _merged_tensors(causal: Any, state: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Names as without adapters and tensors as without quantization; one that another name has already is copied."""
     modules = dict(causal.named_modules())
-    seen: set[int] = set()
+    addresses: set[int] = set()
     for name, value in state.items():
         if ".lora_" in name or ".weight." in name:  # adapters, and what four bits need besides
             continue
-        owner = name.removesuffix(".base_layer.weight")
+        layer_name = name.removesuffix(".base_layer.weight")
         merged = value
         if not value.is_floating_point():
             merged = _dequantized(modules.get(name.removesuffix(".weight")), value)
-        if owner != name:
-            for adapter in modules[owner].active_adapters:
-                merged = merged + modules[owner].get_delta_weight(adapter).to(merged.dtype)
-        elif value.data_ptr() in seen:
+        if layer_name != name:
+            layer = modules[layer_name]
+            for adapter in layer.active_adapters:
+                merged = merged + layer.get_delta_weight(adapter).to(merged.dtype)
+        elif value.data_ptr() in addresses:
             merged = value.clone()
-        seen.add(value.data_ptr())
+        addresses.add(value.data_ptr())
         yield name.replace(".base_layer.", "."), merged.cpu()
 
 
 def _dequantized(layer: Any, value: Tensor) -> Tensor:
     """The weight of a layer in four bits as its products take it; any other tensor of integers as it is."""
     state = getattr(getattr(layer, "weight", None), "quant_state", None)
-    if layer is None or state is None:
+    if state is None:
         return value
     from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports] - an extra
 

@@ -20,11 +20,9 @@ from torch import Tensor, nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
-from gradus.policies.local.export import generation_config
-from gradus.policies.local.gguf import copy_source
+from gradus.policies.local.export import generation_config, write_model
 from gradus.policies.local.loading import LoadedModel
-from gradus.policies.local.settings import free_sampling, write_settings
-from gradus.policies.one_at_a_time import quiet_transformers
+from gradus.policies.local.settings import free_sampling
 from gradus.training.distributed.processes import barrier, gather_full_tensor, shard_like, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
@@ -119,11 +117,7 @@ def save_model(path: Path, loaded: LoadedModel) -> None:
     state = full_state_dict(loaded.model)
 
     def fill(aside: Path) -> None:
-        with quiet_transformers():
-            loaded.model.save_pretrained(aside, state_dict=state)
-            loaded.tokenizer.save_pretrained(aside)
-        write_settings(aside, loaded.settings)
-        copy_source(loaded.path, aside)
+        write_model(aside, loaded, state)
         if loaded.settings.sampling is not None:
             generation_config(loaded, free_sampling(loaded.settings)).save_pretrained(aside)
 
