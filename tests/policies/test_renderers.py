@@ -239,6 +239,6 @@ def test_tools_and_thoughts_in_an_answer_are_the_tokens_that_a_model_would_say()
     ],
 )
 def test_a_template_that_does_not_end_is_refused_in_a_sentence(template: str, why: str, monkeypatch: Any):
-    monkeypatch.setattr("gradus.policies.local.renderers._SECONDS", 2.0)
+    monkeypatch.setattr("gradus.policies.local.chat_template._SECONDS", 2.0)
     with pytest.raises(ConfigError, match=f"the chat template cannot render .*{why}"):
         ChatRenderer(byte_tokenizer(template))

@@ -13,7 +13,8 @@ from test_renderers import CHATML, GEMMA, SPECIAL, byte_tokenizer
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import write_calls
-from gradus.policies.local.renderers import ChatRenderer, _dated
+from gradus.policies.local.chat_template import _dated
+from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 # A template that writes calls in a form that is not read, and checks the ids of calls.

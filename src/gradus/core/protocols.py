@@ -128,10 +128,6 @@ class Renderer(Protocol):
     @property
     def stop_ids(self) -> frozenset[int]: ...
 
-    def for_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
-        """Return the renderer of an episode with these tools; itself without tools."""
-        ...
-
     def first(self, system_prompt: str, observation: str | Sequence[Message]) -> tuple[int, ...]:
         """Ids of the whole prompt of a training sequence, up to where the model speaks."""
         ...

@@ -15,10 +15,11 @@ import torch
 
 from gradus.core import ConfigError
 from gradus.core.errors import first_line
+from gradus.policies.local.chat_template import ToolCalls
 from gradus.policies.local.cpu.float32_linear import use_faster_products
 from gradus.policies.local.cpu.support import Autocast, autocasts
 from gradus.policies.local.folders import adapter_base, check_model_source, tokenizer_source
-from gradus.policies.local.renderers import ChatRenderer, ToolCalls
+from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.settings import ModelSettings, read_settings
 from gradus.policies.one_at_a_time import quiet_transformers
 
@@ -70,7 +71,7 @@ def load_model(
         autocast: compute in bfloat16 around the weights; ``auto`` does so on a GPU, and on a CPU with instructions for it.
         device: ``auto`` is the first GPU if there is one.
         attention: ``sdpa`` or ``eager``. None: what the model was trained with, else sdpa if the architecture has it.
-        keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.renderers.ChatRenderer`. None: as the model was
+        keep_history, template_options, tool_calls: see :class:`~gradus.policies.local.chat_template.ChatTemplate`. None: as the model was
             trained.
         quantize: ``4bit`` keeps the weights of linear layers in four bits (NF4, by bitsandbytes), for training adapters on them.
             None: as the model was trained.

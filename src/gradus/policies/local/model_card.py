@@ -16,7 +16,7 @@ from gradus.stats import format_interval
 from gradus.version import __version__
 
 if TYPE_CHECKING:
-    from gradus.policies.local.renderers import ChatRenderer
+    from gradus.policies.local.chat_template import ChatTemplate
 
 # Chat messages; or a text, for a model without a chat template.
 Question = str | Sequence[Mapping[str, str]]
@@ -62,9 +62,9 @@ def model_card(contents: CardContents) -> str:
     return str(card)
 
 
-def example_question(renderer: ChatRenderer, system_prompt: str) -> Question:
+def example_question(template: ChatTemplate, system_prompt: str) -> Question:
     """Returns a question behind the system prompt that a model was trained with."""
-    return plain_prompt(system_prompt) if renderer.plain else renderer.messages(system_prompt, "...")
+    return plain_prompt(system_prompt) if template.plain else template.messages(system_prompt, "...")
 
 
 def plain_prompt(system_prompt: str, question: str = "...") -> str:

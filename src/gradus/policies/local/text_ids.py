@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokenizers import AddedToken
+
+TokenIds = tuple[int, ...]
 
 _MARK, _END = "\ue000", "\ue001"  # private characters, around a special token that content spells out
 _MARKED = re.compile(f"{_MARK}(.*?){_END}|[{_MARK}{_END}]", re.DOTALL)
@@ -25,39 +27,52 @@ class TextIds:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._core = getattr(tokenizer, "backend_tokenizer", None)
         # Tokens around messages: letters in content, also if they are not declared special.
         self.frame: frozenset[str] = frozenset()
-        self.special = _special_pattern(tokenizer)
         self.added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
+        longest_first = sorted(set(self.added.values()), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._letters: dict[frozenset[str], Any] = {}
-        self.encode: Callable[[str], list[int]] = _encoder(tokenizer)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids in which special tokens of the text are themselves.
+
+        A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper around it costs more than the
+        encoding. The wrapper is used if its state would change what the core does.
+        """
+        if not text:
+            return []
+        core = self._core
+        if core is None or core.truncation is not None or core.padding is not None or core.encode_special_tokens:
+            return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
+        return core.encode(text, add_special_tokens=False).ids
 
     def letters(self, text: str) -> list[int]:
-        """Ids where special tokens that the text spells out are ordinary letters.
+        """Ids in which special tokens that the text spells out are ordinary letters.
 
         A copy of the tokenizer's core splits them: the wrapper would switch the one core that all threads encode with.
         """
         if self.frame not in self._letters:
             core = copy.deepcopy(self._tokenizer.backend_tokenizer)
-            added = sorted(self.frame.intersection(self.added.values()))
-            core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+            tokens = sorted(self.frame.intersection(self.added.values()))
+            core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
             core.encode_special_tokens = True
             self._letters[self.frame] = core
         return self._letters[self.frame].encode(text, add_special_tokens=False).ids
 
-    def special_tokens(self, text: str, start: int) -> Iterator[re.Match[str]]:
+    def special_tokens(self, text: str, start: int = 0) -> list[re.Match[str]]:
         """Special tokens in a text, from ``start`` on."""
-        return self.special.finditer(text, start) if self.special else iter(())
+        return list(self._special.finditer(text, start))
 
     def mark(self, text: str, only: Collection[str] | None = None) -> str:
         """The text with marks around special tokens that it spells out, or around those of ``only`` that are in it."""
-        text = _PRIVATE.sub("", text)
-        if self.special is None:
-            return text
-        marked = f"{_MARK}{{}}{_END}"
-        return self.special.sub(
-            lambda each: marked.format(each[0]) if only is None or each[0] in only else each[0], text
-        )
+
+        def marked(match: re.Match[str]) -> str:
+            token = match[0]
+            return f"{_MARK}{token}{_END}" if only is None or token in only else token
+
+        return self._special.sub(marked, _PRIVATE.sub("", text))
 
     def cut(self, text: str, token: str) -> tuple[str, str]:
         """Returns what stands before and behind the first ``token`` that is not marked as content; everything and nothing without one."""
@@ -75,28 +90,11 @@ class TextIds:
         ids: list[int] = []
         start = 0
         for mark in _MARKED.finditer(text):
-            ids += self.encode(text[start : mark.start()]) if mark.start() > start else []
-            ids += self.letters(mark[1]) if mark[1] else []
+            ids += self.encode(text[start : mark.start()])
+            if mark[1]:
+                ids += self.letters(mark[1])
             start = mark.end()
-        return ids + (self.encode(text[start:]) if start < len(text) else [])
-
-
-def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Text -> ids without added tokens. A fast tokenizer's core is asked directly: at 3,000 short texts a step the wrapper
-    around it costs more than the encoding. The wrapper is used if its state would change what the core does."""
-    core = getattr(tokenizer, "backend_tokenizer", None)
-
-    def encode(text: str) -> list[int]:
-        if core is None or core.truncation is not None or core.padding is not None or core.encode_special_tokens:
-            return tokenizer.encode(text, add_special_tokens=False, split_special_tokens=False)
-        return core.encode(text, add_special_tokens=False).ids
-
-    return encode
-
-
-def _special_pattern(tokenizer: Any) -> re.Pattern[str] | None:
-    texts = sorted({str(token) for token in tokenizer.added_tokens_decoder.values()}, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, texts))) if texts else None
+        return ids + self.encode(text[start:])
 
 
 def open_thought(prompt: str) -> str:
@@ -115,10 +113,10 @@ def is_spoken(token: str) -> bool:
 
 
 def close_thought(opened: str, text: str) -> str:
-    """Returns what is said behind an open thought: its end first, where ``text`` has no thought of its own.
+    """Returns what is said behind an open thought: its end first, if ``text`` has no thought of its own.
 
-    >>> close_thought("<think>\\n", "4"), close_thought("<think>\\n", "<think>\\n2 + 2</think>4")
-    ('\\n</think>\\n\\n4', '2 + 2</think>4')
+    >>> close_thought("<think>\\n", "4"), close_thought("<think>\\n", "<think>\\n2 + 2</think>4"), close_thought("", "4")
+    ('\\n</think>\\n\\n4', '2 + 2</think>4', '4')
     """
     tag = opened.strip()
     if text.startswith(opened):
@@ -133,25 +131,25 @@ class RunningText:
     """Tells what each token adds to a text. A token costs the same however long the text is.
 
     Texts of tokens do not simply add up: a character may have several tokens, and some tokenizers drop a space at the
-    beginning. So new tokens are decoded together with the whole characters before them.
+    beginning. So new tokens are decoded together with the complete characters before them.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        self._whole = 0  # tokens of the window that are known to spell whole characters
-        self._told = ""  # of the window's text
+        self._complete = 0  # tokens of the window that spell complete characters
+        self._emitted = ""  # of the window's text
 
     def add(self, token: int) -> str:
         """Returns what the text gains; nothing while the token may be half of a character."""
         self._window.append(token)
-        now = self._decode(self._window)
-        settled = now.rstrip(_HALF)
-        added = settled[len(self._told) :]
-        if settled == now:
-            self._window = self._window[self._whole :]
-            self._whole = len(self._window)
-            self._told = self._decode(self._window)
+        text = self._decode(self._window)
+        settled = text.rstrip(_HALF)
+        added = settled[len(self._emitted) :]
+        if settled == text:
+            self._window = self._window[self._complete :]
+            self._complete = len(self._window)
+            self._emitted = self._decode(self._window)
         elif added:
-            self._told = settled
+            self._emitted = settled
         return added

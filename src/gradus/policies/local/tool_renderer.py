@@ -1,6 +1,6 @@
 """Conversations with tools in token ids: schemas in the first prompt, calls in answers, results in what follows.
 
-The pieces are cut out of what the chat template itself writes, as in :mod:`gradus.policies.local.renderers`. When a renderer is
+The pieces are cut out of what the chat template itself writes, as in :mod:`gradus.policies.local.chat_template`. When a renderer is
 built, the template is asked for a call and its result: that shows whether it knows tools, in which form it writes a call, which
 token ends it, and whether the pieces add up to what the template writes.
 """
@@ -11,22 +11,28 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from jinja2.exceptions import TemplateError
 
 from gradus.core import ConfigError, Message, ToolCall
 from gradus.core.calls import FORMS, read_message, write_calls
-from gradus.policies.local.text_ids import close_thought
+from gradus.policies.local.chat_template import ChatTemplate
+from gradus.policies.local.text_ids import TokenIds, close_thought
 
-if TYPE_CHECKING:
-    from gradus.policies.local.renderers import ChatRenderer
+Tools = Sequence[Mapping[str, Any]]  # JSON schemas
+Messages = Sequence[Message]
 
-_NAME, _KEY, _VALUE, _RESULT, _USER, _ANSWER, _QUESTION = (
-    f"zq{word}qz" for word in ("tool", "key", "value", "result", "user", "said", "asked")
-)
-_PROBE = ToolCall(name=_NAME, arguments={_KEY: _VALUE}, id="zqcallid0")
 _WAY_OUT = 'write calls as plain JSON with model.tool_calls = "json", or give the tokenizer a chat template with tools'
+
+# A conversation of words that templates do not write by themselves.
+_NAME, _KEY, _VALUE, _RESULT = "zqtoolqz", "zqkeyqz", "zqvalueqz", "zqresultqz"
+_USER, _ANSWER, _QUESTION = "zquserqz", "zqsaidqz", "zqaskedqz"
+_PROBE = ToolCall(name=_NAME, arguments={_KEY: _VALUE}, id="zqcallid0")
+_PROBE_USER = Message(role="user", content=_USER)
+_PROBE_CALL = Message(role="assistant", calls=(_PROBE,))
+_PROBE_RESULT = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_NAME)
+_PROBE_ANSWER = Message(role="assistant", content=_ANSWER)
 
 
 class ToolRenderer:
@@ -40,11 +46,11 @@ class ToolRenderer:
             back, or rewrites them as the conversation goes on. The message names the way out.
     """
 
-    def __init__(self, chat: ChatRenderer, tools: Sequence[Mapping[str, Any]], *, plain: bool, listed: bool) -> None:
+    def __init__(self, chat: ChatTemplate, tools: Tools, *, plain: bool, listed: bool) -> None:
         self.chat, self.tools, self.plain = chat, tuple(tools), plain
+        self.stop_id, self.lead = chat.stop_id, chat.lead
         self._listing = tool_listing(tools) if plain and listed else ""
         self.form, self.several = "json", True
-        self.stop_id = chat.stop_id
         self._frame = chat.frame_tokens()
         if plain or not tools:
             return
@@ -61,25 +67,26 @@ class ToolRenderer:
         """Ids that end an answer."""
         return self.chat.stop_ids
 
-    def for_tools(self, tools: Sequence[Mapping[str, Any]]) -> ChatRenderer | ToolRenderer:
-        """The renderer of an episode with these tools."""
-        return self.chat.for_tools(tools)
-
-    def first(self, system_prompt: str, observation: str | Sequence[Message]) -> tuple[int, ...]:
-        """Ids of the whole prompt of a training sequence, up to where the model speaks."""
+    def first(self, system_prompt: str, observation: str | Messages) -> TokenIds:
+        """Ids of the complete prompt of a training sequence, up to where the model speaks."""
         messages = _messages(observation)
-        if self.plain:
-            return self.chat.first("\n\n".join(filter(None, (system_prompt, self._listing))), _joined(messages))
-        return tuple(self.chat.ids.encode_marked(self.render(messages, system=system_prompt)))
+        if not self.plain:
+            return self.conversation(system_prompt, messages)
+        parts = [part for part in (system_prompt, self._listing) if part]
+        return self.chat.first_prompt("\n\n".join(parts), _joined(messages))
 
-    def following(self, observation: str | Sequence[Message]) -> tuple[int, ...]:
+    def following(self, observation: str | Messages) -> TokenIds:
         """Ids between the last sampled stop token and where the model speaks again: results of tools, or what the user says."""
         messages = _messages(observation)
         if self.plain:
-            return self.chat.following(_joined(messages))
+            return self.chat.next_prompt(_joined(messages))
         text, stop = self._following(messages)
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
         return tuple(self.chat.ids.encode_marked(stop + text)[1:])
+
+    def conversation(self, system_prompt: str, messages: Messages) -> TokenIds:
+        """Ids of a conversation as the chat template writes it, up to where the model speaks."""
+        return tuple(self.chat.ids.encode_marked(self.render(messages, system=system_prompt)))
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out."""
@@ -94,24 +101,29 @@ class ToolRenderer:
             calls = tuple(replace(call, fault="malformed", error=error) for call in calls)
         return replace(message, calls=calls)
 
-    def encode_answer(self, text: str) -> tuple[int, ...]:
+    def encode_answer(self, text: str) -> TokenIds:
         """Ids of an answer as the template writes it, stop token included. Calls in ``text`` may have any known form."""
-        read = (read_message(text, form, self.tools) for form in ("json", self.form, None))
-        message = next((each for each in read if each.calls and all(call.fault is None for call in each.calls)), None)
+        message = self._read_any(text)
         if message is None:
             return self.chat.encode_answer(text)
-        if self.plain:
-            kept = read_message(text, "json").calls == message.calls
-            return self.chat.encode_answer(text if kept else f"{message.content}\n{write_calls(message.calls)}".strip())
-        answer, _ = self._answer(message)
-        return (
-            *self.chat.ids.encode_marked(close_thought(self.chat.opened, answer) if self.chat.opened else answer),
-            self._call_stop,
-        )
+        if not self.plain:
+            answer, _ = self._answer(message)
+            return (*self.chat.ids.encode_marked(close_thought(self.chat.opened, answer)), self._call_stop)
+        if read_message(text, "json").calls != message.calls:
+            text = f"{message.content}\n{write_calls(message.calls)}".strip()
+        return self.chat.encode_answer(text)
+
+    def _read_any(self, text: str) -> Message | None:
+        """An answer in the first form in which all of its calls can be read; None without calls."""
+        for form in ("json", self.form, None):
+            message = read_message(text, form, self.tools)
+            if message.calls and all(call.fault is None for call in message.calls):
+                return message
+        return None
 
     # -- how the pieces are cut -----------------------------------------------------------------------------------
 
-    def render(self, messages: Sequence[Message], *, system: str = "") -> str:
+    def render(self, messages: Messages, *, system: str = "") -> str:
         """The template's text, with marks around special tokens that a message, a call or a schema spells out."""
         records = [self._record(message) for message in messages]
         if system and self.chat.has_system_role:
@@ -122,12 +134,11 @@ class ToolRenderer:
 
     def _record(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
-        if message.role == "tool":
-            about = {"tool_call_id": message.call_id, "name": self._mark(message.name)}
-            return {"role": "tool", "content": self._mark(message.content), **about}
         spoken = message.role == "assistant"
         record: dict[str, Any] = {"role": message.role, "content": self._mark(message.content, frame=spoken)}
-        if message.calls:
+        if message.role == "tool":
+            record |= {"tool_call_id": message.call_id, "name": self._mark(message.name)}
+        elif message.calls:
             record["tool_calls"] = [self._call(call) for call in message.calls]
         return record
 
@@ -138,54 +149,52 @@ class ToolRenderer:
     @cached_property
     def _start(self) -> str:
         """The prompt of a conversation in which the user has said one word, without the thought that it may open."""
-        return self.render([Message(role="user", content=_USER)]).removesuffix(self.chat.opened)
+        return self.render([_PROBE_USER]).removesuffix(self.chat.opened)
 
     def _answer(self, message: Message) -> tuple[str, str]:
         """Returns what the template writes for an answer with calls, and behind the token that ends it."""
         results = [Message(role="tool", content=_RESULT, call_id=call.id, name=call.name) for call in message.calls]
-        whole = self.render([Message(role="user", content=_USER), message, *results])
-        return self.chat.ids.cut(whole[len(self._start) :], self._stop_text)
+        text = self.render([_PROBE_USER, message, *results])
+        return self.chat.ids.cut(text[len(self._start) :], self._stop_text)
 
-    def _following(self, messages: Sequence[Message]) -> tuple[str, str]:
+    def _following(self, messages: Messages) -> tuple[str, str]:
         """The text behind an answer's stop token, and that token's."""
-        calls = [replace(_PROBE, id=each.call_id, name=each.name) for each in messages if each.role == "tool"]
-        said = Message(role="assistant", calls=tuple(calls)) if calls else Message(role="assistant", content=_ANSWER)
-        whole = self.render([Message(role="user", content=_USER), said, *messages])
-        stop = self._stop_text if calls else self.chat.stop_text
-        behind = whole[len(self._start) :].partition(_ANSWER)[2] if not calls else whole[len(self._start) :]
-        return self.chat.ids.cut(behind, stop)[1], stop
+        results = [message for message in messages if message.role == "tool"]
+        calls = tuple(replace(_PROBE, id=result.call_id, name=result.name) for result in results)
+        if calls:
+            answer, stop = Message(role="assistant", calls=calls), self._stop_text
+        else:
+            answer, stop = _PROBE_ANSWER, self.chat.stop_text
+        text = self.render([_PROBE_USER, answer, *messages])[len(self._start) :]
+        if not calls:
+            text = text.partition(_ANSWER)[2]
+        return self.chat.ids.cut(text, stop)[1], stop
 
     def _probe(self) -> tuple[str, str]:
         """The form in which the template writes a call, and the text of the token that ends it."""
-        user = Message(role="user", content=_USER)
-        said = Message(role="assistant", calls=(_PROBE,))
-        result = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_NAME)
         try:
-            whole = self.render([user, said, result])
+            text = self.render([_PROBE_USER, _PROBE_CALL, _PROBE_RESULT])
         except (TemplateError, TypeError) as error:
             raise ConfigError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
         prompt = self._start
-        names = [tool.get("function", tool)["name"] for tool in self.tools]
-        words = {"schemas": names[0] in prompt, "calls": _VALUE in whole, "results": _RESULT in whole}
-        dropped = [word for word, there in words.items() if not there]
-        if dropped or not whole.startswith(prompt):
-            why = (
-                f"leaves out the {' and the '.join(dropped)} of tools"
-                if dropped
-                else "rewrites the prompt behind a call"
-            )
-            raise ConfigError(f"the chat template {why}; {_WAY_OUT}")
-        self.chat.add_frame(whole[len(prompt) :])
-        return self._form(whole[len(prompt) :].partition(_RESULT)[0])
+        name = self.tools[0].get("function", self.tools[0])["name"]
+        written = {"schemas": name in prompt, "calls": _VALUE in text, "results": _RESULT in text}
+        dropped = [part for part, is_written in written.items() if not is_written]
+        if dropped:
+            raise ConfigError(f"the chat template leaves out the {' and the '.join(dropped)} of tools; {_WAY_OUT}")
+        if not text.startswith(prompt):
+            raise ConfigError(f"the chat template rewrites the prompt behind a call; {_WAY_OUT}")
+        rest = text[len(prompt) :]
+        self.chat.add_frame(rest)
+        return self._form(rest.partition(_RESULT)[0])
 
     def _form(self, rest: str) -> tuple[str, str]:
         """The first special token at which the text before it reads as the call that was written."""
         for token in self.chat.ids.special_tokens(rest, rest.find(_VALUE)):
-            answer = rest[: token.start()]
             for form in FORMS:
-                read = read_message(answer, form, self.tools)
-                calls = [(call.name, call.arguments, call.fault) for call in read.calls]
-                if calls == [(_NAME, {_KEY: _VALUE}, None)] and not read.content.strip():
+                message = read_message(rest[: token.start()], form, self.tools)
+                calls = [(call.name, call.arguments, call.fault) for call in message.calls]
+                if calls == [(_NAME, {_KEY: _VALUE}, None)] and not message.content.strip():
                     return form, token[0]
         raise ConfigError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
 
@@ -200,15 +209,12 @@ class ToolRenderer:
 
     def _check_history(self) -> None:
         """Two calls with their results, an answer and a question must be written as the pieces say."""
-        said = Message(role="assistant", calls=(_PROBE,))
-        result = Message(role="tool", content=_RESULT, call_id=_PROBE.id, name=_NAME)
-        user, answer = Message(role="user", content=_USER), Message(role="assistant", content=_ANSWER)
         question = Message(role="user", content=_QUESTION)
-        whole = self.render([user, said, result, said, result, answer, question])
-        call, _ = self._answer(said)
+        step = [_PROBE_CALL, _PROBE_RESULT]
+        text = self.render([_PROBE_USER, *step, *step, _PROBE_ANSWER, question])
         later, stop = self._following([question])
-        step = call + self._stop_text + self._following([result])[0]
-        if whole != self._start + step + step + self.chat.lead + _ANSWER + stop + later:
+        piece = self._answer(_PROBE_CALL)[0] + self._stop_text + self._following([_PROBE_RESULT])[0]
+        if text != self._start + piece + piece + self.lead + _ANSWER + stop + later:
             raise ConfigError(
                 "the chat template rewrites history: earlier calls, results or schemas are not written as they were, so a later "
                 "prompt would not extend the sampled tokens; keep them with model.keep_history = true, or " + _WAY_OUT
@@ -219,12 +225,14 @@ class ToolRenderer:
         if isinstance(value, str):
             return self.chat.ids.mark(value, only=self._frame if frame else None)
         if isinstance(value, Mapping):
-            return {key: self._mark(each) for key, each in value.items()}
-        return [self._mark(each) for each in value] if isinstance(value, list | tuple) else value
+            return {key: self._mark(item) for key, item in cast(Mapping[str, Any], value).items()}
+        if isinstance(value, list | tuple):
+            return [self._mark(item) for item in cast(Sequence[Any], value)]
+        return value
 
 
-def tool_listing(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Returns what a model is told of tools by a template that does not know them."""
+def tool_listing(tools: Tools) -> str:
+    """Returns the system prompt's part on tools, for a template that does not know them."""
     schemas = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
     return (
         f"These are the tools:\n{schemas}\n"
@@ -232,9 +240,9 @@ def tool_listing(tools: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _messages(observation: str | Sequence[Message]) -> Sequence[Message]:
+def _messages(observation: str | Messages) -> Messages:
     return (Message(role="user", content=observation),) if isinstance(observation, str) else observation
 
 
-def _joined(messages: Sequence[Message]) -> str:
+def _joined(messages: Messages) -> str:
     return "\n".join(message.content for message in messages)

@@ -1,0 +1,266 @@
+"""A chat template, cut into pieces of text that extend each other.
+
+A chat template renders a conversation as one text. A policy that keeps what it sampled needs two pieces of it instead: what
+stands before the first answer, and what stands between an answer's stop token and the next answer. Both are cut out of
+the template's own text when a template is read, and it is checked there that they add up to what the template writes.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date as Date
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+from jinja2.exceptions import TemplateError
+
+from gradus.core import ConfigError
+from gradus.core.errors import OutOfTime
+from gradus.core.foreign import within
+from gradus.policies.local.text_ids import TextIds, TokenIds, close_thought, is_spoken, open_thought
+
+ToolCalls = Literal["auto", "template", "json"]
+
+PLAIN_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message['role'] == 'system' -%}{{ message['content'] + '\n\n' }}"
+    "{%- elif message['role'] == 'user' -%}{{ 'Observation: ' + message['content'] + '\n' }}"
+    "{%- else -%}{{ 'Action: ' + message['content'] + eos_token + '\n' }}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ 'Action:' }}{%- endif -%}"
+)
+"""The template of a tokenizer that has none: plain labels, and its end-of-sequence token behind each answer."""
+
+CACHED = 512  # texts of each kind whose ids are kept, and lists of tools whose renderers are: a server meets many
+
+# Words that templates do not write by themselves. Answers start with a letter and end with one: nothing to trim.
+_SYSTEM, _FIRST, _ANSWER, _SECOND = "zqsystemqz", "zqfirstqz", "zqanswerqz", "zqsecondqz"
+_THOUGHT = "<think>\nzqthoughtqz\n</think>\n\n"
+_SECONDS, _LONGEST = 10.0, 2**25  # that a template may take, and the characters that it may write
+
+
+class ChatTemplate:
+    """The pieces of a tokenizer's chat template, as texts and as ids.
+
+    Args:
+        tokenizer: a transformers tokenizer. Without a chat template, ``PLAIN_TEMPLATE`` is used.
+        stop_ids: further ids that end an answer (a generation config's ``eos_token_id`` list).
+        keep_history: take a template that rewrites earlier answers (strips their reasoning), and keep them as sampled
+            all the same. Without it such a template is an error.
+        template_options: passed to the template (``{"enable_thinking": False}``).
+        date: the day, as year-month-day, for a template that asks for today's date.
+        tool_calls: how calls of tools are written: ``template`` as the chat template has it; ``json`` as lines of JSON, with the
+            schemas behind the system prompt; ``auto`` is ``template``, and JSON without schemas if there is no chat template
+            or it is a nano model's.
+
+    A template without a system role, or one that moves the system prompt as the conversation grows, gets the system prompt in
+    front of the first observation, an empty line between. Thoughts are ``<think>`` blocks in texts, however the template writes
+    them: behind a prompt that leaves a thought open, an answer without one closes it first.
+
+    Raises:
+        ConfigError: the template rewrites history, ends answers with no token of its own, or cannot render a
+            conversation of system, user and assistant; the message names the way out.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        stop_ids: Iterable[int] = (),
+        keep_history: bool = False,
+        template_options: Mapping[str, Any] | None = None,
+        date: str = "2026-01-01",
+        tool_calls: ToolCalls | None = None,
+    ) -> None:
+        self.tokenizer, self.keep_history, self.tool_calls = tokenizer, keep_history, tool_calls or "auto"
+        self.plain = tokenizer.chat_template is None
+        self._options = dict(template_options or {})
+        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        self._day = Date.fromisoformat(date)
+        self._template = _dated(template, self._day)
+        self.ids = TextIds(tokenizer)
+        if self.plain and tokenizer.eos_token_id is None:
+            raise ConfigError(
+                "the tokenizer has neither a chat template nor an end-of-sequence token, so an answer could not end; "
+                "set tokenizer.eos_token, or give the tokenizer a chat template"
+            )
+        self.has_system_role = self._accepts_system()
+        prompt, self._conversation = self._probe()
+        self.opened = open_thought(prompt)
+        # Some templates write a space in front of an answer that is not part of the prompt: the model says it.
+        self.lead = _lead(prompt, self._conversation)
+        tail = self._conversation.partition(_ANSWER)[2]
+        self.stop_id, self.stop_text = self._stop_token(tail)
+        self._stops = frozenset({self.stop_id, *stop_ids, tokenizer.eos_token_id}) - {None}
+        self._before, self._after = tail[len(self.stop_text) :].split(_SECOND)
+        self.add_frame(self._conversation)
+        self._strips = self._strips_content()
+        self.first_prompt = lru_cache(maxsize=CACHED)(self._first_prompt)
+        self.next_prompt = lru_cache(maxsize=CACHED)(self._next_prompt)
+        self._answer_cached = lru_cache(maxsize=CACHED)(self._encode_answer)
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end an answer: the template's own, the tokenizer's end of sequence, and those of the argument."""
+        return self._stops
+
+    def encode_answer(self, text: str) -> TokenIds:
+        """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
+        return (*self._answer_cached(close_thought(self.opened, text)), self.stop_id)
+
+    def decode(self, action_ids: Sequence[int]) -> str:
+        """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
+        ids = list(action_ids)
+        while ids and ids[-1] in self._stops:
+            ids.pop()
+        return self.opened + self.ids.decode(ids)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, tools: Any = None) -> str:
+        """The template's text of messages and tools, up to where the model speaks.
+
+        A template is a stranger's program: one that writes or takes too much raises TemplateError.
+        """
+        options = {"tokenize": False, "add_generation_prompt": True, "chat_template": self._template, **self._options}
+        if tools is not None:
+            options["tools"] = tools
+        if tools is not None and not self.plain:  # some have another template for tools
+            options["chat_template"] = _dated(self.tokenizer.get_chat_template(tools=tools), self._day)
+        apply = partial(self.tokenizer.apply_chat_template, list(messages), **options)
+        try:
+            text = within(_SECONDS, "the chat template", apply)
+        except (OutOfTime, MemoryError) as error:
+            raise TemplateError(str(error) or "it needs more memory than there is") from error
+        if len(text) > _LONGEST:
+            raise TemplateError(f"it writes {len(text)} characters, and at most {_LONGEST} are taken")
+        return text
+
+    def dated_tokenizer(self) -> Any:
+        """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
+        dated = copy.deepcopy(self.tokenizer)
+        if isinstance(dated.chat_template, str):
+            dated.chat_template = self._template
+        return dated
+
+    def add_stop(self, stop_id: int) -> None:
+        """Let a further token end an answer: some templates end a call of a tool with one of its own."""
+        self._stops |= {stop_id}
+        self._answer_cached.cache_clear()
+
+    def add_frame(self, text: str) -> None:
+        """Let the tokens that the template writes around messages in ``text`` be letters in what messages say."""
+        tokens = {match[0] for match in self.ids.special_tokens(text)}
+        self.ids.frame |= {token for token in tokens if not is_spoken(token)}
+
+    def frame_tokens(self) -> set[str]:
+        """Tokens that answers never hold: special tokens that the template writes around messages, and those that end an answer."""
+        around = {match[0] for match in self.ids.special_tokens(self._conversation)}
+        return around | {self.ids.added[stop] for stop in self._stops if stop in self.ids.added}
+
+    def messages(self, system: str, *texts: str) -> list[dict[str, str]]:
+        """A conversation: system prompt, then observation, answer, observation, ... in turn."""
+        turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+        if not system:
+            return turns
+        if self.has_system_role:
+            return [{"role": "system", "content": system}, *turns]
+        turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
+        return turns
+
+    # -- how the pieces are cut -----------------------------------------------------------------------------------
+
+    def _accepts_system(self) -> bool:
+        self.has_system_role = True
+        try:
+            text = self.render(self.messages(_SYSTEM, _FIRST, _ANSWER, _SECOND))
+        except TemplateError:  # Gemma's way of saying that it has no system role
+            return False
+        return _SYSTEM in text.split(_ANSWER)[0]  # some templates write it in front of the newest message
+
+    def _probe(self) -> tuple[str, str]:
+        """Returns the prompt of a first answer, and a conversation in which a second one is asked for."""
+        words = (_SYSTEM, _FIRST, _ANSWER, _SECOND)
+        try:
+            prompt = self.render(self.messages(_SYSTEM, _FIRST))
+            conversation = self.render(self.messages(*words))
+            reasoned = self.render(self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
+        except TemplateError as error:
+            raise ConfigError(
+                f"the chat template cannot render a conversation of user and assistant: {error}; give the tokenizer another"
+            ) from error
+        counts = [prompt.count(word) for word in words[:2]] + [conversation.count(word) for word in words]
+        if set(counts) != {1}:
+            raise ConfigError(
+                "the chat template does not write every message exactly once, so turns cannot be told apart; "
+                "give the tokenizer another chat template"
+            )
+        lead = _lead(prompt, conversation)
+        if "<|channel|>" in lead:
+            raise ConfigError(
+                "the chat template writes answers in channels, as gpt-oss does, and these are not read; choose another model, or serve "
+                "this one and use it as remote:NAME"
+            )
+        as_spoken = conversation.startswith(prompt) and reasoned.startswith(prompt + lead + _THOUGHT + _ANSWER)
+        if not as_spoken and not self.keep_history:
+            raise ConfigError(
+                "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
+                "strip reasoning), so a later prompt would not extend the sampled tokens; keep answers as sampled with "
+                "keep_history=True (model.keep_history = true in a recipe), or give the tokenizer a template that leaves them "
+                "alone"
+            )
+        return prompt, conversation
+
+    def _stop_token(self, tail: str) -> tuple[int, str]:
+        """The token that ends an answer, and its text at the head of ``tail``."""
+        ids = self.ids.encode(tail)
+        special = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
+        text = self.ids.decode(ids[:1])
+        ends_answer = bool(ids) and ids[0] in special
+        if not ends_answer or not text or not tail.startswith(text):
+            raise ConfigError(
+                f"the chat template ends an answer with {tail[:20]!r}, which is not a special token of the tokenizer, so "
+                "the model could not say that it is done; end assistant turns with eos_token in the template"
+            )
+        return ids[0], text
+
+    def _strips_content(self) -> bool:
+        """Says whether the template strips an observation. Checks that it changes nothing else of it, and that the same tokens follow the
+        second answer as the first one."""
+        probe = "  zq \n two lines\n "
+        text = self.render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, probe))
+        tail = text.partition(_ANSWER)[2]
+        written = tail.removeprefix(self.stop_text + self._before).removesuffix(self._after)
+        if written not in (probe, probe.strip()):
+            raise ConfigError(
+                "the chat template writes a third turn differently from the second, or changes what a user says, so it cannot be "
+                "extended turn by turn; give the tokenizer another chat template"
+            )
+        return written != probe
+
+    # -- text to ids ----------------------------------------------------------------------------------------------
+
+    def _first_prompt(self, system_prompt: str, text: str) -> TokenIds:
+        messages = self.messages(self.ids.mark(system_prompt), self.ids.mark(text))
+        return tuple(self.ids.encode_marked(self.render(messages)))
+
+    def _next_prompt(self, text: str) -> TokenIds:
+        content = self.ids.mark(text.strip() if self._strips else text)
+        # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
+        return tuple(self.ids.encode_marked(self.stop_text + self._before + content + self._after)[1:])
+
+    def _encode_answer(self, text: str) -> list[int]:
+        """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
+        return self.ids.encode_marked(self.lead + self.ids.mark(text, only=self.frame_tokens()))
+
+
+def _lead(prompt: str, conversation: str) -> str:
+    """What a template writes between the prompt and an answer; empty if it does not keep the prompt."""
+    return conversation[len(prompt) :].partition(_ANSWER)[0] if conversation.startswith(prompt) else ""
+
+
+def _dated(template: str, day: Date) -> str:
+    """The template with a fixed day in place of the clock's: a run that is resumed tomorrow reads the same prompts."""
+    return re.sub(
+        r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""", lambda match: match[1] + day.strftime(match[2]) + match[1], template
+    )
