@@ -182,6 +182,11 @@ class Action:
     at_stop: bool = False
     failure: Failure | None = None
 
+    @classmethod
+    def failed(cls, error: BaseException) -> Action:
+        """Return the action of a row that could not act."""
+        return cls(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardTerm:

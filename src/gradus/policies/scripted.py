@@ -12,7 +12,6 @@ from gradus.core import (
     AnswerDistribution,
     ConfigError,
     EpisodeStart,
-    Failure,
     Observation,
     Policy,
     Request,
@@ -72,7 +71,7 @@ class _ScriptSession:
         try:
             return Action(text=self._answer(request.observation, self._scripts[request.row]))
         except (Exception, SystemExit) as error:
-            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
+            return Action.failed(error)
 
     def close(self) -> None: ...
 

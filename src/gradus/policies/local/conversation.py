@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jinja2.exceptions import TemplateError
 
-from gradus.core import Message, Observation, PolicyError, Turn
+from gradus.core import (
+    Action,
+    Asked,
+    ContextLengthError,
+    EpisodeStart,
+    Message,
+    Observation,
+    PolicyError,
+    StopReason,
+    Turn,
+    TurnTokens,
+    Usage,
+)
 from gradus.core.calls import write_calls
-from gradus.policies.local.renderers import ChatRenderer
+from gradus.policies.local.renderers import ChatRenderer, answer_message
 from gradus.policies.local.text_ids import TokenIds
 from gradus.policies.local.tool_renderer import Messages, ToolRenderer
 
 Speaker = ChatRenderer | ToolRenderer
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingTurn:
+    """A prompt on its way to an answer."""
+
+    prompt: TokenIds  # all that the model reads
+    context: TokenIds  # the part of it that no earlier turn of the same training sequence holds
+    restart: bool
+    request: Asked
+    key: tuple[int | str, ...]  # of the turn's randomness, with ``number``
+    number: int
+
+    def room(self, longest: int, context: int | None, holder: str) -> int:
+        """Returns how many tokens may be sampled: ``longest``, or what the request or the context leaves.
+
+        ``holder``: whose context it is. Raises ContextLengthError.
+        """
+        return min(self.request.max_tokens or longest, room_behind(len(self.prompt), longest, context, holder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,35 +57,108 @@ class _AnswerEnd:
     cut: bool  # it lacks a stop token
 
 
-@dataclass
 class Conversation:
-    """The token ids of one episode so far. ``ids``: of the training sequence that the last answer stands in."""
+    """An episode in the middle of a session, as a policy read and said it."""
 
-    ids: list[int] = field(default_factory=list[int])
-    _ends: list[_AnswerEnd] = field(default_factory=list[_AnswerEnd])
+    def __init__(self, start: EpisodeStart, renderer: ChatRenderer) -> None:
+        self._start, self._renderer = start, renderer
+        self._ids: list[int] = []  # of the training sequence that the last answer stands in
+        self._ends: list[_AnswerEnd] = []
 
-    def context(self, renderer: Speaker, system_prompt: str, observation: Observation) -> tuple[TokenIds, bool]:
-        """Return the ids that the next answer's prompt adds to :attr:`ids`, and whether it starts anew: then they are the complete prompt.
+    def pending(self, observation: Observation) -> PendingTurn:
+        """Returns the next turn's prompt. An earlier answer of one's own is never tokenized again.
 
-        An earlier answer of one's own is never tokenized again.
+        Raises PolicyError for messages that the chat template cannot render.
         """
-        if not observation.restart and self._ends:
-            context = renderer.following(observation.shown)
-            # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
-            return ((renderer.stop_id, *context) if self._ends[-1].cut else context), False
+        request = observation.asked or Asked(tools=self._start.tools)
+        renderer = self._renderer.for_tools(request.tools)
+        restart = observation.restart or not self._ends
+        context = self._opening(renderer, observation) if restart else self._continuation(renderer, observation)
+        key = self._start.key if request.seed is None else (*self._start.key, "asked", request.seed)
+        return PendingTurn(
+            prompt=context if restart else (*self._ids, *context),
+            context=context,
+            restart=restart,
+            request=request,
+            key=key,
+            number=len(self._ends),
+        )
+
+    def _continuation(self, renderer: Speaker, observation: Observation) -> TokenIds:
+        context = renderer.following(observation.shown)
+        # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
+        return (renderer.stop_id, *context) if self._ends[-1].cut else context
+
+    def _opening(self, renderer: Speaker, observation: Observation) -> TokenIds:
         request = observation.asked
         if request is None or request.after is None:
-            return opening_ids(renderer, system_prompt, observation), True
+            return opening_ids(renderer, self._start.system_prompt, observation)
         end = self._ends[request.after]
-        earlier = (*end.sequence[: end.length], *((renderer.stop_id,) if end.cut else ()))
-        return (*earlier, *prompt_ids(renderer, "", observation.messages[request.known :], later=True)), True
+        stop = (renderer.stop_id,) if end.cut else ()
+        later = prompt_ids(renderer, "", observation.messages[request.known :], later=True)
+        return (*end.sequence[: end.length], *stop, *later)
 
-    def add(self, context: Sequence[int], action: Sequence[int], *, restart: bool, cut: bool) -> None:
-        """Take down a prompt and its answer."""
-        if restart:
-            self.ids = []
-        self.ids += [*context, *action]
-        self._ends.append(_AnswerEnd(sequence=self.ids, length=len(self.ids), cut=cut))
+    def add_answer(
+        self,
+        turn: PendingTurn,
+        ids: Sequence[int],
+        logprobs: Sequence[float],
+        legal: Sequence[TokenIds] | None = None,
+    ) -> Action:
+        """Take down a prompt and its answer, and say it in the words of the domain. A stop string of the request ends the answer."""
+        renderer, request = self._renderer, turn.request
+        text = renderer.decode(ids)
+        places = [text.find(stop) for stop in request.stop if stop in text]
+        count = len(ids)
+        if places:
+            text = text[: min(places)]
+            count = _spelled(request.stop, renderer, ids)
+        ids = tuple(ids[:count])
+        cut = ids[-1] not in renderer.stop_ids
+        if turn.restart:
+            self._ids = []
+        self._ids += [*turn.context, *ids]
+        self._ends.append(_AnswerEnd(sequence=self._ids, length=len(self._ids), cut=cut))
+        tokens = TurnTokens(
+            context_ids=turn.context,
+            action_ids=ids,
+            logprobs=tuple(logprobs[:count]),
+            restart=turn.restart,
+            legal=None if legal is None else tuple(legal[:count]),
+        )
+        return Action(
+            text=text,
+            message=answer_message(renderer, request.tools, text),
+            tokens=tokens,
+            usage=Usage(prompt_tokens=len(turn.prompt), completion_tokens=count),
+            stop=StopReason.TOKEN_LIMIT if cut and not places else None,
+            at_stop=bool(places),
+        )
+
+
+def room_behind(length: int, longest: int, context: int | None, holder: str) -> int:
+    """Returns how many tokens may be sampled behind a prompt of ``length``: ``longest``, or what the context leaves.
+
+    Raises ContextLengthError if it leaves none.
+    """
+    if context is None:
+        return longest
+    if length >= context:
+        raise ContextLengthError(
+            f"the prompt has {length} tokens, but the {holder}'s context holds {context} and the answer needs at least one of "
+            "them; shorten the episode or its observations, restart the context, or use a longer one"
+        )
+    return min(longest, context - length)
+
+
+def _spelled(stops: Sequence[str], renderer: ChatRenderer, ids: Sequence[int]) -> int:
+    """Returns how many tokens of an answer it takes to spell a stop string that it holds."""
+
+    def holds(count: int) -> bool:
+        text = renderer.decode(ids[:count])
+        return any(stop in text for stop in stops)
+
+    return bisect_left(range(len(ids)), True, key=holds)
 
 
 def opening_ids(renderer: Speaker, system_prompt: str, seen: Observation | Turn) -> TokenIds:

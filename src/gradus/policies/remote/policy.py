@@ -17,7 +17,6 @@ from gradus.core import (
     ConfigError,
     ContextLengthError,
     EpisodeStart,
-    Failure,
     Message,
     PolicyError,
     Request,
@@ -165,7 +164,7 @@ class RemoteSession:
         try:
             reply = await self._ask(messages, seed, start.tools)
         except PolicyError as error:
-            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
+            return Action.failed(error)
         said = self._said(row, reply.text)
         messages.append({**said, "tool_calls": [dict(call) for call in reply.calls]} if reply.calls else said)
         return _action(reply)

@@ -8,30 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
 import openai
 
-from gradus.core import (
-    Action,
-    Asked,
-    ConfigError,
-    ContextLengthError,
-    EpisodeStart,
-    Failure,
-    PolicyError,
-    Request,
-    StopReason,
-    TurnTokens,
-    Usage,
-    child_seed,
-)
+from gradus.core import Action, ConfigError, ContextLengthError, EpisodeStart, PolicyError, Request, child_seed
 from gradus.core.servers import is_loopback
-from gradus.policies.local.conversation import Conversation
-from gradus.policies.local.renderers import ChatRenderer, answer_message
+from gradus.policies.local.conversation import Conversation, room_behind
+from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 
 _SEEDS = 2**63
@@ -110,15 +96,7 @@ class HttpSampler:
 
     def room(self, length: int) -> int:
         """Tokens to ask for behind a prompt of ``length``: the configured number, or what the server's context leaves."""
-        wanted = self.sampling.max_new_tokens
-        if self.context is None:
-            return wanted
-        if length >= self.context:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens, but the server's context holds {self.context} and the answer needs at least "
-                "one of them; shorten the episode, or start the server with a longer context"
-            )
-        return min(wanted, self.context - length)
+        return room_behind(length, self.sampling.max_new_tokens, self.context, "server")
 
     def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Mapping[str, Any]:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
@@ -243,19 +221,12 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     return [token for token, _ in pairs], [value for _, value in pairs]
 
 
-@dataclass
-class _Row:
-    start: EpisodeStart
-    said: Conversation = field(default_factory=Conversation)
-    turn: int = 0
-
-
 class HttpSession:
     """Episodes at once: every turn of every row is one request, ``concurrency`` of them at once."""
 
     def __init__(self, sampler: HttpSampler, episodes: Sequence[EpisodeStart]) -> None:
         self._sampler = sampler
-        self._rows = [_Row(start) for start in episodes]
+        self._conversations = [Conversation(start, sampler.renderer) for start in episodes]
         self._pool = ThreadPoolExecutor(max_workers=min(sampler.concurrency, max(1, len(episodes))))
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
@@ -267,32 +238,13 @@ class HttpSession:
         self._pool.shutdown()
 
     def _answer(self, request: Request) -> Action:
-        row, sampler, seen = self._rows[request.row], self._sampler, request.observation
-        asked = seen.asked or Asked(tools=row.start.tools)
-        renderer = sampler.renderer.for_tools(asked.tools)
-        keys = () if asked.seed is None else ("asked", asked.seed)
+        conversation, sampler = self._conversations[request.row], self._sampler
         try:
-            context, restart = row.said.context(renderer, row.start.system_prompt, seen)
-            prompt = [*context] if restart else [*row.said.ids, *context]
-            budget = sampler.room(len(prompt))
-            seed = child_seed(0, *row.start.key, *keys, row.turn)
-            choice = sampler.complete(prompt, min(budget, asked.max_tokens or budget), seed, stop=asked.stop)
+            turn = conversation.pending(request.observation)
+            budget = turn.room(sampler.sampling.max_new_tokens, sampler.context, "server")
+            seed = child_seed(0, *turn.key, turn.number)
+            choice = sampler.complete(turn.prompt, budget, seed, stop=turn.request.stop)
             ids, logprobs = _sampled(choice)
         except PolicyError as error:
-            return Action(failure=Failure(stage="act", type=type(error).__name__, message=str(error)))
-        row.turn += 1
-        text = renderer.decode(ids)
-        places = [place for stop in asked.stop if (place := text.find(stop)) >= 0]
-        cut = ids[-1] not in renderer.stop_ids
-        row.said.add(context, ids, restart=restart, cut=cut)
-        text = text[: min(places, default=len(text))]
-        return Action(
-            text=text,
-            message=answer_message(sampler.renderer, asked.tools, text),
-            tokens=TurnTokens(
-                context_ids=tuple(context), action_ids=tuple(ids), logprobs=tuple(logprobs), restart=restart
-            ),
-            usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(ids)),
-            stop=StopReason.TOKEN_LIMIT if cut and not places else None,
-            at_stop=bool(places),
-        )
+            return Action.failed(error)
+        return conversation.add_answer(turn, ids, logprobs)
