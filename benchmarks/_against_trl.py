@@ -32,7 +32,7 @@ from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import GrpoLoop, GrpoOptions
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen

@@ -41,8 +41,8 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import precision, prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import precision, prepare_model
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.trainer_config import TrainerConfig

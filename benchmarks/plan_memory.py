@@ -24,8 +24,8 @@ from train_memory import CONFIG
 from gradus.runs.planning.memory import memory_forecast
 from gradus.runs.planning.shapes import Hardware, Lengths, read_shape
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import UpdateOptions, policy_update
 
 CPU = Hardware(name="cpu", kind="cpu", memory=2**36)

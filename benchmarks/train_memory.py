@@ -21,8 +21,8 @@ import transformers
 from gpu import Size, build, prompts_of, sample, trl_step
 
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import UpdateOptions, policy_update
 
 CONFIG = transformers.Qwen2Config(

@@ -26,7 +26,7 @@ from gradus.policies.vllm.http_sampler import HttpSampler
 from gradus.rollouts import roll_out
 from gradus.runs.stages.training_stages import served_sampler, weights_to_server
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.options import RunOptions
 from gradus.training.sft import train_sft

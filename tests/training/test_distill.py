@@ -30,7 +30,7 @@ from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distill import train_distill
 from gradus.training.engine import vocabulary_loss
 from gradus.training.engine.forward import compare_tokens, vocabulary_size
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import DistillConfig

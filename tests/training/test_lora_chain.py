@@ -18,7 +18,7 @@ from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rollouts import roll_out
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
 from gradus.training.run.checkpoints import save_model

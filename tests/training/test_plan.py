@@ -67,7 +67,7 @@ def test_a_shape_is_read_without_weights(tmp_path: Path) -> None:
 def test_adapters_of_a_shape_are_those_that_peft_makes(tmp_path: Path) -> None:
     from peft.tuners.lora import Linear
 
-    from gradus.training.engine.loss_step import prepare_model
+    from gradus.training.engine.prepare import prepare_model
     from gradus.training.lesson_config import SftConfig
     from gradus.training.trainer_config import LoraConfig
 

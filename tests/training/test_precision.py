@@ -25,9 +25,10 @@ from gradus.training.data.microbatches import microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
 from gradus.training.engine.forward import score_tokens, vocabulary_size
-from gradus.training.engine.loss_step import TrainingError, precision
+from gradus.training.engine.loss_step import TrainingError
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import precision
 from gradus.training.engine.update import policy_update
 from gradus.training.engine.update_figures import logp_diff_limits, uses_trainer_logprobs
 

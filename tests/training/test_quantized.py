@@ -19,7 +19,7 @@ from gradus.policies.local.settings import read_settings
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.runs.stages.training_stages import weights_to_server
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
 from gradus.training.trainer_config import LoraConfig

@@ -20,7 +20,7 @@ from gradus.training.data.microbatches import Tree, microbatches
 from gradus.training.engine import forward
 from gradus.training.engine.bfloat16_backward import bfloat16_backward
 from gradus.training.engine.forward import disable_dropout, score_tokens
-from gradus.training.engine.loss_step import checkpoint_activations
+from gradus.training.engine.prepare import checkpoint_activations
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 
 PLAIN = SamplingConfig()

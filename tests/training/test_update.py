@@ -23,8 +23,9 @@ from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import World
 from gradus.training.engine import update
-from gradus.training.engine.loss_step import PassBudget, TrainingError, prepare_model
+from gradus.training.engine.loss_step import PassBudget, TrainingError
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.engine.update_figures import UpdateSums, pass_figures

@@ -69,7 +69,6 @@ class GrpoConfig(TrainerConfig):
     epochs: int = Field(default=1, ge=1, description="Passes over the episodes of a step.")
     minibatches: int = Field(default=1, ge=1, description="Updates in a pass; groups stay whole.")
     kl_coef: float = Field(default=0.0, ge=0, description="Weight of the KL divergence to the reference; 0 needs none.")
-    kl_estimator: Literal["k2", "k3"] = Field(default="k3", description="How the divergence is estimated from tokens.")
     distill_coef: float = Field(
         default=0.0,
         ge=0,
@@ -135,7 +134,6 @@ class GrpoConfig(TrainerConfig):
         self._check_algorithm(given)
         self._check_sampler()
         for key, owned in (
-            ("kl_coef", {"kl_estimator"}),
             ("distill_coef", {"distill_teacher"}),
             ("entropy_coef", {"entropy_schedule", "entropy_spans"}),
         ):

@@ -19,8 +19,9 @@ from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, from_main, world
 from gradus.training.engine.fsdp import shard, sync_inference_model
-from gradus.training.engine.loss_step import PassBudget, prepare_model
+from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, policy_update
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model

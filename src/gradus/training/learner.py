@@ -10,8 +10,9 @@ from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
 from gradus.training.data.credit import credit_groups
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.engine.loss_step import PassBudget, prepare_model
+from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
 from gradus.training.run.checkpoints import save_model

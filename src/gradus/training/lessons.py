@@ -19,8 +19,9 @@ from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import any_of, barrier, share, total, world
 from gradus.training.engine.fsdp import is_sharded, shard
-from gradus.training.engine.loss_step import PassBudget, precision, run_update
+from gradus.training.engine.loss_step import PassBudget, apply_gradients, backward_passes
 from gradus.training.engine.optimizers import lr_at, make_optimizer
+from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.lesson_config import LessonConfig
 from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
@@ -241,7 +242,8 @@ class LessonTrainer:
             totals.update(loss=0.0, right=0.0)
             batches = self._cut(own)
             with precision(self.loaded, self.config):
-                return run_update(self.loaded, self.optimizer, batches, loss, self.config, lr)[0], batches
+                backward_passes(self.loaded, self.optimizer, batches, loss)
+                return apply_gradients(self.loaded, self.optimizer, self.config, lr).norm, batches
 
         norm, batches = self.budget.spend(update, max((int(one.positions[-1]) for one in own), default=0))
         seconds = time.perf_counter() - started

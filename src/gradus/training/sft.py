@@ -17,7 +17,7 @@ from gradus.training.data.sequences import TrainingSample
 from gradus.training.data.sft_sequences import text_sequences
 from gradus.training.distributed.processes import world
 from gradus.training.engine.forward import score_tokens
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.lesson_config import SftConfig
 from gradus.training.lessons import Augmented, Learned, LessonResult, LessonTrainer, take_lessons
 from gradus.training.run.folder import RunFolder

@@ -21,8 +21,8 @@ from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
 from gradus.training.data.tasks import reserved_ids, training_tasks
-from gradus.training.engine.loss_step import prepare_model
 from gradus.training.engine.optimizers import make_optimizer
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.update import policy_update
 
 QUESTIONS, SAMPLES = 16, 4

@@ -35,7 +35,7 @@ from gradus.training.data.tasks import reserved_ids
 from gradus.training.distill import train_distill
 from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.fsdp import full_state_dict
-from gradus.training.engine.loss_step import prepare_model
+from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult

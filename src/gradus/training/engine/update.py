@@ -1,12 +1,14 @@
-"""The training half of a GRPO step: sampled tokens and their advantages in, new weights and figures out."""
+"""The training half of a GRPO step: sampled tokens and their advantages in, new weights and figures out.
+
+A frozen plan says what an update trains and what its losses are divided by; a frozen result says what came of it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,14 @@ from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch, microbatches
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.distributed.processes import gather, share
-from gradus.training.engine.forward import score_tokens, vocabulary_size
+from gradus.training.engine.forward import TokenScores, score_tokens, vocabulary_size
 from gradus.training.engine.fsdp import idle_passes, is_sharded
-from gradus.training.engine.loss_step import PassBudget, TrainingError, precision, run_update
+from gradus.training.engine.loss_step import PassBudget, StepTaken, TrainingError, apply_gradients, backward_passes
+from gradus.training.engine.prepare import precision
 from gradus.training.engine.reference import Reference
 from gradus.training.engine.tree_support import supports_tree, tree_attention
 from gradus.training.engine.update_figures import (
+    Differences,
     LogpDiff,
     UpdateSums,
     check_logp_diff,
@@ -72,6 +76,42 @@ class UpdateOptions:
     budget: PassBudget | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """What one optimizer update trains, and what its losses are divided by; ``local`` alone differs between processes.
+
+    ``samples``: those that are trained, by their index in the step. ``local``: indexes of this process's share. ``n_tokens`` and
+    ``n_episodes``: of the whole minibatch, samples without a gradient too. ``episode_shares``: which share of its episode's tokens a
+    sample has.
+    """
+
+    samples: Mapping[int, TrainingSample]
+    local: Sequence[int]
+    n_tokens: int
+    n_episodes: int
+    episode_shares: Mapping[int, float]
+
+    @property
+    def scored(self) -> int:
+        """Tokens that are trained."""
+        return sum(sample.actions for sample in self.samples.values())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sample that must be computed."""
+        return max((int(sample.positions[-1]) for sample in self.samples.values()), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinibatchResult:
+    """The result of one optimizer update. ``logp_diff``: sampler against trainer; None unless it was the first update."""
+
+    sums: UpdateSums
+    step: StepTaken
+    passes: Sequence[MicroBatch]
+    logp_diff: LogpDiff | None
+
+
 def policy_update(
     loaded: LoadedModel,
     optimizer: torch.optim.Optimizer,
@@ -80,77 +120,103 @@ def policy_update(
     lr: float,
     options: UpdateOptions | None = None,
 ) -> UpdateResult:
-    """Take ``epochs`` x ``minibatches`` updates. Groups stay whole; losses are divided by figures of a whole update.
+    """Takes ``epochs`` x ``minibatches`` updates. Groups stay whole; losses are divided by figures of a whole update.
 
-    Raises TrainingError, before any weight changes, if the sampler's log-probs and the trainer's differ by more than
-    rounding explains (``max_logp_diff``).
+    Raises:
+        TrainingError: the sampler's log-probs and the trainer's differ by more than rounding explains (``max_logp_diff``). No weight
+            has changed then.
     """
     started = time.perf_counter()
-    updates: list[_Update] = []
-    last: list[_Update] = []  # those of the last epoch
-    norm = None
-    stepping = 0.0
     options = options or UpdateOptions()
-    old, budget = _OldLogprobs(loaded, config), options.budget or PassBudget(config)
+    trainer = _trainer(loaded, config, options)
+    results: list[MinibatchResult] = []
+    plans: list[UpdatePlan] = []
+    logp_diff: LogpDiff | None = None
     for epoch in range(config.epochs):
-        parts = [
-            _Update(loaded, config, {index: credited[index] for index in part}, options.reference, old, budget)
-            for part in _minibatches(credited, config, (*options.key, epoch))
-        ]
-        parts = [
-            part for part in parts if part.trained
-        ]  # without a signal there is nothing to learn, and no momentum to follow
-        if not epoch and (len(parts) > 1 or (old.by_trainer and config.epochs > 1)):
-            old.measure([difference for part in parts for difference in part.score_old()])
-        last = parts
-        for part in parts:
-            own, seconds = part.run(optimizer, lr, first=old.measured is None)
-            norm = max(own, norm or 0.0)
-            stepping += seconds
-            updates.append(part)
+        plans = _plan_epoch(credited, config, (*options.key, epoch))
+        # Only the very first update has a ratio of exactly 1; whatever is updated later needs the log-probs from before it.
+        later_updates = len(plans) > 1 or (trainer.old.by_trainer and config.epochs > 1)
+        if epoch == 0 and later_updates:
+            trainer, logp_diff = _score_before(trainer, plans)
+        for plan in plans:
+            result = run_update(trainer, plan, optimizer, lr, first=logp_diff is None)
+            logp_diff = logp_diff or result.logp_diff
+            results.append(result)
+    stepping = sum(result.step.seconds for result in results)
+    last_epoch = results[len(results) - len(plans) :]
     return UpdateResult(
         figures={
-            "updates": len(updates),
-            **pass_figures([update.sums for update in last]),
-            **logp_diff_figures(old.measured, old.limits),
+            "updates": len(results),
+            **pass_figures([result.sums for result in last_epoch]),
+            **logp_diff_figures(logp_diff, trainer.limits),
         },
-        logp_diff=old.measured,
-        grad_norm=norm,
-        trained_tokens=sum(one.actions for update in last for one in update.trained.values()),
-        passes=[batch for update in updates for batch in update.batches],
+        logp_diff=logp_diff,
+        grad_norm=max((result.step.norm for result in results), default=None),
+        trained_tokens=sum(plan.scored for plan in plans),
+        passes=[batch for result in results for batch in result.passes],
         seconds={"train": time.perf_counter() - started - stepping, "update": stepping},
     )
+
+
+def _plan_epoch(credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]) -> list[UpdatePlan]:
+    """The updates of an epoch that train anything: without a signal there is nothing to learn, and no momentum to follow."""
+    minibatches = _minibatches(credited, config, key)
+    plans = [plan_update({index: credited[index] for index in indexes}, config) for indexes in minibatches]
+    return [plan for plan in plans if plan.samples]
 
 
 def _minibatches(
     credited: Sequence[TrainingSample], config: GrpoConfig, key: Sequence[int | str]
 ) -> list[Sequence[int]]:
-    """Deal the groups of a step to minibatches (indexes of samples), by a shuffle of this epoch if there is more than one."""
+    """Deals the groups of a step to minibatches (indexes of samples), by a shuffle of this epoch if there is more than one."""
     if config.minibatches == 1:
         return [range(len(credited))]
     groups: dict[int, list[int]] = {}
-    for index, one in enumerate(credited):
-        groups.setdefault(one.key[0], []).append(index)
+    for index, sample in enumerate(credited):
+        groups.setdefault(sample.key[0], []).append(index)
     names = sorted(groups)
-    order = np.random.default_rng(child_seed(config.seed, "minibatches", *key)).permutation(len(names)).tolist()
-    parts = [order[start :: config.minibatches] for start in range(config.minibatches)]
-    return [[index for group in part for index in groups[names[group]]] for part in parts if part]
+    rng = np.random.default_rng(child_seed(config.seed, "minibatches", *key))
+    order = [names[place] for place in rng.permutation(len(names)).tolist()]
+    minibatches: list[Sequence[int]] = []
+    for start in range(min(config.minibatches, len(order))):
+        dealt = order[start :: config.minibatches]
+        minibatches.append([index for name in dealt for index in groups[name]])
+    return minibatches
 
 
+def plan_update(minibatch: Mapping[int, TrainingSample], config: GrpoConfig) -> UpdatePlan:
+    """Says what is trained of the samples of a minibatch (by their index in the step), and the denominators of its losses."""
+    lengths: Counter[int] = Counter()
+    for sample in minibatch.values():
+        lengths[sample.episode] += sample.actions
+    trains_all = _trains_all(config)
+    samples = {index: sample for index, sample in minibatch.items() if sample.actions and (trains_all or sample.live)}
+    indexes = list(samples)
+    return UpdatePlan(
+        samples=samples,
+        local=[indexes[place] for place in share(len(indexes))],
+        n_tokens=sum(lengths.values()),
+        n_episodes=len(lengths),
+        episode_shares={index: sample.actions / lengths[sample.episode] for index, sample in samples.items()},
+    )
+
+
+def _trains_all(config: GrpoConfig) -> bool:
+    """Says whether samples without an advantage move the weights too.
+
+    They are left out only if nothing else pulls at the weights: their gradient is then zero. A loss of somebody's own may have terms that
+    no advantage scales.
+    """
+    other_terms = (config.kl_coef, config.entropy_coef, config.observations)
+    return any(other_terms) or config.named.loss not in LOSSES.values()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _OldLogprobs:
-    """The denominators of the ratio: the sampler's log-probs, or the trainer's own from before the first update."""
+    """The denominators of the ratio: the sampler's log-probs, or the trainer's from before the first update (sample's index -> (A,))."""
 
-    def __init__(self, loaded: LoadedModel, config: GrpoConfig) -> None:
-        self.by_trainer = uses_trainer_logprobs(loaded, config)
-        self.limits = logp_diff_limits(loaded, config)
-        self.measured: LogpDiff | None = None
-        self.stored: dict[int, Tensor] = {}  # index of the sample -> (A,)
-
-    def measure(self, differences: Sequence[np.ndarray]) -> None:
-        """Before the first update sampler and trainer have the same weights: a difference of more than rounding is a bug, and noise to
-        train on. ``differences`` are those of all processes, so that all stop, or none."""
-        self.measured = measure_logp_diff(differences)
-        check_logp_diff(self.measured, self.limits)
+    by_trainer: bool
+    stored: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
 
     def of(self, indexes: Sequence[int], sampled: Tensor, logprobs: Tensor) -> Tensor:
         """(1, A) denominators of a microbatch. What was not stored is of the first update, whose ratio is 1."""
@@ -161,214 +227,274 @@ class _OldLogprobs:
         return _row([self.stored[index] for index in indexes], logprobs)
 
 
-class _Update:
-    """One optimizer update on one minibatch."""
+@dataclass(frozen=True, kw_only=True)
+class _Trainer:
+    """The model and the objective of a step's updates. ``shares``: whether microbatches may share prefixes."""
 
-    batches: Sequence[MicroBatch]  # of the passes that :meth:`begin` cuts
-    sums: UpdateSums
+    loaded: LoadedModel
+    config: GrpoConfig
+    reference: Reference | None
+    budget: PassBudget
+    limits: LogpDiff
+    old: _OldLogprobs
+    shares: bool
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        config: GrpoConfig,
-        credited: Mapping[int, TrainingSample],
-        reference: Reference | None,
-        old: _OldLogprobs,
-        budget: PassBudget,
-    ) -> None:
-        self.budget = budget
-        self.loaded, self.config, self.reference, self.old = loaded, config, reference, old
-        self.n_tokens = sum(one.actions for one in credited.values())
-        lengths: Counter[int] = Counter()
-        for one in credited.values():
-            lengths[one.episode] += one.actions
-        self.n_episodes = len(lengths)
-        self.part_of_episode = {
-            index: one.actions / lengths[one.episode] for index, one in credited.items() if one.actions
-        }
-        # A token without advantage may be left out only if nothing else pulls at the weights: its gradient is zero. A loss of
-        # somebody's own may have terms that no advantage scales.
-        self.bonus = config.entropy_coef != 0
-        own_loss = config.named.loss not in LOSSES.values()
-        everything = reference is not None or self.bonus or config.observations > 0 or own_loss
-        self.trained = {index: one for index, one in credited.items() if one.actions and (everything or one.live)}
-        self.scored = max(1, sum(one.actions for one in self.trained.values()))
-        indexes = list(self.trained)
-        self.own = [indexes[place] for place in share(len(indexes))]  # this process's
-        self.longest = max((int(one.positions[-1]) for one in self.trained.values()), default=0)
-        self.shares = supports_tree(loaded.model) and self._reference_shares()
+    def cut(self, plan: UpdatePlan, tokens: int) -> list[MicroBatch]:
+        """This process's passes of an update, of so many tokens each."""
+        samples = [plan.samples[index] for index in plan.local]
+        vocabulary = vocabulary_size(self.loaded.model)
+        return microbatches(samples, budget=tokens, share=self.shares, vocabulary=vocabulary)
 
-    def begin(self, tokens: int) -> None:
-        """Cut the update into passes of so many tokens, with all sums at zero."""
-        self.batches = microbatches(
-            [self.trained[index] for index in self.own],
-            budget=tokens,
-            share=self.shares,
-            vocabulary=vocabulary_size(self.loaded.model),
-        )
-        self.sums = UpdateSums(tokens=self.n_tokens, scored=self.scored, measured=self.reference is not None)
 
-    def run(self, optimizer: torch.optim.Optimizer, lr: float, *, first: bool) -> tuple[float, float]:
-        """Returns the gradient's norm, and the seconds that the optimizer took."""
+def _trainer(loaded: LoadedModel, config: GrpoConfig, options: UpdateOptions) -> _Trainer:
+    shares = supports_tree(loaded.model)
+    if options.reference is not None:
+        with options.reference() as model:
+            shares = shares and supports_tree(model)
+    return _Trainer(
+        loaded=loaded,
+        config=config,
+        reference=options.reference,
+        budget=options.budget or PassBudget(config),
+        limits=logp_diff_limits(loaded, config),
+        old=_OldLogprobs(by_trainer=uses_trainer_logprobs(loaded, config)),
+        shares=shares,
+    )
 
-        def update(tokens: int) -> tuple[float, float]:
-            self.begin(tokens)
-            with precision(self.loaded, self.config):
-                return run_update(
-                    self.loaded,
-                    optimizer,
-                    self.batches,
-                    self.loss,
-                    self.config,
-                    lr,
-                    before_step=partial(self.add_up, first=first),
-                )
 
-        return self.budget.spend(update, self.longest)
+def _score_before(trainer: _Trainer, plans: Sequence[UpdatePlan]) -> tuple[_Trainer, LogpDiff | None]:
+    """Scores all samples before the first update, as their updates will. Returns the trainer with old log-probs, and how far the sampler's are.
 
-    @torch.no_grad()
-    def score_old(self) -> list[np.ndarray]:
-        """Store the trainer's log-probs of this minibatch, computed as its update will compute them. Returns how far the sampler's are."""
-        scored = dict(gather(self.budget.spend(self._scored, self.longest)))
-        if self.old.by_trainer:
-            self.old.stored |= scored  # the next epoch may deal them anew
-        return [(one - self.trained[index].logprobs).abs().numpy() for index, one in scored.items()]
+    Raises TrainingError if that is more than rounding explains: sampler and trainer still have the same weights.
+    """
+    stored: dict[int, Tensor] = {}
+    differences: list[Differences] = []
+    for plan in plans:
+        for index, logprobs in gather(_score(trainer, plan)):
+            differences.append((logprobs - plan.samples[index].logprobs).abs().numpy())
+            stored[index] = logprobs  # the next epoch may deal them anew
+    logp_diff = measure_logp_diff(differences)
+    check_logp_diff(logp_diff, trainer.limits)
+    if trainer.old.by_trainer:
+        trainer = replace(trainer, old=replace(trainer.old, stored=stored))
+    return trainer, logp_diff
 
-    def _scored(self, tokens: int) -> list[tuple[int, Tensor]]:
-        self.begin(tokens)
+
+@torch.no_grad()
+def _score(trainer: _Trainer, plan: UpdatePlan) -> list[tuple[int, Tensor]]:
+    """Index and log-probs (A,) of each sample of this process."""
+    loaded, config = trainer.loaded, trainer.config
+
+    def score(tokens: int) -> list[tuple[int, Tensor]]:
+        batches = trainer.cut(plan, tokens)
         scored: list[tuple[int, Tensor]] = []
-        with precision(self.loaded, self.config):
-            if is_sharded(self.loaded.model):
-                idle_passes(self.loaded, len(self.batches), lambda loss: None)
-            for batch in self.batches:
-                scores = score_tokens(self.loaded.model, batch.to(self.loaded.device), self.config.sampling)
-                parts = (
-                    scores.logprobs.float()
-                    .cpu()
-                    .split([self.trained[self.own[row]].actions for row in batch.sequences])
-                )
-                scored += [(self.own[row], part) for row, part in zip(batch.sequences, parts, strict=True)]
+        with precision(loaded, config):
+            if is_sharded(loaded.model):
+                idle_passes(loaded, len(batches), lambda loss: None)
+            for batch in batches:
+                scores = score_tokens(loaded.model, batch.to(loaded.device), config.sampling)
+                indexes = [plan.local[row] for row in batch.sequences]
+                lengths = [plan.samples[index].actions for index in indexes]
+                scored += zip(indexes, scores.logprobs.float().cpu().split(lengths), strict=True)
         return scored
 
-    def add_up(self, *, first: bool) -> None:
-        """Add up the sums of all processes, in one message."""
-        sums = self.sums
-        mine = (sums.loss, sums.kl, sums.entropy, sum(len(each) for each in sums.differences))
-        numbers, metrics, differences = zip(
-            *gather([(mine, sums.metrics, sums.differences if first else [])]), strict=True
-        )
-        sums.loss, sums.kl, sums.entropy, tokens = (sum(column) for column in zip(*numbers, strict=True))
-        if tokens != (wanted := sum(one.actions for one in self.trained.values())):
-            raise TrainingError(
-                f"the processes trained {tokens:.0f} of the {wanted} tokens of an update, so the gradient of a process is lost. No weight "
-                "was changed. Look for a process that skips its share of the sequences"
-            )
-        sums.metrics = [one for part in metrics for one in part]
-        if first:
-            self.old.measure([one for part in differences for one in part])
+    return trainer.budget.spend(score, plan.longest)
 
-    def loss(self, batch: MicroBatch) -> Tensor:
-        """The part of this update's loss that a microbatch carries."""
-        config = self.config
-        scores = score_tokens(
-            self.loaded.model,
-            batch,
-            config.sampling,
-            entropy=True,
-            differentiate=self.bonus,
-            read=config.observations > 0,
-        )
-        assert scores.entropy is not None
-        indexes = [self.own[row] for row in batch.sequences]
-        samples = [self.trained[index] for index in indexes]
-        sampled = _row([one.logprobs for one in samples], scores.logprobs)
-        logprobs = scores.logprobs[None]
-        old = self.old.of(indexes, sampled, logprobs)
-        loss = self._policy_loss(batch, indexes, logprobs, old, sampled)
-        if self.bonus:
-            entropy = scores.entropy
-            if any(one.entropy is not None for one in samples):
-                entropy = entropy * _row([_entropy_shares(one) for one in samples], entropy)[0]
-            loss = loss - config.entropy_coef * entropy.sum() / self.n_tokens
-        if scores.read is not None:
-            loss = loss - config.observations * scores.read.sum() / self.n_tokens
-        if self.reference is not None:
-            terms = kl_terms(logprobs, self._reference_logprobs(batch), kind=config.kl_estimator, sampler_logprobs=old)
-            self.sums.kl += float(terms.detach().sum()) / self.n_tokens
-            loss = loss + config.kl_coef * average(
-                terms, config.named.average, weights=self._parts(indexes, logprobs), **self._step_sizes(batch)
-            )
-        self.sums.differences.append((logprobs.detach() - sampled).abs()[0].float().cpu().numpy())
-        self.sums.entropy += float(scores.entropy.detach().sum())
-        self.sums.loss += float(loss.detach())
-        return loss
 
-    def _policy_loss(
-        self, batch: MicroBatch, indexes: Sequence[int], logprobs: Tensor, old: Tensor, sampled: Tensor
-    ) -> Tensor:
-        """The algorithm's own loss; its figures are added to the sums."""
-        config, mask = self.config, torch.ones_like(logprobs, dtype=torch.bool)
-        weights, mismatch = None, {}
-        if config.correction is not None:
-            # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
-            weights, figures = CORRECTIONS[config.correction](old, sampled, mask, sequences=batch.labels.row[None])
-            mismatch = {
-                name: part_of_mean(name, value, logprobs.numel() / self.scored) for name, value in figures.items()
-            }
-        if (parts := self._parts(indexes, logprobs)) is not None:
-            weights = parts if weights is None else parts * weights
-        result = config.named.loss(
-            logprobs,
-            old,
-            _row([_advantages(self.trained[index]) for index in indexes], logprobs),
-            mask,
-            clip_low=config.clips[0],
-            clip_high=config.clips[1],
-            weights=weights,
-            **self._step_sizes(batch),
-        )
-        check_loss(result)
-        metrics = {name: torch.as_tensor(value).detach() for name, value in result.metrics.items()}
-        self.sums.metrics.append({**metrics, **mismatch})
-        return result.loss
+def run_update(
+    trainer: _Trainer, plan: UpdatePlan, optimizer: torch.optim.Optimizer, lr: float, *, first: bool
+) -> MinibatchResult:
+    """Takes one optimizer update. The ``first`` one of a step measures how far sampler and trainer differ.
 
-    def _step_sizes(self, batch: MicroBatch) -> dict[str, Any]:
-        """The denominators of the whole step, and which sequence each token of a microbatch belongs to."""
-        return {
-            "n_tokens": self.n_tokens,
-            "n_sequences": self.n_episodes,
-            "max_tokens": self.config.longest_episode,
+    Raises:
+        TrainingError: they differ by more than rounding explains, or a process lost its share. No weight has changed then.
+    """
+
+    def update(tokens: int) -> MinibatchResult:
+        batches = trainer.cut(plan, tokens)
+        figures: list[_BatchFigures] = []
+
+        def loss(batch: MicroBatch) -> Tensor:
+            value, measured = _loss(trainer, plan, batch)
+            figures.append(measured)
+            return value
+
+        with precision(trainer.loaded, trainer.config):
+            backward_passes(trainer.loaded, optimizer, batches, loss)
+            gathered = _gather_figures(plan, figures, first=first)
+            differences = [part.differences for part in gathered if part.differences is not None]
+            logp_diff = measure_logp_diff(differences)
+            check_logp_diff(logp_diff, trainer.limits)
+            step = apply_gradients(trainer.loaded, optimizer, trainer.config, lr)
+        return MinibatchResult(sums=_add_up(plan, gathered), step=step, passes=batches, logp_diff=logp_diff)
+
+    return trainer.budget.spend(update, plan.longest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchFigures:
+    """What a microbatch adds to the sums of its update. ``differences``: (A,) of sampler and trainer, absolute."""
+
+    loss: float
+    kl: float | None
+    entropy: float
+    metrics: Mapping[str, Tensor]
+    tokens: int
+    differences: Differences | None
+
+
+def _gather_figures(plan: UpdatePlan, figures: Sequence[_BatchFigures], *, first: bool) -> list[_BatchFigures]:
+    """The figures of all processes, in one message; differences of the ``first`` update alone."""
+    if not first:
+        figures = [replace(part, differences=None) for part in figures]
+    gathered = gather(figures)
+    trained = sum(part.tokens for part in gathered)
+    if trained != plan.scored:
+        raise TrainingError(
+            f"the processes trained {trained:.0f} of the {plan.scored} tokens of an update, so the gradient of a process is lost. No weight "
+            "was changed. Look for a process that skips its share of the sequences"
+        )
+    return gathered
+
+
+def _add_up(plan: UpdatePlan, figures: Sequence[_BatchFigures]) -> UpdateSums:
+    divergences = [part.kl for part in figures if part.kl is not None]
+    return UpdateSums(
+        loss=sum(part.loss for part in figures),
+        kl=sum(divergences) if divergences else None,
+        entropy=sum(part.entropy for part in figures),
+        metrics=[part.metrics for part in figures],
+        tokens=plan.n_tokens,
+        scored=plan.scored,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchTokens:
+    """The sampled tokens of a microbatch, (1, A) float32 each, and the denominators of the update.
+
+    ``shares``: the share of its episode that a token's sample has; None unless the loss averages over sequences.
+    """
+
+    logprobs: Tensor
+    sampled: Tensor
+    old: Tensor
+    advantages: Tensor
+    shares: Tensor | None
+    sizes: Mapping[str, Any]
+
+
+def _batch_tokens(
+    trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch, indexes: Sequence[int], logprobs: Tensor
+) -> _BatchTokens:
+    samples = [plan.samples[index] for index in indexes]
+    sampled = _row([sample.logprobs for sample in samples], logprobs)
+    shares = None
+    if trainer.config.named.average == "sequences":  # an episode counts once, however often it restarts
+        parts = [torch.full((plan.samples[index].actions,), plan.episode_shares[index]) for index in indexes]
+        shares = _row(parts, logprobs)
+    return _BatchTokens(
+        logprobs=logprobs,
+        sampled=sampled,
+        old=trainer.old.of(indexes, sampled, logprobs),
+        advantages=_row([_advantages(sample) for sample in samples], logprobs),
+        shares=shares,
+        sizes={
+            "n_tokens": plan.n_tokens,
+            "n_sequences": plan.n_episodes,
+            "max_tokens": trainer.config.longest_episode,
             "sequences": batch.labels.row[None],
-        }
+        },
+    )
 
-    def _parts(self, indexes: Sequence[int], like: Tensor) -> Tensor | None:
-        """(1, A) share of its episode that a sequence has, for losses that average over sequences: an episode counts once."""
-        if self.config.named.average != "sequences":
-            return None
-        return _row(
-            [torch.full((self.trained[index].actions,), self.part_of_episode[index]) for index in indexes], like
-        )
 
-    def _reference_shares(self) -> bool:
-        if self.reference is None:
-            return True
-        with self.reference() as model:
-            return supports_tree(model)
+def _loss(trainer: _Trainer, plan: UpdatePlan, batch: MicroBatch) -> tuple[Tensor, _BatchFigures]:
+    """The part of an update's loss that a microbatch carries, with its figures."""
+    config = trainer.config
+    scores = score_tokens(
+        trainer.loaded.model,
+        batch,
+        config.sampling,
+        entropy=True,
+        differentiate=config.entropy_coef != 0,
+        read=config.observations > 0,
+    )
+    assert scores.entropy is not None
+    indexes = [plan.local[row] for row in batch.sequences]
+    tokens = _batch_tokens(trainer, plan, batch, indexes, scores.logprobs[None])
+    loss, metrics = _policy_loss(config, plan, tokens)
+    if config.entropy_coef:
+        loss = loss - config.entropy_coef * _weighted_entropy(plan, indexes, scores) / plan.n_tokens
+    if scores.read is not None:
+        loss = loss - config.observations * scores.read.sum() / plan.n_tokens
+    kl = None
+    if trainer.reference is not None:
+        terms = kl_terms(tokens.logprobs, _reference_logprobs(trainer, batch), kind="k3", sampler_logprobs=tokens.old)
+        kl = float(terms.detach().sum()) / plan.n_tokens
+        loss = loss + config.kl_coef * average(terms, config.named.average, weights=tokens.shares, **tokens.sizes)
+    figures = _BatchFigures(
+        loss=float(loss.detach()),
+        kl=kl,
+        entropy=float(scores.entropy.detach().sum()),
+        metrics=metrics,
+        tokens=scores.logprobs.numel(),
+        differences=(tokens.logprobs.detach() - tokens.sampled).abs()[0].float().cpu().numpy(),
+    )
+    return loss, figures
 
-    @torch.no_grad()
-    def _reference_logprobs(self, batch: MicroBatch) -> Tensor:
-        """(1, A) of the same tokens under the frozen model."""
-        assert self.reference is not None
-        with self.reference() as model, tree_attention(model):
-            return score_tokens(model, batch, self.config.sampling).logprobs[None]
+
+def _policy_loss(config: GrpoConfig, plan: UpdatePlan, tokens: _BatchTokens) -> tuple[Tensor, dict[str, Tensor]]:
+    """The algorithm's own loss, and what it and the correction of the sampler measure."""
+    mask = torch.ones_like(tokens.logprobs, dtype=torch.bool)
+    weights = tokens.shares
+    mismatch: dict[str, Tensor] = {}
+    if config.correction is not None:
+        # The ratio that is clipped is to the weights before this step; what the sampler adds is a factor of its own.
+        correct = CORRECTIONS[config.correction]
+        factors, figures = correct(tokens.old, tokens.sampled, mask, sequences=tokens.sizes["sequences"])
+        weights = factors if weights is None else weights * factors
+        token_share = mask.numel() / plan.scored
+        mismatch = {name: part_of_mean(name, value, token_share) for name, value in figures.items()}
+    clip_low, clip_high = config.clips
+    result = config.named.loss(
+        tokens.logprobs,
+        tokens.old,
+        tokens.advantages,
+        mask,
+        clip_low=clip_low,
+        clip_high=clip_high,
+        weights=weights,
+        **tokens.sizes,
+    )
+    check_loss(result)
+    metrics = {name: torch.as_tensor(value).detach() for name, value in result.metrics.items()}
+    return result.loss, {**metrics, **mismatch}
 
 
 def check_loss(result: object) -> None:
-    """Hold an algorithm of one's own to its word: a LossResult whose loss is one number with a gradient. Raises ConfigError."""
+    """Raises ConfigError unless an algorithm of one's own gives a LossResult whose loss is one number with a gradient."""
     if not isinstance(result, LossResult) or result.loss.numel() != 1 or not result.loss.requires_grad:
         raise ConfigError(
             f"the algorithm's loss must return a LossResult whose loss is one number with a gradient, got {result!r:.80}"
         )
+
+
+def _weighted_entropy(plan: UpdatePlan, indexes: Sequence[int], scores: TokenScores) -> Tensor:
+    """The entropies of a microbatch's tokens, each by its share of the bonus, added up."""
+    assert scores.entropy is not None
+    samples = [plan.samples[index] for index in indexes]
+    if all(sample.entropy is None for sample in samples):
+        return scores.entropy.sum()
+    shares = [torch.ones(sample.actions) if sample.entropy is None else sample.entropy for sample in samples]
+    return (scores.entropy * _row(shares, scores.entropy)[0]).sum()
+
+
+@torch.no_grad()
+def _reference_logprobs(trainer: _Trainer, batch: MicroBatch) -> Tensor:
+    """(1, A) of the same tokens under the frozen model."""
+    assert trainer.reference is not None
+    with trainer.reference() as model, tree_attention(model):
+        return score_tokens(model, batch, trainer.config.sampling).logprobs[None]
 
 
 def _advantages(sample: TrainingSample) -> Tensor:
@@ -376,10 +502,6 @@ def _advantages(sample: TrainingSample) -> Tensor:
     return sample.advantages
 
 
-def _entropy_shares(sample: TrainingSample) -> Tensor:
-    return torch.ones(sample.actions) if sample.entropy is None else sample.entropy
-
-
 def _row(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """(1, A) of what the sequences of a microbatch hold per sampled token."""
+    """(1, A) float32 of what the samples of a microbatch hold for each sampled token."""
     return torch.cat(list(parts)).to(dtype=torch.float32, device=like.device)[None]

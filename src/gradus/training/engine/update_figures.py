@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -19,21 +19,25 @@ from gradus.training.config import GrpoConfig
 from gradus.training.engine.loss_step import TrainingError
 
 _MISMATCH = "mismatch_"  # begins the figures of a correction
-_OWN = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the losses of the library measure
+_LIBRARY = frozenset({"clip_fraction", "ratio_max", "approx_kl"})  # what the losses of the library measure
+
+Differences = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class UpdateSums:
-    """The sums over the microbatches of one update."""
+    """The sums over the microbatches of one update, in all processes.
+
+    ``kl``: to the reference; None without one. ``metrics``: of the loss, one record for each microbatch. ``tokens``: of the update, those
+    without a gradient too. ``scored``: those whose entropies were added up.
+    """
 
     loss: float = 0.0
-    kl: float = 0.0
+    kl: float | None = None
     entropy: float = 0.0
-    differences: list[np.ndarray] = field(default_factory=list[np.ndarray])
-    metrics: list[Mapping[str, Tensor]] = field(default_factory=list[Mapping[str, Tensor]])
-    tokens: int = 1  # of the update, those without a gradient too
-    scored: int = 1  # tokens whose entropies were added up
-    measured: bool = False  # whether kl is that to a reference
+    metrics: Sequence[Mapping[str, Tensor]] = ()
+    tokens: int = 1
+    scored: int = 1
 
 
 def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
@@ -42,54 +46,65 @@ def part_of_mean(name: str, value: Tensor, share: float) -> Tensor:
 
 
 def pass_figures(updates: Sequence[UpdateSums]) -> dict[str, Any]:
-    """Means over the updates of a pass; all denominators are those of the whole update, so microbatches have added up.
+    """Means over the updates of a pass. All denominators are those of the whole update, so microbatches have added up.
 
     A figure is None if a loss of one's own does not measure it. ``loss_metrics``: what such a loss measures besides, if anything.
     """
-    if not updates:
-        return dict.fromkeys(("loss", "kl", "entropy", "clip_fraction", "ratio_max"))
-    metrics = [combine_metrics(update.metrics) for update in updates]
-    kl = [
-        update.kl if update.measured else _of_scored("approx_kl", one, update)
-        for update, one in zip(updates, metrics, strict=True)
-    ]
-    others = dict.fromkeys(
-        name for one in metrics for name in one if name not in _OWN and not name.startswith(_MISMATCH)
-    )
-    own = {
-        name: (max if name.endswith("_max") else fmean)(one[name] for one in metrics if name in one) for name in others
+    measured = [combine_metrics(update.metrics) for update in updates]
+    ratios = [metrics["ratio_max"] for metrics in measured if "ratio_max" in metrics]
+    figures: dict[str, Any] = {
+        "loss": _mean([update.loss for update in updates]),
+        "kl": _mean([_kl(update, metrics) for update, metrics in zip(updates, measured, strict=True)]),
+        "entropy": _mean([update.entropy / update.scored for update in updates]),
+        "clip_fraction": _mean([metrics.get("clip_fraction") for metrics in measured]),
+        "ratio_max": max(ratios, default=None),
+        **_mismatch(measured, updates),
     }
-    return {
-        "loss": sum(update.loss for update in updates) / len(updates),
-        "kl": _mean(kl),
-        "entropy": sum(update.entropy / update.scored for update in updates) / len(updates),
-        "clip_fraction": _mean([one.get("clip_fraction") for one in metrics]),
-        "ratio_max": max((one["ratio_max"] for one in metrics if "ratio_max" in one), default=None),
-        **_mismatch(metrics, updates),
-        **({"loss_metrics": own} if own else {}),
-    }
+    extra = _loss_metrics(measured)
+    if extra:
+        figures["loss_metrics"] = extra
+    return figures
 
 
-def _of_scored(name: str, metrics: Mapping[str, float], update: UpdateSums) -> float | None:
-    """The mean over the tokens that were scored of what a loss divides by all tokens of the update."""
-    return metrics[name] * update.tokens / update.scored if name in metrics else None
+def _kl(update: UpdateSums, metrics: Mapping[str, float]) -> float | None:
+    """The divergence from the reference, or the one from the sampler that the loss measured."""
+    if update.kl is not None or "approx_kl" not in metrics:
+        return update.kl
+    # The loss divides by all tokens of the update; the mean is one over those that were scored.
+    return metrics["approx_kl"] * update.tokens / update.scored
 
 
-def _mismatch(metrics: Sequence[Mapping[str, float]], updates: Sequence[UpdateSums]) -> dict[str, float]:
+def _loss_metrics(measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What a loss of one's own measures, over the updates that have it."""
+    values: dict[str, list[float]] = {}
+    for metrics in measured:
+        for name, value in metrics.items():
+            if name not in _LIBRARY and not name.startswith(_MISMATCH):
+                values.setdefault(name, []).append(value)
+    return {name: max(parts) if name.endswith("_max") else fmean(parts) for name, parts in values.items()}
+
+
+def _mismatch(measured: Sequence[Mapping[str, float]], updates: Sequence[UpdateSums]) -> dict[str, float]:
     """Of a correction's figures the means over all scored tokens, and the largest."""
-    shares = [update.scored / sum(each.scored for each in updates) for update in updates]
-    names = dict.fromkeys(name for one in metrics for name in one if name.startswith(_MISMATCH))
-    return {
-        name: max(one[name] for one in metrics)
-        if name.endswith("_max")
-        else sum(one[name] * share for one, share in zip(metrics, shares, strict=True))
-        for name in names
-    }
+    scored = sum(update.scored for update in updates)
+    figures: dict[str, float] = {}
+    for update, metrics in zip(updates, measured, strict=True):
+        for name, value in metrics.items():
+            if not name.startswith(_MISMATCH):
+                continue
+            if name.endswith("_max"):
+                figures[name] = max(value, figures.get(name, value))
+            else:
+                figures[name] = figures.get(name, 0) + value * (update.scored / scored)
+    return figures
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(values) if len(known) == len(values) else None
+    """None if there is no value, or one of them is missing."""
+    present = [value for value in values if value is not None]
+    if not present or len(present) < len(values):
+        return None
+    return sum(present) / len(present)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,25 +127,30 @@ def uses_trainer_logprobs(loaded: LoadedModel, config: GrpoConfig) -> bool:
 
     It is, unless sampler and trainer are one function: in this process, in float32.
     """
-    return config.sampler != "local" or config.correction is not None or not _exact(loaded, config)
+    return _samples_elsewhere(config) or not _exact(loaded, config)
 
 
 def logp_diff_limits(loaded: LoadedModel, config: GrpoConfig) -> LogpDiff:
     """Returns what a run goes on with: ``max_logp_diff`` if it was set, else by who samples and in which dtype."""
     if config.max_logp_diff is not None:
         return LogpDiff(mean=math.inf, p99=math.inf, max=config.max_logp_diff)
-    if config.sampler != "local" or config.correction is not None:
+    if _samples_elsewhere(config):
         return _SERVER
     return _EXACT if _exact(loaded, config) else _ROUNDED
 
 
+def _samples_elsewhere(config: GrpoConfig) -> bool:
+    return config.sampler != "local" or config.correction is not None
+
+
 def _exact(loaded: LoadedModel, config: GrpoConfig) -> bool:
     wide = loaded.dtype in (torch.float32, torch.float64)
-    return wide and not autocasts(config.autocast, loaded.device) and not getattr(loaded.model, "is_quantized", False)
+    rounded = autocasts(config.autocast, loaded.device) or getattr(loaded.model, "is_quantized", False)
+    return wide and not rounded
 
 
-def measure_logp_diff(differences: Sequence[np.ndarray]) -> LogpDiff | None:
-    """The three figures of absolute differences (A,) from several microbatches; None without any."""
+def measure_logp_diff(differences: Sequence[Differences]) -> LogpDiff | None:
+    """Measures absolute differences (A,) of several microbatches; None without any."""
     if not differences:
         return None
     values = np.concatenate(differences)
@@ -138,24 +158,29 @@ def measure_logp_diff(differences: Sequence[np.ndarray]) -> LogpDiff | None:
 
 
 def check_logp_diff(measured: LogpDiff | None, limits: LogpDiff) -> None:
-    """Raise TrainingError if sampler and trainer differ by more than rounding explains."""
+    """Raises TrainingError if sampler and trainer differ by more than rounding explains."""
     if measured is None:
         return
-    over = [name for name, limit in asdict(limits).items() if not getattr(measured, name) <= limit]
-    if over:
-        allowed = ", ".join(f"{name} {limit:.2g}" for name, limit in asdict(limits).items() if math.isfinite(limit))
-        raise TrainingError(
-            f"sampler and trainer disagree: log-probs of the same tokens differ by up to {measured.max:.2g} nats before the "
-            f"first update (mean {measured.mean:.2g}, 99th percentile {measured.p99:.2g}); expected at most {allowed}. No "
-            "weight was changed. In a run's first step look for what is not the same on both sides: temperature, top_k, top_p, the "
-            "grammar, the tokenizer, or a token that was read. In a later step the sampler has older weights, or the episodes are of "
-            "an earlier step. Compare with dtype = float32, where they agree best; set correction = 'truncate' if another process samples; or set "
-            "max_logp_diff to go on all the same"
-        )
+    figures, allowed = asdict(measured), asdict(limits)
+    if all(figures[name] <= limit for name, limit in allowed.items()):
+        return
+    expected = ", ".join(f"{name} {limit:.2g}" for name, limit in allowed.items() if math.isfinite(limit))
+    raise TrainingError(
+        f"sampler and trainer disagree: log-probs of the same tokens differ by up to {measured.max:.2g} nats before the "
+        f"first update (mean {measured.mean:.2g}, 99th percentile {measured.p99:.2g}); expected at most {expected}. No "
+        "weight was changed. In a run's first step look for what is not the same on both sides: temperature, top_k, top_p, the "
+        "grammar, the tokenizer, or a token that was read. In a later step the sampler has older weights, or the episodes are of "
+        "an earlier step. Compare with dtype = float32, where they agree best; set correction = 'truncate' if another process samples; or set "
+        "max_logp_diff to go on all the same"
+    )
 
 
 def logp_diff_figures(measured: LogpDiff | None, limits: LogpDiff) -> dict[str, Any]:
     """Returns what a step's record says of them; a figure without a limit has None for it."""
-    figures = asdict(measured) if measured is not None else dict.fromkeys(asdict(limits))
     allowed = {name: limit if math.isfinite(limit) else None for name, limit in asdict(limits).items()}
-    return {**{f"logp_diff_{name}": value for name, value in figures.items()}, "logp_diff_limits": allowed}
+    return {
+        "logp_diff_mean": measured.mean if measured else None,
+        "logp_diff_p99": measured.p99 if measured else None,
+        "logp_diff_max": measured.max if measured else None,
+        "logp_diff_limits": allowed,
+    }
