@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,47 @@ def test_the_folder_of_a_fork_has_a_plain_name_and_goes_with_it():
     for fork in forks:
         fork.end()
     assert not any(folder.exists() for folder in folders)
+
+
+HOLD = """
+import sys
+from gradus.sandbox.worker import Fork
+fork = Fork(lambda folder: {"folder": lambda: str(folder)}, confined=False)
+print(fork.call("folder", 60.0), flush=True)
+fork.end()
+sys.stdin.read()
+"""
+
+
+def test_a_process_keeps_the_names_of_its_forks_as_long_as_it_lives(tmp_path: Path):
+    """A name that one process had freed was taken by another one, in one of 2,857 runs between two lines of a test."""
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", HOLD]
+        process = subprocess.Popen(command, stdin=-1, stdout=-1, text=True, env={**os.environ, "TMPDIR": str(tmp_path)})
+        assert process.stdout is not None
+        return process, process.stdout.readline().strip()
+
+    (first, held), (second, other) = start(), start()
+    assert (held, other) == (f"{tmp_path}/gradus0/0", f"{tmp_path}/gradus1/0")
+    first.kill()
+    first.communicate()
+    third, again = start()
+    assert again == held
+    for process in (second, third):
+        process.communicate("")
+
+
+def test_confined_forks_have_one_path_in_each_run_and_do_not_meet():
+    forks = [Fork(lambda folder: {"files": lambda: _written(folder)}, confined=True) for _ in range(2)]
+    replies = [fork.call("files", 60.0) for fork in forks for _ in range(2)]
+    assert replies == [["/run/gradus", 1], ["/run/gradus", 2]] * 2
+    for fork in forks:
+        fork.end()
+    assert not Path("/run/gradus").exists()
+
+
+def _written(folder: Path) -> tuple[str, int]:
+    count = len(list(folder.iterdir()))
+    (folder / str(count)).touch()
+    return str(folder), count + 1

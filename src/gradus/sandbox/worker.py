@@ -7,13 +7,14 @@ conflict with ours. Its hash seed is fixed, so that sets are walked in one order
 from __future__ import annotations
 
 import atexit
+import fcntl
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +28,8 @@ from gradus.sandbox.confinement import confine, refuse_calls
 from gradus.sandbox.syscalls import refused_calls
 
 _START = 120  # seconds that imports may take
-
+# The sandbox covers /run by a file system of the fork alone: any number of them have one name and do not meet.
+_CONFINED_FOLDER = "/run/gradus"
 
 Handlers = Mapping[str, Callable[..., Any]]
 
@@ -156,13 +158,44 @@ class Worker:
         atexit.unregister(self.close)
 
 
+_HELD: dict[int, str] = {}  # by process, as a fork of this process holds another one
+
+
+def _process_folder() -> str:
+    """Return a folder of this process alone, ``gradus0`` or the next that no other process holds.
+
+    The lock on it ends with the process, so that no other process can take a name that one of its forks has freed.
+    """
+    if os.getpid() not in _HELD:
+        names = (os.path.join(tempfile.gettempdir(), f"gradus{number}") for number in itertools.count())
+        _HELD[os.getpid()] = next(name for name in names if _holds(name))
+    return _HELD[os.getpid()]
+
+
+def _holds(folder: str) -> bool:
+    """Take a folder for as long as this process lives, and clear what an earlier process left in it. False if another has it."""
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    if os.lstat(folder).st_uid != os.getuid() or not os.path.isdir(folder):
+        return False
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return False
+    for name in os.listdir(folder):
+        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+    return True
+
+
 def _plain_folder() -> str:
     """Make a folder with a plain name, the same in each run: it stands in answers, and a grader may run only plain ones."""
     number = 0
     while True:
-        folder = os.path.join(tempfile.gettempdir(), f"gradus{number}")
+        folder = os.path.join(_process_folder(), str(number))
         try:
-            os.mkdir(folder, 0o700)
+            os.mkdir(folder)
             return folder
         except FileExistsError:
             number += 1
@@ -171,24 +204,24 @@ def _plain_folder() -> str:
 class Fork:
     """A fork of this process that answers calls, shut in by the sandbox if ``confined``.
 
-    ``handlers`` makes the functions, in the fork; it is told a folder of its own, the only one that a confined fork can write to.
+    ``handlers`` makes the functions, in the fork, and gets a folder with a plain path, the same in each run: the path stands in answers,
+    and a grader may refuse others. A confined fork can write nowhere else.
     """
 
     def __init__(self, handlers: Callable[[Path], Handlers], *, confined: bool) -> None:
-        self._folder = _plain_folder()
-        self._remove = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        asked, writes = os.pipe()
-        reads, told = os.pipe()
-        self._files = (reads, writes)
-        self._channel = Channel(reads, writes)
-        filtered = refused_calls() if confined else None
+        self._folder = _CONFINED_FOLDER if confined else _plain_folder()
+        request_reader, request_writer = os.pipe()
+        reply_reader, reply_writer = os.pipe()
+        self._files = (reply_reader, request_writer)
+        self._channel = Channel(reply_reader, request_writer)
+        refused = refused_calls() if confined else None
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(reads)
-            os.close(writes)
-            self._serve(handlers, asked, told, filtered)
-        os.close(asked)
-        os.close(told)
+            os.close(reply_reader)
+            os.close(request_writer)
+            self._serve(handlers, request_reader, reply_writer, refused)
+        os.close(request_reader)
+        os.close(reply_writer)
         clock.watch(self._pid)
 
     def call(self, method: str, seconds: float, **params: Any) -> Any:
@@ -206,19 +239,21 @@ class Fork:
         os.waitpid(self._pid, 0)
         for file in self._files:
             os.close(file)
-        self._remove()
+        if self._folder != _CONFINED_FOLDER:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _serve(self, handlers: Callable[[Path], Handlers], asked: int, told: int, filtered: bytes | None) -> NoReturn:
+    def _serve(self, handlers: Callable[[Path], Handlers], reads: int, writes: int, refused: bytes | None) -> NoReturn:
+        """Answer requests until the other side closes. ``refused``: the filter of a confined fork, None for another."""
         folder = self._folder
         try:
             quiet = os.open(os.devnull, os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            if filtered is not None:
-                confine(folder, keep=(asked, told))
-                refuse_calls(filtered)
+            if refused is not None:
+                confine(folder, keep=(reads, writes))
+                refuse_calls(refused)
                 tempfile.tempdir = os.environ["TMPDIR"] = folder
-            with open(asked, encoding="utf-8") as requests, open(told, "w", encoding="utf-8") as replies:
+            with open(reads, encoding="utf-8") as requests, open(writes, "w", encoding="utf-8") as replies:
                 worker_loop.answer(handlers(Path(folder)), requests, replies)
         finally:
             os._exit(0)
