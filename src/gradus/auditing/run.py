@@ -30,15 +30,14 @@ from gradus.auditing.text.paying import (
 from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
-    CALL_SECONDS,
     CALLS_SECONDS,
-    PROGRAM_CALL_SECONDS,
     PROGRAM_SECONDS,
     TASKS,
     TextSubject,
     subject_of,
 )
 from gradus.core import EnvironmentSpec, Grader, Policy
+from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
 _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
@@ -169,12 +168,14 @@ def audit_text(
     answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
     of_call, of_all = (
-        (PROGRAM_CALL_SECONDS, PROGRAM_SECONDS) if are_programs(subject.tasks) else (CALL_SECONDS, CALLS_SECONDS)
+        (GRADER_SECONDS.program, PROGRAM_SECONDS)
+        if are_programs(subject.tasks)
+        else (GRADER_SECONDS.answer, CALLS_SECONDS)
     )
     most = CALLS * len(subject.tasks)
     scorer = Scorer(
         subject,
-        seconds=60.0 if subject.remote else of_call if seconds is None else seconds,
+        seconds=GRADER_SECONDS.remote if subject.remote else of_call if seconds is None else seconds,
         limit=of_all if limit is None else limit,
         tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
     )

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, TypeVar
@@ -20,12 +22,34 @@ from gradus.core.errors import OutOfTime
 
 T = TypeVar("T")
 STEP_SECONDS = 300.0  # of one call of an environment, unless its stepping says otherwise
-GRADE_SECONDS = 600.0  # of one call of a grader or of a reward function, for every 256 episodes or part of them
 _AGAIN = 1.0  # seconds after which a call that swallowed its end is ended again
 _LIBRARIES = (os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep, "<")
 
 
-class _Clock(BaseException):
+@dataclass(frozen=True, kw_only=True)
+class GraderSeconds:
+    """Seconds that one call of a grader or of a reward function may take. Training, evaluation and audit read them here."""
+
+    batch: float = 600.0  # for every 256 answers or part of them: a file is one call, and so is a step of training
+    answer: float = 6.0  # for one answer of an audit; Math-Verify ends by itself after 5 s
+    program: float = 30.0  # the same if it runs the answer; graders often end a program after ten seconds
+    remote: float = 60.0  # the same if it asks a server
+
+
+GRADER_SECONDS = GraderSeconds()
+_BATCH = 256  # answers
+
+
+def batch_seconds(answers: int, limit: float = GRADER_SECONDS.batch) -> float:
+    """Return the seconds that one call about ``answers`` may take; ``limit``: for every 256 of them.
+
+    >>> batch_seconds(256), batch_seconds(257)
+    (600.0, 1200.0)
+    """
+    return limit * max(1, ceil(answers / _BATCH))
+
+
+class _TimeIsUp(BaseException):
     """Ends a call from within; not an Exception, so that the code's own ``except`` does not swallow it."""
 
 
@@ -40,7 +64,7 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
     began = time.monotonic()
     try:
         return call()
-    except _Clock as ended:
+    except _TimeIsUp as ended:
         raise out_of_time(what, seconds, str(ended)) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, left and max(left - (time.monotonic() - began), 0.001), interval)
@@ -48,7 +72,7 @@ def within(seconds: float, what: str, call: Callable[[], T]) -> T:
 
 
 def _ring(signum: int, frame: FrameType | None) -> None:
-    raise _Clock(_place(frame))
+    raise _TimeIsUp(_place(frame))
 
 
 def out_of_time(what: str, seconds: float, place: str = "") -> OutOfTime:

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from math import ceil, inf
+from math import inf
 from operator import attrgetter
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradingError
-from gradus.core.foreign import GRADE_SECONDS, STEP_SECONDS, within
+from gradus.core.foreign import STEP_SECONDS, batch_seconds, within
 from gradus.core.protocols import Environment, GraderFunction, Policy
 from gradus.core.records import Episode, Reward, RewardTerm, Task
 from gradus.core.waiting import settled
@@ -46,11 +46,8 @@ class Grader:
 
     def ask(self, episodes: Sequence[Episode]) -> Sequence[Any]:
         """Call :attr:`compute`, and wait if it is a coroutine."""
-        parts = max(1, len(self.weights)) * max(
-            1, ceil(len(episodes) / 256)
-        )  # a composed one keeps to the limit for each component
-        what = f"grader {self.name!r}"
-        return within(GRADE_SECONDS * parts, what, lambda: settled(self.compute(episodes)))
+        limit = batch_seconds(len(episodes)) * len(self.weights)  # a composed grader makes one call for each component
+        return within(limit, f"grader {self.name!r}", lambda: settled(self.compute(episodes)))
 
     def entries(self, entries: Sequence[Any], episodes: Sequence[Episode]) -> list[Any]:
         """Return the entries of :attr:`compute` as a list. Raises GradingError unless each episode has one."""

@@ -21,14 +21,13 @@ from typing import Any
 
 from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
-from gradus.core.foreign import GRADE_SECONDS, raised_at, within
+from gradus.core.foreign import GRADER_SECONDS, batch_seconds, raised_at, within
 from gradus.core.records import LARGEST_REWARD
 from gradus.core.waiting import settled
 from gradus.rewards.conventions import as_trl
 
 Messages = list[dict[str, Any]]
 RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
-_IN_TIME = 256  # completions that the limit on a call's time is meant for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +120,7 @@ class Rewards:
         functions: Sequence[tuple[RewardFunction, float] | RewardFunction],
         *,
         messages: bool = False,
-        time_limit: float = GRADE_SECONDS,
+        time_limit: float = GRADER_SECONDS.batch,
     ) -> None:
         pairs = [pair if isinstance(pair, tuple) else (pair, 1.0) for pair in functions]
         if not pairs:
@@ -197,7 +196,7 @@ class Rewards:
         """Asks a function about the rows at ``places``."""
         function, logged = self.functions[name], _Logged()
         try:
-            seconds = self._seconds(places)
+            seconds = batch_seconds(len(places), self.time_limit)
             arguments = self._arguments(function, rows[places.start : places.stop], logged)
             answer = within(seconds, f"reward {name!r}", lambda: settled(function(**arguments)))
             return self._accepted(name, answer, logged, len(rows), places)
@@ -205,10 +204,6 @@ class Rewards:
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
-
-    def _seconds(self, places: range) -> float:
-        """Seconds that a call about these rows may take: a file is one call, and a step of training is one."""
-        return self.time_limit * math.ceil(len(places) / _IN_TIME)
 
     def _accepted(self, name: str, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
         """Returns a call's outcomes and keeps what it logged, its extras at the places of its rows. Raises if they are not valid."""

@@ -41,7 +41,7 @@ class Finished:
 
 
 @dataclass
-class _Run:
+class _RunningCommand:
     process: subprocess.Popen[bytes]
     report: IO[bytes]
     texts: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
@@ -121,7 +121,7 @@ def run_sandboxed(
         return _finished(run, limit)
 
 
-def _start(request: dict[str, Any], stack: ExitStack) -> _Run:
+def _start(request: dict[str, Any], stack: ExitStack) -> _RunningCommand:
     reader, writer = os.pipe()
     report = stack.enter_context(os.fdopen(reader, "rb"))
     with os.fdopen(writer, "wb"):
@@ -134,7 +134,7 @@ def _start(request: dict[str, Any], stack: ExitStack) -> _Run:
             env={},
             start_new_session=True,
         )
-    run = _Run(stack.enter_context(process), report)
+    run = _RunningCommand(stack.enter_context(process), report)
     stack.callback(run.end)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
@@ -142,7 +142,7 @@ def _start(request: dict[str, Any], stack: ExitStack) -> _Run:
     return run
 
 
-def _follow(run: _Run, deadline: float) -> str | None:
+def _follow(run: _RunningCommand, deadline: float) -> str | None:
     """Read what it says until it ends; the limit that it ran into, if one ended it."""
     with selectors.DefaultSelector() as selector:
         for name, stream in (("stdout", run.process.stdout), ("stderr", run.process.stderr), ("report", run.report)):
@@ -165,7 +165,7 @@ def _follow(run: _Run, deadline: float) -> str | None:
     return None
 
 
-def _finished(run: _Run, limit: str | None) -> Finished:
+def _finished(run: _RunningCommand, limit: str | None) -> Finished:
     kind, _, said = run.texts["report"].decode().partition(" ")
     if kind == "problem":
         raise OSError(

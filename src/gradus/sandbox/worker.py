@@ -55,7 +55,7 @@ def _result(reply: Any) -> Any:
     if not isinstance(error, dict):
         raise BrokenPipeError("the other process sent something else than a reply")
     kind, message = (str(cast(dict[str, Any], error).get(name)) for name in ("type", "message"))
-    raise (WorkerLimit if kind in ("OutOfTime", "MemoryError") else WorkerError)(kind, message)
+    raise (WorkerLimit if kind in ("OutOfCpuTime", "MemoryError") else WorkerError)(kind, message)
 
 
 class Worker:

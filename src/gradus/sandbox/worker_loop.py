@@ -20,7 +20,7 @@ from typing import Any, TextIO
 _decode, _encode = json.JSONDecoder().decode, json.JSONEncoder(default=str).encode
 
 
-class OutOfTime(Exception):
+class OutOfCpuTime(Exception):
     """The call used up its CPU time."""
 
 
@@ -28,7 +28,7 @@ _allowed = 0  # seconds of the call at hand
 
 
 def _stop(signum: int, frame: object) -> None:
-    raise OutOfTime(f"took more than {_allowed} s of CPU time")
+    raise OutOfCpuTime(f"took more than {_allowed} s of CPU time")
 
 
 def _limit(seconds: int) -> None:

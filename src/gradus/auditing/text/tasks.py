@@ -47,10 +47,6 @@ class TextTask:
 TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
 PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
-CALL_SECONDS, PROGRAM_CALL_SECONDS = (
-    6.0,
-    30.0,
-)  # of one call: Math-Verify ends by itself after 5 s, a grader that runs programs ends them by a limit of its own, often ten seconds
 _STEPS = 1000  # of the training that a grader is told of
 Judge = Callable[[TextTask, str], "float | None"]
 

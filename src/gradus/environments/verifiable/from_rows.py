@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
-from gradus.core.foreign import raised_at, within
+from gradus.core.foreign import GRADER_SECONDS, raised_at, within
 from gradus.environments.verifiable.environment import Judge, Verdict, judge_marked
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
 from gradus.environments.verifiable.policies import Writer, in_format
@@ -39,7 +39,7 @@ def one_turn(
     system_prompt: str = "",
     answer_format: str = "{answer}",
     test: Sequence[Mapping[str, Any]] | None = None,
-    time_limit: float = 60.0,
+    time_limit: float = GRADER_SECONDS.remote,
 ) -> EnvironmentSpec:
     """Makes an environment of rows with ``question`` (or ``prompt``) and perhaps ``answer``, and of what judges their completions.
 
@@ -103,7 +103,7 @@ def one_turn_of(
     )
 
 
-def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = 60.0) -> Judge:
+def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
     """Makes a judge of a function of row and completion. An exception is an error of that answer."""
 
     def judge(item: Item, text: str) -> Verdict:
