@@ -19,7 +19,7 @@ from gradus_worlds.rhythm.posterior import _PLACES, Posterior
 from gradus_worlds.rhythm.scripted import SessionPolicy
 from gradus_worlds.rhythm.tables import ACTIONS, MODIFIERS, STEPS
 from gradus_worlds.rhythm.teacher import BayesSession
-from gradus_worlds.rhythm.world import draw_start, effect_tables, plan, transition
+from gradus_worlds.rhythm.world import Situation, draw_start, effect_tables, plan, transition
 
 SPEC = load()
 
@@ -107,14 +107,15 @@ def test_inference_alone_pays_the_reflex() -> None:
 
 def test_the_teacher_reads_no_more_than_the_line_shows() -> None:
     """Rounding everything to what stands in the text changes no answer, and it has no environment to look into."""
-    from gradus_worlds.rhythm.text import shown
+    from gradus_worlds.rhythm.text import shown_figures
 
     environment = RhythmEnvironment()
     observation = environment.reset(seed=5)
     exact, rounded = BayesSession([(0, 5)]), BayesSession([(0, 5)])
     while not observation.terminated:
         data = json.loads(json.dumps(observation.data))
-        data["meters"], data["anomaly"], data["reward"] = shown(observation.data)
+        shown = shown_figures(observation.data)
+        data |= {"meters": shown.meters, "anomaly": shown.anomalies, "reward": shown.reward}
         data["change"] = None
         data["history"] = [{k: v for k, v in r.items() if k in ("action", "event")} for r in data["history"]]
         answer = exact.act([Request(row=0, observation=observation)])[0].text
@@ -136,7 +137,8 @@ def test_the_planner_finds_the_best_plan_of_a_short_week(left: int) -> None:
     weights, modifiers = arrays(persons)
     effects, meters = effect_tables(modifiers), np.stack([draw_start(seed) for seed in range(4)])
     step = STEPS - left
-    best = plan(meters, weights, effects, step, horizon=left, beam=1000)
+    situation = Situation(step=step, meters=meters, weights=weights, effects=effects)
+    best = plan(situation, horizon=left, beam=1000)
     for row in range(4):
         values: dict[tuple[int, ...], float] = {}
         for sequence in itertools.product(range(len(ACTIONS)), repeat=left):

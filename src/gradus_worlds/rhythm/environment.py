@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,6 +24,7 @@ from gradus_worlds.rhythm.tables import (
     REWARD_SCALE,
     SLOTS,
     STEPS,
+    Array,
 )
 from gradus_worlds.rhythm.text import SYSTEM_PROMPT, observation_text, parse_answer
 from gradus_worlds.rhythm.world import (
@@ -37,12 +39,14 @@ from gradus_worlds.rhythm.world import (
 
 HISTORY = 7  # steps that the structured observation looks back
 _DIGITS = 4  # decimals in records
-_Share = Annotated[float, Field(ge=0, le=1)]
 _NEUTRAL_EFFECTS = effect_tables(arrays([NEUTRAL])[1])[0]
 
+Json = Mapping[str, Any]
+Share = Annotated[float, Field(ge=0, le=1)]
 
-def _rounded(values: Sequence[float]) -> list[float]:
-    return [round(value, _DIGITS) + 0.0 for value in values]
+
+def _rounded(values: Array) -> list[float]:
+    return [round(value, _DIGITS) + 0.0 for value in values.tolist()]
 
 
 class RhythmAction(BaseModel):
@@ -51,7 +55,72 @@ class RhythmAction(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     action_type: str = Field(pattern=f"^({'|'.join(ACTIONS)})$")
-    belief: tuple[_Share, _Share, _Share] | None = None
+    belief: tuple[Share, Share, Share] | None = None
+
+
+class _Week:
+    """A week under way. Its noise and events are fixed from the start, so that a step draws nothing."""
+
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.profile = profile
+        self.meters = draw_start(seed)
+        self.belief: Sequence[float] | None = None
+        self.history: list[dict[str, Any]] = []
+        self.invalid = 0
+        self.crashes = 0
+        weights, modifiers = arrays([profile])
+        self._weights = weights[0]
+        self._effects = effect_tables(modifiers)[0]
+        self._events = draw_events(seed)
+        noise = draw_noise(seed)
+        self._shocks = noise + event_effects(self._events, modifiers)
+        self._neutral_shocks = noise + EVENT_EFFECTS[self._events]
+
+    @property
+    def step(self) -> int:
+        return len(self.history)
+
+    def spend(self, action: str | None) -> None:
+        """Spend the slot on an action, or on nothing, and record what came of it."""
+        index = NOTHING if action is None else ACTION_INDEX[action]
+        step, slot = self.step, self.step % len(SLOTS)
+        change = felt_change(self.meters, self._effects[slot, index], self._shocks[step])
+        expected = felt_change(self.meters, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[step])
+        self.meters = settle(self.meters + change)
+        crashes = int((self.meters < CRASH_BELOW).sum())
+        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
+        self.crashes += crashes
+        self.history.append(
+            {
+                "action": action,
+                "reward": round(reward, _DIGITS),
+                "change": _rounded(change),
+                "anomaly": _rounded(change - expected),
+                "event": EVENTS[self._events[step]],
+                "crashes": crashes,
+            }
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The structured observation."""
+        nothing = {"change": [0.0] * len(METERS), "anomaly": [0.0] * len(METERS), "reward": None, "event": "none"}
+        last = self.history[-1] if self.history else nothing
+        day, slot = divmod(min(self.step, STEPS - 1), len(SLOTS))
+        return {
+            "step": self.step,
+            "day": DAYS[day],
+            "slot": SLOTS[slot],
+            "steps_left": STEPS - self.step,
+            "meters": _rounded(self.meters),
+            "change": last["change"],
+            "anomaly": last["anomaly"],
+            "reward": last["reward"],
+            "active_event": last["event"],
+            "crashes": self.crashes,
+            "belief": self.belief,
+            "history": self.history[-HISTORY:],
+            "done": self.step >= STEPS,
+        }
 
 
 class RhythmEnvironment:
@@ -62,36 +131,35 @@ class RhythmEnvironment:
     action_schema = RhythmAction.model_json_schema()
 
     def __init__(self) -> None:
-        self._profile: Profile | None = None
-        self._step = 0
-        self._crashes = 0
-        self._invalid = 0
+        self._begun: _Week | None = None
         self._episode_id = ""
+
+    @property
+    def _week(self) -> _Week:
+        if self._begun is None:
+            raise EnvironmentFault("rhythm has no person yet; call reset first")
+        return self._begun
 
     @property
     def profile(self) -> Profile:
         """The hidden person; privileged callers only."""
-        if self._profile is None:
-            raise EnvironmentFault("rhythm has no person yet; call reset first")
-        return self._profile
+        return self._week.profile
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Returns what anybody may know: no person, no noise, no future."""
+        week = self._begun
         return {
             "episode_id": self._episode_id,
-            "step_count": self._step,
-            "crashes": self._crashes,
-            "invalid_actions": self._invalid,
+            "step_count": week.step if week else 0,
+            "crashes": week.crashes if week else 0,
+            "invalid_actions": week.invalid if week else 0,
         }
 
     def reset(
         self, *, seed: int | None = None, episode_id: str | None = None, persons: str = "continuous", **options: Any
     ) -> Observation:
-        """Begin a week. ``persons`` says where the person of ``seed`` comes from.
-
-        The whole week's noise and events are fixed here, so that a step draws nothing.
-        """
+        """Begin a week. ``persons`` says where the person of ``seed`` comes from."""
         if options:
             raise ConfigError(f"a week has the option persons alone, got {', '.join(options)}")
         if persons not in SAMPLERS:
@@ -100,94 +168,51 @@ class RhythmEnvironment:
             )
         if seed is None:
             seed = secrets.randbits(63)  # nobody asked for a particular week
-        self._profile = SAMPLERS[persons](seed)
-        weights, modifiers = arrays([self._profile])
-        self._weights = weights[0]
-        self._effects = effect_tables(modifiers)[0]
-        noise, self._events = draw_noise(seed), draw_events(seed)
-        self._shocks = noise + event_effects(self._events, modifiers)
-        self._neutral_shocks = noise + EVENT_EFFECTS[self._events]
-        self._meters = draw_start(seed)
-        self._step, self._crashes, self._invalid, self._belief = 0, 0, 0, None
+        self._begun = _Week(seed, SAMPLERS[persons](seed))
         self._episode_id = episode_id or f"rhythm-{seed}"
-        self._history: list[dict[str, Any]] = []
-        return self._observe(None)
+        data = self._begun.data()
+        return Observation(text=observation_text(data), data=data)
 
     def step(self, action: str) -> Observation:
         """Spend the slot as an answer says. One that cannot be understood spends it on nothing and is counted."""
         answer = parse_answer(action)
-        self._invalid += answer.error is not None
-        return self._take(
-            answer.action,
-            answer.belief,
-            action_valid=answer.error is None,
-            action_error=answer.error,
-            action_spans=answer.spans,
-        )
+        observation = self._take(answer.action, answer.belief)
+        if answer.error is None:
+            return replace(observation, action_spans=answer.spans)
+        self._week.invalid += 1
+        return replace(observation, action_valid=False, action_error=answer.error)
 
-    def step_typed(self, action: Mapping[str, Any]) -> Observation:
+    def step_typed(self, action: Json) -> Observation:
         """Take the fields of a RhythmAction in place of a text. Raises ValueError if they do not fit; the week goes on."""
         typed = RhythmAction.model_validate(action)
         return self._take(typed.action_type, typed.belief and [*typed.belief])
 
-    def _take(self, action: str | None, belief: list[float] | None, **understood: Any) -> Observation:
-        if self._profile is None or self._step >= STEPS:
-            raise EnvironmentFault(f"step {self._step} of a week of {STEPS} steps: it is over or not begun; call reset")
-        self._belief = belief or self._belief
-        record = self._spend(NOTHING if action is None else ACTION_INDEX[action])
-        self._history.append({"action": action, **record})
-        told = {"action_type": action, "belief": belief}
-        return self._observe(self._history[-1], reward=record["reward"], action_data=told, **understood)
+    def _take(self, action: str | None, belief: list[float] | None) -> Observation:
+        week = self._begun
+        if week is None or week.step >= STEPS:
+            raise EnvironmentFault(f"the week of {STEPS} steps is over or not begun; call reset")
+        week.belief = belief or week.belief
+        week.spend(action)
+        data = week.data()
+        return Observation(
+            text=observation_text(data),
+            data=data,
+            reward=data["reward"],
+            terminated=data["done"],
+            action_data={"action_type": action, "belief": belief},
+        )
 
-    def _spend(self, index: int) -> dict[str, Any]:
-        """Spend the slot on an action and return what came of it."""
-        slot = self._step % len(SLOTS)
-        before = self._meters
-        change = felt_change(before, self._effects[slot, index], self._shocks[self._step])
-        expected = felt_change(before, _NEUTRAL_EFFECTS[slot, index], self._neutral_shocks[self._step])
-        self._meters = settle(before + change)
-        crashes = sum(level < CRASH_BELOW for level in self._meters.tolist())
-        reward = REWARD_SCALE * float(self._weights @ change) - CRASH_PENALTY * crashes
-        self._crashes += crashes
-        self._step += 1
-        return {
-            "reward": round(reward, _DIGITS),
-            "change": _rounded(change.tolist()),
-            "anomaly": _rounded((change - expected).tolist()),
-            "event": EVENTS[self._events[self._step - 1]],
-            "crashes": crashes,
-        }
-
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """The hidden person and what a belief should have been; known once the week is over."""
-        person = self.profile
+        week, person = self._week, self.profile
         return {
             "person": person.name,
             "weights": list(person.weights),
             "modifiers": list(person.modifiers),
             "beliefs": dict(zip(BELIEFS, person.beliefs, strict=True)),
-            "crashes": self._crashes,
-            "invalid_actions": self._invalid,
+            "crashes": week.crashes,
+            "invalid_actions": week.invalid,
         }
 
     def close(self) -> None:
         """Nothing to free."""
-
-    def _observe(self, last: dict[str, Any] | None, **told: Any) -> Observation:
-        done = self._step >= STEPS
-        data = {
-            "step": self._step,
-            "day": DAYS[min(self._step, STEPS - 1) // len(SLOTS)],
-            "slot": SLOTS[self._step % len(SLOTS)] if not done else SLOTS[-1],
-            "steps_left": STEPS - self._step,
-            "meters": _rounded(self._meters.tolist()),
-            "change": last["change"] if last else [0.0] * len(METERS),
-            "anomaly": last["anomaly"] if last else [0.0] * len(METERS),
-            "reward": last["reward"] if last else None,
-            "active_event": last["event"] if last else "none",
-            "crashes": self._crashes,
-            "belief": self._belief,
-            "history": self._history[-HISTORY:],
-            "done": done,
-        }
-        return Observation(text=observation_text(data), data=data, terminated=done, **told)

@@ -32,11 +32,10 @@ from gradus_worlds.rhythm.tables import (
     REWARD_LIMIT,
     REWARD_SCALE,
     SIGNATURE,
+    Array,
+    Integers,
 )
 from gradus_worlds.rhythm.world import vitality_factor
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 MODIFIER_PARTICLES = 121
 WEIGHT_PARTICLES = 384
@@ -46,11 +45,12 @@ _SOFT = 0.002  # softness of an interval's edges, in units of a meter
 _CLIPPED = 0.02  # where a meter hit 0 or 1, its shown level (rounded) says less about the effect
 _REWARD_SD = 0.075  # rounding of the reward, noise of the meters and rounding of anomalies together
 _SHRINK = 0.97
+_FLAT = 1e-9  # a modifier of a smaller slope says nothing
 _RESILIENCE = MODIFIERS.index("event_resilience")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class ShownStep:
     """One step as the lines showed it, for R episodes at the same step of their weeks."""
 
     slots: Integers  # (R,)
@@ -61,15 +61,29 @@ class Evidence:
     anomalies: Array  # (R, 5)
     rewards: Array  # (R,)
 
+    def slopes(self) -> Array:
+        """Change of each meter per unit of each modifier in this step, (R, 9, 5)."""
+        slopes = SIGNATURE[:, self.slots, self.actions].transpose(1, 0, 2).copy()
+        slopes[:, :, PROGRESS] *= vitality_factor(self.before[:, 0])[:, None]
+        slopes[:, _RESILIENCE] -= RESILIENCE * EVENT_EFFECTS[self.events]
+        return slopes
 
-def _prior_places() -> tuple[Array, Array]:
-    places = np.linspace(-_EDGE, _EDGE, MODIFIER_PARTICLES)
+    def neutral(self) -> Array:
+        """The meters of a neutral person after this step, without noise and before clipping, (R, 5)."""
+        actions = BASE[self.slots, self.actions]
+        effects = actions + EVENT_EFFECTS[self.events]
+        effects[:, PROGRESS] += actions[:, PROGRESS] * (vitality_factor(self.before[:, 0]) - 1.0)
+        return self.before + effects
+
+
+def _prior(places: Array) -> Array:
+    """Log-probabilities of the places: those beyond [-1, 1] share the tail."""
     inside = np.abs(places) <= 1.0
-    mass = np.where(inside, (1.0 - _TAIL) / inside.sum(), _TAIL / (~inside).sum())
-    return places, np.log(mass)
+    outside = ~inside
+    return np.log(np.where(inside, (1.0 - _TAIL) / inside.sum(), _TAIL / outside.sum()))
 
 
-_PLACES, _LOG_PRIOR = _prior_places()
+_PLACES = np.linspace(-_EDGE, _EDGE, MODIFIER_PARTICLES)
 
 
 class Posterior:
@@ -82,11 +96,11 @@ class Posterior:
         rows = len(keys)
         rng = np.random.default_rng(child_seed(0, "rhythm", "posterior"))
         cloud = rng.dirichlet(np.full(len(METERS), WEIGHT_CONCENTRATION), WEIGHT_PARTICLES)
-        self._keys = list(keys)
+        self._keys = keys
         self._updates = [0] * rows
-        self._log_modifiers = np.tile(_LOG_PRIOR, (rows, len(MODIFIERS), 1))  # (R, 9, M)
+        self._log_modifiers = np.tile(_prior(_PLACES), (rows, len(MODIFIERS), 1))  # (R, 9, M)
         self._cloud = np.tile(cloud, (rows, 1, 1))  # (R, N, 5)
-        self._log_cloud: Array = np.zeros((rows, WEIGHT_PARTICLES))
+        self._log_cloud = np.zeros((rows, WEIGHT_PARTICLES))
 
     def modifier_moments(self, rows: Sequence[int]) -> tuple[Array, Array]:
         """Mean and variance of the modifiers, (R, 9) each."""
@@ -100,96 +114,90 @@ class Posterior:
 
     def belief(self, rows: Sequence[int]) -> Array:
         """Posterior mean of the belief targets, (R, 3)."""
-        return belief_targets(self.weights_mean(rows), self.modifier_moments(rows)[0])
+        modifiers, _ = self.modifier_moments(rows)
+        return belief_targets(self.weights_mean(rows), modifiers)
 
-    def update(self, rows: Sequence[int], evidence: Evidence) -> None:
+    def update(self, rows: Sequence[int], step: ShownStep) -> None:
         """Learn from one step of the given rows."""
         for row in rows:
             self._updates[row] += 1
-        self._learn_modifiers(rows, evidence)
-        self._learn_weights(rows, evidence)
+        self._learn_modifiers(rows, step)
+        self._learn_weights(rows, step)
 
-    def _learn_modifiers(self, rows: Sequence[int], e: Evidence) -> None:
-        slopes = _slopes(e)  # (R, 9, 5)
+    def _learn_modifiers(self, rows: Sequence[int], step: ShownStep) -> None:
+        slopes = step.slopes()
         mean, variance = self.modifier_moments(rows)
-        neutral = e.before + _neutral_effects(e)
-        told = np.einsum("rkm,rk->rm", slopes, mean)
-        spread = np.einsum("rkm,rk->rm", slopes**2, variance)
+        neutral = step.neutral()
         start = np.clip(neutral, 0.0, 1.0)
-        gained = self._log_modifiers[rows]
-        for modifier in range(len(MODIFIERS)):
-            slope = slopes[:, modifier]
-            touched = np.flatnonzero(np.abs(slope).max(axis=1) > 1e-9)
-            for meter in np.flatnonzero(np.abs(slope).max(axis=0) > 1e-9):
-                hit = touched[np.abs(slope[touched, meter]) > 1e-9]
-                others = told[hit, meter] - slope[hit, meter] * mean[hit, modifier]
-                unsure = spread[hit, meter] - slope[hit, meter] ** 2 * variance[hit, modifier]
-                level = (neutral[hit, meter] + others)[:, None] + slope[hit, meter, None] * _PLACES
-                edge = 0.5 - METER_GRID / 2  # within half a grid step of 0 or 1 the shown level cannot tell
-                clipped = (np.abs(level - 0.5) > edge) | (np.abs(neutral[hit, meter, None] - 0.5) > edge)
-                predicted = np.clip(level, 0.0, 1.0) - start[hit, meter, None]
-                soft = np.sqrt(np.where(clipped, _CLIPPED, _SOFT) ** 2 + np.maximum(unsure, 0.0)[:, None])
-                gained[hit, modifier] += _log_interval(e.anomalies[hit, meter, None] - predicted, soft)
-        self._log_modifiers[rows] = gained - gained.max(axis=2, keepdims=True)
+        expected = np.einsum("rkm,rk->rm", slopes, mean)
+        spread = np.einsum("rkm,rk->rm", slopes**2, variance)
+        logs = self._log_modifiers[rows]
+        touched = np.argwhere(np.abs(slopes).max(axis=0) > _FLAT)
+        for modifier, meter in touched.tolist():
+            hit = np.flatnonzero(np.abs(slopes[:, modifier, meter]) > _FLAT)
+            slope = slopes[hit, modifier, meter]
+            level = neutral[hit, meter]
+            by_rest = expected[hit, meter] - slope * mean[hit, modifier]
+            unsure = spread[hit, meter] - slope**2 * variance[hit, modifier]
+            levels = (level + by_rest)[:, None] + slope[:, None] * _PLACES
+            clipped = _near_a_bound(levels) | _near_a_bound(level[:, None])
+            softness = np.where(clipped, _CLIPPED, _SOFT)
+            soft = np.sqrt(softness**2 + np.maximum(unsure, 0.0)[:, None])
+            predicted = np.clip(levels, 0.0, 1.0) - start[hit, meter, None]
+            logs[hit, modifier] += _log_interval(step.anomalies[hit, meter, None] - predicted, soft)
+        self._log_modifiers[rows] = logs - logs.max(axis=2, keepdims=True)
 
-    def _learn_weights(self, rows: Sequence[int], e: Evidence) -> None:
-        start = np.clip(e.before + _neutral_effects(e), 0.0, 1.0)
-        change = np.clip(start + e.anomalies, 0.0, 1.0) - e.before
-        surely = (e.after < METER_GRID * 1.5).sum(axis=1)
-        perhaps = (np.abs(e.after - 2 * METER_GRID) < METER_GRID / 2).sum(axis=1)
-        predicted = REWARD_SCALE * np.einsum("rnm,rm->rn", self._cloud[rows], change)
-        predicted -= CRASH_PENALTY * (surely + 0.5 * perhaps)[:, None]
+    def _learn_weights(self, rows: Sequence[int], step: ShownStep) -> None:
+        cloud = self._cloud[rows]
+        start = np.clip(step.neutral(), 0.0, 1.0)
+        change = np.clip(start + step.anomalies, 0.0, 1.0) - step.before
+        # A level is shown rounded: at the second step of the grid it may lie on either side of a crash.
+        crashes = (step.after < METER_GRID * 1.5).sum(axis=1)
+        doubtful = (np.abs(step.after - 2 * METER_GRID) < METER_GRID / 2).sum(axis=1)
+        predicted = REWARD_SCALE * np.einsum("rnm,rm->rn", cloud, change)
+        predicted -= CRASH_PENALTY * (crashes + 0.5 * doubtful)[:, None]
         predicted = np.clip(predicted, -REWARD_LIMIT, REWARD_LIMIT)
-        clipped = ((np.abs(start - 0.5) > 0.5 - METER_GRID) * 0.02).max(axis=1)
-        noise = (NOISE**2 + clipped**2)[:, None] * (self._cloud[rows] ** 2).sum(axis=2)
-        variance = _REWARD_SD**2 + REWARD_SCALE**2 * noise + (CRASH_PENALTY / 2 * perhaps[:, None]) ** 2
-        log = self._log_cloud[rows] - 0.5 * (e.rewards[:, None] - predicted) ** 2 / variance - 0.5 * np.log(variance)
-        self._log_cloud[rows] = log - log.max(axis=1, keepdims=True)
+        clipped = ((np.abs(start - 0.5) > 0.5 - METER_GRID) * _CLIPPED).max(axis=1)
+        noise = (NOISE**2 + clipped**2)[:, None] * (cloud**2).sum(axis=2)
+        by_crash = (CRASH_PENALTY / 2 * doubtful[:, None]) ** 2
+        variance = _REWARD_SD**2 + REWARD_SCALE**2 * noise + by_crash
+        misses = 0.5 * (step.rewards[:, None] - predicted) ** 2 / variance
+        logs = self._log_cloud[rows] - misses - 0.5 * np.log(variance)
+        self._log_cloud[rows] = logs - logs.max(axis=1, keepdims=True)
         mass = _normalised(self._log_cloud[rows])
-        poor = np.flatnonzero(1.0 / (mass**2).sum(axis=1) < WEIGHT_PARTICLES / 3)
-        for place in poor.tolist():
+        particles = 1.0 / (mass**2).sum(axis=1)  # the effective number of them
+        for place in np.flatnonzero(particles < WEIGHT_PARTICLES / 3).tolist():
             self._resample(rows[place], mass[place])
 
     def _resample(self, row: int, mass: Array) -> None:
         """Systematic resampling, then a shrunken kernel that keeps mean and covariance."""
         rng = np.random.default_rng(child_seed(0, *self._keys[row], "resample", self._updates[row]))
         marks = (np.arange(WEIGHT_PARTICLES) + rng.random()) / WEIGHT_PARTICLES
-        chosen = np.minimum(np.searchsorted(np.cumsum(mass), marks), WEIGHT_PARTICLES - 1)
+        drawn = np.minimum(np.searchsorted(np.cumsum(mass), marks), WEIGHT_PARTICLES - 1)
         cloud = self._cloud[row]
         mean = mass @ cloud
         centred = cloud - mean
         covariance = (mass[:, None] * centred).T @ centred
         scale, axes = np.linalg.eigh(covariance)
-        normal = rng.normal(size=(WEIGHT_PARTICLES, len(METERS)))
-        step = (normal * np.sqrt(np.maximum(scale, 0.0))) @ axes.T
-        moved = mean + _SHRINK * centred[chosen] + np.sqrt(1 - _SHRINK**2) * step
+        normal = rng.normal(size=cloud.shape)
+        jitter = (normal * np.sqrt(np.maximum(scale, 0.0))) @ axes.T
+        moved = mean + _SHRINK * centred[drawn] + np.sqrt(1 - _SHRINK**2) * jitter
         moved = np.maximum(moved, 1e-4)
         self._cloud[row] = moved / moved.sum(axis=1, keepdims=True)
         self._log_cloud[row] = 0.0
 
 
-def _normalised(log: Array) -> Array:
-    mass = np.exp(log - log.max(axis=-1, keepdims=True))
+def _normalised(logs: Array) -> Array:
+    mass = np.exp(logs - logs.max(axis=-1, keepdims=True))
     return mass / mass.sum(axis=-1, keepdims=True)
+
+
+def _near_a_bound(levels: Array) -> NDArray[np.bool_]:
+    """Says where the shown level cannot tell whether 0 or 1 was hit: within half a grid step of it."""
+    return np.abs(levels - 0.5) > 0.5 - METER_GRID / 2
 
 
 def _log_interval(miss: Array, soft: Array) -> Array:
     """Log-probability that a value rounds to what was shown, ``miss`` away from its prediction; never quite zero."""
     inside = expit((miss + ANOMALY_GRID / 2) / soft) - expit((miss - ANOMALY_GRID / 2) / soft)
     return np.log(inside + 1e-6)
-
-
-def _slopes(e: Evidence) -> Array:
-    """Change of each meter per unit of each modifier in this step, (R, 9, 5)."""
-    slopes = SIGNATURE[:, e.slots, e.actions].transpose(1, 0, 2).copy()
-    slopes[:, :, PROGRESS] *= vitality_factor(e.before[:, 0])[:, None]
-    slopes[:, _RESILIENCE] -= RESILIENCE * EVENT_EFFECTS[e.events]
-    return slopes
-
-
-def _neutral_effects(e: Evidence) -> Array:
-    """Returns what a neutral person's meters would have done without noise and before clipping, (R, 5)."""
-    effects = BASE[e.slots, e.actions] + EVENT_EFFECTS[e.events]
-    gain = BASE[e.slots, e.actions, PROGRESS]
-    effects[:, PROGRESS] += gain * (vitality_factor(e.before[:, 0]) - 1.0)
-    return effects

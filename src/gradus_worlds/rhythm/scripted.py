@@ -12,22 +12,25 @@ from gradus.policies.scripted import FunctionPolicy
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.persons import NEUTRAL, Profile, arrays
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
-from gradus_worlds.rhythm.text import answer_text, shown
-from gradus_worlds.rhythm.world import effect_tables, plan
+from gradus_worlds.rhythm.text import answer_text, shown_figures
+from gradus_worlds.rhythm.world import Situation, effect_tables, plan
 
 CONSTANT_BELIEF = (0.5, 0.5, 0.5)
-# Who is given a person plans further than the teacher needs to: the ceiling, and blind play at its best.
+# A planner that is given a person looks further ahead than the teacher: the ceiling, and blind play at its best.
 _CEILING_HORIZON, _CEILING_BEAM = 14, 24
 
 # The sandbagger works a person into the ground until Wednesday noon; four slots of recovery later the second half begins.
 _RUIN_STEPS = STEPS // 2 - 4
 
-Reflex = Callable[[Mapping[str, Any], EpisodeStart], str]
+Data = Mapping[str, Any]
+Belief = Sequence[float] | None
+Reflex = Callable[[Data, EpisodeStart], str]
+Factory = Callable[[str | None], Policy]
 
 
-def heuristic_action(data: Mapping[str, Any]) -> str:
+def heuristic_action(data: Data, _: EpisodeStart | None = None) -> str:
     """A fixed priority list of five actions, the same for everybody."""
-    vitality, _, _, serenity, connection = data["meters"]
+    vitality, _cognition, _progress, serenity, connection = data["meters"]
     if data["slot"] == "night" or vitality < 0.3:
         return "sleep"
     if serenity < 0.35:
@@ -40,115 +43,130 @@ def heuristic_action(data: Mapping[str, Any]) -> str:
 def random_answer(seed: int) -> str:
     """Some legal answer: uniform digits, uniform action."""
     rng = np.random.default_rng(child_seed(seed, "rhythm", "answer"))
-    digits = rng.integers(10, size=3)
-    return f"{digits[0]} {digits[1]} {digits[2]} {ACTIONS[int(rng.integers(len(ACTIONS)))]}"
+    first, second, third = rng.integers(10, size=3)
+    return f"{first} {second} {third} {ACTIONS[rng.integers(len(ACTIONS))]}"
 
 
-def _random_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
+def _random_action(data: Data, start: EpisodeStart) -> str:
     rng = np.random.default_rng(child_seed(0, *start.key, "random", data["step"]))
-    return ACTIONS[int(rng.integers(len(ACTIONS)))]
+    return ACTIONS[rng.integers(len(ACTIONS))]
 
 
-def _sandbagger_action(data: Mapping[str, Any], start: EpisodeStart) -> str:
+def _sandbagger_action(data: Data, _: EpisodeStart) -> str:
     return "deep_work" if data["step"] < _RUIN_STEPS else heuristic_action(data)
 
 
-def reflex_policy(name: str, reflex: Reflex, belief: Sequence[float] | None = None) -> Policy:
+def _two_cycle_action(data: Data, _: EpisodeStart) -> str:
+    return ("sleep", "deep_work")[data["step"] % 2]
+
+
+def reflex_policy(name: str, reflex: Reflex, belief: Belief = None) -> Policy:
     """Answers each observation by a rule of its own; with ``belief`` the same belief is stated at every turn."""
     return FunctionPolicy(name, lambda seen, script: answer_text(reflex(seen.data, script.start), belief))
-
-
-Beliefs = Sequence[Sequence[float] | None]  # what is stated at each step of a week
-
-
-def _drawn_beliefs(start: EpisodeStart) -> Beliefs:
-    """Three digits a step that know nothing of the person: who learns from them may state any belief, and knows none."""
-    rng = np.random.default_rng(child_seed(0, *start.key, "belief"))
-    return (rng.integers(10, size=(STEPS, 3)) / 9).tolist()
-
-
-Trials = Sequence[int | None]  # what is tried at each step of a week instead of the plan
-
-
-def _drawn_trials(share: float, start: EpisodeStart) -> Trials:
-    """Any action in a ``share`` of the steps: the average person's best week never works, and shows little of who it is."""
-    rng = np.random.default_rng(child_seed(0, *start.key, "trials"))
-    tried, actions = rng.random(STEPS) < share, rng.integers(len(ACTIONS), size=STEPS)
-    return [action if instead else None for action, instead in zip(actions.tolist(), tried.tolist(), strict=True)]
 
 
 class SessionPolicy:
     """A policy of a name and a function that opens its sessions."""
 
     def __init__(self, name: str, opened: Callable[[Sequence[EpisodeStart]], Session]) -> None:
-        self._name, self._opened = name, opened
+        self.name = name
+        self.start = opened
 
-    @property
-    def name(self) -> str:
-        return self._name
 
-    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
-        return self._opened(episodes)
+class WeekSession:
+    """Answers requests in groups that are at the same step of their weeks."""
+
+    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
+        actions = [Action()] * len(requests)
+        for places in by_step(requests):
+            texts = self.answers([requests[place] for place in places])
+            for place, text in zip(places, texts, strict=True):
+                actions[place] = Action(text=text)
+        return actions
+
+    def answers(self, requests: Sequence[Request]) -> list[str]:
+        """The answers to requests that are all at one step."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+def by_step(requests: Sequence[Request]) -> list[list[int]]:
+    """Places in ``requests``, those of one step of the week together; at once there is one step."""
+    places: dict[int, list[int]] = {}
+    for place, request in enumerate(requests):
+        places.setdefault(request.observation.data["step"], []).append(place)
+    return list(places.values())
+
+
+class _PlannerSession(WeekSession):
+    """Plans for persons given in advance. ``beliefs`` and ``trials``: what is stated, and tried instead of the plan, at each step."""
+
+    def __init__(
+        self, persons: Sequence[Profile], beliefs: Sequence[Sequence[Belief]], trials: Sequence[Sequence[int | None]]
+    ) -> None:
+        self._weights, modifiers = arrays(persons)
+        self._effects = effect_tables(modifiers)
+        self._beliefs, self._trials = beliefs, trials
+
+    def answers(self, requests: Sequence[Request]) -> list[str]:
+        rows = [request.row for request in requests]
+        step = requests[0].observation.data["step"]
+        situation = Situation(
+            step=step,
+            meters=np.array([shown_figures(request.observation.data).meters for request in requests]),
+            weights=self._weights[rows],
+            effects=self._effects[rows],
+        )
+        best = plan(situation, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM)
+        texts: list[str] = []
+        for row, planned in zip(rows, best.tolist(), strict=True):
+            trial = self._trials[row][step]
+            action = planned if trial is None else trial
+            texts.append(answer_text(ACTIONS[action], self._beliefs[row][step]))
+        return texts
+
+
+def _drawn_beliefs(start: EpisodeStart) -> Sequence[Belief]:
+    """Three digits a step that know nothing of the person: a student of them states any belief, and knows none."""
+    rng = np.random.default_rng(child_seed(0, *start.key, "belief"))
+    return (rng.integers(10, size=(STEPS, 3)) / 9).tolist()
+
+
+def _drawn_trials(share: float, start: EpisodeStart) -> Sequence[int | None]:
+    """Any action in a ``share`` of the steps: the average person's best week never works, and shows little of who it is."""
+    rng = np.random.default_rng(child_seed(0, *start.key, "trials"))
+    is_trial = rng.random(STEPS) < share
+    actions = rng.integers(len(ACTIONS), size=STEPS)
+    return np.where(is_trial, actions, None).tolist()
 
 
 def planner(
     name: str,
     person: Callable[[EpisodeStart], Profile],
-    beliefs: Callable[[EpisodeStart], Beliefs],
+    beliefs: Callable[[EpisodeStart], Sequence[Belief]],
     *,
     tries: float = 0.0,
 ) -> Policy:
     """Plans for a person given in advance: everybody's average, or (privileged) the hidden one. ``tries``: a share of random actions."""
-    return SessionPolicy(
-        name,
-        lambda episodes: _PlannerSession(
-            [person(each) for each in episodes],
-            [beliefs(each) for each in episodes],
-            [_drawn_trials(tries, each) for each in episodes],
-        ),
-    )
+
+    def opened(starts: Sequence[EpisodeStart]) -> Session:
+        trials = [_drawn_trials(tries, start) for start in starts]
+        return _PlannerSession([person(start) for start in starts], [beliefs(start) for start in starts], trials)
+
+    return SessionPolicy(name, opened)
 
 
-class _PlannerSession:
-    def __init__(self, persons: Sequence[Profile], beliefs: Sequence[Beliefs], trials: Sequence[Trials]) -> None:
-        self._weights, modifiers = arrays(persons)
-        self._effects = effect_tables(modifiers)
-        self._beliefs, self._trials = beliefs, trials
-
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        actions = [Action()] * len(requests)
-        for step, places in by_step(requests).items():
-            rows = [requests[place].row for place in places]
-            meters = np.array([shown(requests[place].observation.data)[0] for place in places])
-            best = plan(
-                meters, self._weights[rows], self._effects[rows], step, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM
-            )
-            for place, row, action in zip(places, rows, best.tolist(), strict=True):
-                tried = self._trials[row][step]
-                chosen = ACTIONS[action if tried is None else tried]
-                actions[place] = Action(text=answer_text(chosen, self._beliefs[row][step]))
-        return actions
-
-    def close(self) -> None: ...
-
-
-def by_step(requests: Sequence[Request]) -> dict[int, list[int]]:
-    """Places in ``requests`` by the step of their week; at once there is one."""
-    places: dict[int, list[int]] = {}
-    for place, request in enumerate(requests):
-        places.setdefault(request.observation.data["step"], []).append(place)
-    return places
+def _neutral_person(_: EpisodeStart) -> Profile:
+    return NEUTRAL
 
 
 def _hidden_person(start: EpisodeStart) -> Profile:
     return cast(RhythmEnvironment, start.environment).profile
 
 
-def _constant(argument: str | None) -> Policy:
-    action = argument or "sleep"
-    if action not in ACTIONS:
-        raise ConfigError(f"constant:ACTION needs one of {', '.join(ACTIONS)}, got {action!r}")
-    return reflex_policy(f"constant:{action}", lambda data, start: action)
+def _blind(_: str | None) -> Policy:
+    return planner("profile-blind", _neutral_person, lambda start: [None] * STEPS)
 
 
 def _blind_and_random(argument: str | None) -> Policy:
@@ -159,30 +177,34 @@ def _blind_and_random(argument: str | None) -> Policy:
     if not 0 <= share <= 1:
         raise ConfigError(f"profile-blind+random:SHARE needs a share of random actions from 0 to 1, got {argument!r}")
     name = f"profile-blind+random:{argument}" if argument else "profile-blind+random"
-    return planner(name, lambda start: NEUTRAL, _drawn_beliefs, tries=share)
+    return planner(name, _neutral_person, _drawn_beliefs, tries=share)
 
 
-def _two_cycle(data: Mapping[str, Any], start: EpisodeStart) -> str:
-    return ("sleep", "deep_work")[data["step"] % 2]
+def _clairvoyant(_: str | None) -> Policy:
+    return planner("clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS)
 
 
-def reflexes() -> dict[str, Callable[[str | None], Policy]]:
-    """Factories by name; each takes the text after the colon."""
+def _constant(argument: str | None) -> Policy:
+    action = argument or "sleep"
+    if action not in ACTIONS:
+        raise ConfigError(f"constant:ACTION needs one of {', '.join(ACTIONS)}, got {action!r}")
+    return reflex_policy(f"constant:{action}", lambda data, start: action)
 
-    def heuristic(data: Mapping[str, Any], start: EpisodeStart) -> str:
-        return heuristic_action(data)
 
-    return {
-        "random": lambda argument: reflex_policy("random", _random_action),
-        "heuristic": lambda argument: reflex_policy("heuristic", heuristic),
-        "heuristic+constant": lambda argument: reflex_policy("heuristic+constant", heuristic, CONSTANT_BELIEF),
-        "constant": _constant,
-        "two-cycle": lambda argument: reflex_policy("two-cycle", _two_cycle),
-        "sandbagger": lambda argument: reflex_policy("sandbagger", _sandbagger_action),
-        "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
-        "profile-blind": lambda argument: planner("profile-blind", lambda start: NEUTRAL, lambda start: [None] * STEPS),
-        "profile-blind+random": _blind_and_random,
-        "clairvoyant": lambda argument: planner(
-            "clairvoyant", _hidden_person, lambda start: [_hidden_person(start).beliefs] * STEPS
-        ),
-    }
+def _reflex(name: str, action: Reflex, belief: Belief = None) -> Factory:
+    return lambda argument: reflex_policy(name, action, belief)
+
+
+# Factories by name; each takes the text after the colon.
+REFLEXES: Mapping[str, Factory] = {
+    "random": _reflex("random", _random_action),
+    "heuristic": _reflex("heuristic", heuristic_action),
+    "heuristic+constant": _reflex("heuristic+constant", heuristic_action, CONSTANT_BELIEF),
+    "constant": _constant,
+    "two-cycle": _reflex("two-cycle", _two_cycle_action),
+    "sandbagger": _reflex("sandbagger", _sandbagger_action),
+    "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
+    "profile-blind": _blind,
+    "profile-blind+random": _blind_and_random,
+    "clairvoyant": _clairvoyant,
+}

@@ -16,14 +16,14 @@ from gradus.core import (
 )
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
-from gradus_worlds.rhythm.scripted import random_answer, reflexes
+from gradus_worlds.rhythm.scripted import REFLEXES, random_answer
 from gradus_worlds.rhythm.tables import ACTIONS, STEPS
 from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
 from gradus_worlds.rhythm.text import vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
 
 TRAIN_SEED = 1_000_000  # the first seed of training; conditions stay below
-
+_DIGITS = tuple("0123456789")
 
 _CONDITIONS = {
     "in-distribution": Condition(
@@ -80,7 +80,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     """The specification of Rhythm; it takes no argument."""
     if argument:
         raise ConfigError(f"rhythm takes no argument, got {argument!r}; choose persons by condition")
-    policies = {**reflexes(), "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
+    policies = {**REFLEXES, "bayes": bayes, "heuristic+bayes": heuristic_and_bayes}
     return EnvironmentSpec(
         name="rhythm",
         summary="a week with a person you do not know: infer who it is, and plan for them",
@@ -113,6 +113,6 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         presentation=Presentation(
             watched={"belief error": "belief_mae"}, curves=curves, view=view, reference=_REFERENCE
         ),
-        language=Language(vocabulary=vocabulary, grammar=((digits := tuple("0123456789")), digits, digits, ACTIONS)),
+        language=Language(vocabulary=vocabulary, grammar=(_DIGITS, _DIGITS, _DIGITS, ACTIONS)),
         recipe="rhythm.toml",
     )

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 
 from gradus.core import (
-    Action,
     AnswerDistribution,
     ConfigError,
+    EpisodeStart,
     Policy,
     Request,
+    Session,
     SpanDistribution,
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
-from gradus_worlds.rhythm.posterior import Evidence, Posterior
-from gradus_worlds.rhythm.scripted import SessionPolicy, by_step, heuristic_action
+from gradus_worlds.rhythm.posterior import Posterior, ShownStep
+from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, by_step, heuristic_action
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
     ACTIONS,
@@ -29,11 +29,10 @@ from gradus_worlds.rhythm.tables import (
     SIGNATURE,
     SLOTS,
     STEPS,
+    Array,
 )
-from gradus_worlds.rhythm.text import answer_text, reasoning_text, shown
-from gradus_worlds.rhythm.world import action_values, effect_tables, plan
-
-Array = NDArray[np.float64]
+from gradus_worlds.rhythm.text import ShownFigures, answer_text, reasoning_text, shown_figures
+from gradus_worlds.rhythm.world import Situation, action_values, effect_tables, plan
 
 # What a unit of variance resolved is worth, in episode reward over a whole week: to the belief's reward, and to the plan.
 _BELIEF_VALUE = 40.0
@@ -48,8 +47,8 @@ _DIGITS = tuple("0123456789")
 _UNSURE_VARIANCE = 0.005  # of a belief target: beyond it the reasoning says that it is not sure
 _PROBING_STEPS = len(SLOTS)  # on Monday it says that it has to find out
 
-_SENSITIVITY: Array = np.abs(SIGNATURE[:, :, : len(ACTIONS)]).max(axis=3)  # (9, 4, 10)
-_WORTH: Array = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
+_SENSITIVITY = np.abs(SIGNATURE[:, :, : len(ACTIONS)]).max(axis=3)  # (9, 4, 10)
+_WORTH = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
 
 
 def information_bonus(variance: Array, step: int) -> Array:
@@ -59,7 +58,7 @@ def information_bonus(variance: Array, step: int) -> Array:
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
 
 
-class BayesSession:
+class BayesSession(WeekSession):
     """The teacher in the middle of many weeks. It never touches an environment: all it knows was shown to it."""
 
     def __init__(
@@ -67,102 +66,96 @@ class BayesSession:
     ) -> None:
         self.posterior = Posterior(keys)
         self._heuristic, self._reasoning = heuristic, reasoning
-        self._meters: dict[int, list[float]] = {}
-        self._seen: dict[int, int] = {}  # the last step that a row has learned from
+        self._lines: dict[int, ShownFigures] = {}  # the last line of each row
+        self._steps: dict[int, int] = {}  # the last step that a row has learned from
 
     def distributions(self, requests: Sequence[Request]) -> Sequence[AnswerDistribution]:
         """Says how good each digit of a belief and each action is, as probabilities: a softmax of what they are expected to earn."""
-        stated: list[AnswerDistribution] = [()] * len(requests)
-        for step, places in by_step(requests).items():
-            rows = [requests[place].row for place in places]
-            self.learn([requests[place] for place in places])
-            away = np.arange(10) - 9 * self.posterior.belief(rows)[:, :, None]  # (R, 3, 10)
-            digits = softmax(-0.5 * (away / _DIGIT_SPREAD) ** 2, axis=2).tolist()
-            actions = softmax(self._values(step, rows) / _ACTION_TEMPERATURE, axis=1).tolist()
-            for place, beliefs, action in zip(places, digits, actions, strict=True):
-                spans = [SpanDistribution(name, _DIGITS, each) for name, each in zip(BELIEFS, beliefs, strict=True)]
-                stated[place] = (*spans, SpanDistribution("action", ACTIONS, action))
-        return stated
+        distributions: list[AnswerDistribution] = [()] * len(requests)
+        for places in by_step(requests):
+            situation = self._situation([requests[place] for place in places])
+            beliefs = self.posterior.belief([requests[place].row for place in places])
+            misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
+            digits = softmax(-0.5 * (misses / _DIGIT_SPREAD) ** 2, axis=2).tolist()
+            values = action_values(situation, horizon=_HORIZON)
+            actions = softmax(values / _ACTION_TEMPERATURE, axis=1).tolist()
+            for place, shares, action in zip(places, digits, actions, strict=True):
+                spans = [SpanDistribution(name, _DIGITS, share) for name, share in zip(BELIEFS, shares, strict=True)]
+                distributions[place] = (*spans, SpanDistribution("action", ACTIONS, action))
+        return distributions
 
-    def act(self, requests: Sequence[Request]) -> Sequence[Action]:
-        answers = [Action()] * len(requests)
-        for step, places in by_step(requests).items():
-            for place, text in zip(places, self._answers(step, [requests[place] for place in places]), strict=True):
-                answers[place] = Action(text=text)
-        return answers
-
-    def close(self) -> None: ...
-
-    def _answers(self, step: int, requests: Sequence[Request]) -> list[str]:
+    def answers(self, requests: Sequence[Request]) -> list[str]:
+        """The answers to requests that are all at one step."""
+        situation = self._situation(requests)
         rows = [request.row for request in requests]
-        self.learn(requests)
-        beliefs = self.posterior.belief(rows).tolist()
+        beliefs: list[list[float]] = self.posterior.belief(rows).tolist()
         if self._heuristic:
-            names = [heuristic_action(request.observation.data) for request in requests]
+            actions = [heuristic_action(request.observation.data) for request in requests]
         else:
-            names = self._planned(step, rows)
-        reasons = self._reasons(step, rows, beliefs) if self._reasoning else [None] * len(rows)
-        return [answer_text(*parts) for parts in zip(names, beliefs, reasons, strict=True)]
+            actions = [ACTIONS[index] for index in plan(situation, horizon=_HORIZON).tolist()]
+        reasons = self._reasons(situation.step, rows, beliefs) if self._reasoning else [None] * len(rows)
+        return [answer_text(*parts) for parts in zip(actions, beliefs, reasons, strict=True)]
 
-    def _planned(self, step: int, rows: list[int]) -> list[str]:
-        meters, weights, effects, bonus = self._situation(step, rows)
-        best = plan(meters, weights, effects, step, bonus=bonus, horizon=_HORIZON)
-        return [ACTIONS[index] for index in best.tolist()]
-
-    def _values(self, step: int, rows: list[int]) -> Array:
-        """Returns the worth of each action, (R, 10)."""
-        meters, weights, effects, bonus = self._situation(step, rows)
-        return action_values(meters, weights, effects, step, bonus=bonus, horizon=_HORIZON)
-
-    def _situation(self, step: int, rows: list[int]) -> tuple[Array, Array, Array, Array]:
-        """Meters, weights and effects to plan with, and what each action would teach."""
+    def _situation(self, requests: Sequence[Request]) -> Situation:
+        """Learns from what the requests show, and returns what to plan with: the mean person, and what each action would teach."""
+        self.learn(requests)
+        step = requests[0].observation.data["step"]
+        rows = [request.row for request in requests]
         mean, variance = self.posterior.modifier_moments(rows)
-        meters = np.array([self._meters[row] for row in rows])
-        return meters, self.posterior.weights_mean(rows), effect_tables(mean), information_bonus(variance, step)
+        return Situation(
+            step=step,
+            meters=np.array([self._lines[row].meters for row in rows]),
+            weights=self.posterior.weights_mean(rows),
+            effects=effect_tables(mean),
+            bonus=information_bonus(variance, step),
+        )
 
     def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:
         _, variance = self.posterior.modifier_moments(rows)
         unsure = variance @ TARGET_MODIFIERS**2 > _UNSURE_VARIANCE  # (R, 3)
         dearest = self.posterior.weights_mean(rows).argmax(axis=1)
-        return [
-            reasoning_text(belief, doubts, METERS[meter], probing=bool(any(doubts)) and step < _PROBING_STEPS)
-            for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest.tolist(), strict=True)
-        ]
+        reasons: list[str] = []
+        for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest.tolist(), strict=True):
+            probing = any(doubts) and step < _PROBING_STEPS
+            reasons.append(reasoning_text(belief, doubts, METERS[meter], probing=probing))
+        return reasons
 
     def learn(self, requests: Sequence[Request]) -> None:
         """Update on the step that led to these observations, all of one step of the week; once, however often it is shown."""
-        requests = [request for request in requests if self._seen.get(request.row) != request.observation.data["step"]]
-        if not requests:
-            return
-        rows = [request.row for request in requests]
-        data = [request.observation.data for request in requests]
-        lines = [shown(record) for record in data]
-        if data[0]["step"] > 0:
-            last = [record["history"][-1] for record in data]
-            evidence = Evidence(
-                slots=np.full(len(rows), (data[0]["step"] - 1) % len(SLOTS)),
-                actions=np.array([NOTHING if r["action"] is None else ACTION_INDEX[r["action"]] for r in last]),
-                events=np.array([EVENTS.index(r["event"]) for r in last]),
-                before=np.array([self._meters[row] for row in rows]),
-                after=np.array([line[0] for line in lines]),
-                anomalies=np.array([line[1] for line in lines]),
-                rewards=np.array([line[2] for line in lines]),
+        step = requests[0].observation.data["step"]
+        fresh = {request.row: request for request in requests if self._steps.get(request.row) != step}
+        lines = {row: shown_figures(request.observation.data) for row, request in fresh.items()}
+        if step > 0 and fresh:
+            records = [request.observation.data["history"][-1] for request in fresh.values()]
+            actions = [NOTHING if record["action"] is None else ACTION_INDEX[record["action"]] for record in records]
+            shown = ShownStep(
+                slots=np.full(len(fresh), (step - 1) % len(SLOTS)),
+                actions=np.array(actions),
+                events=np.array([EVENTS.index(record["event"]) for record in records]),
+                before=np.array([self._lines[row].meters for row in fresh]),
+                after=np.array([line.meters for line in lines.values()]),
+                anomalies=np.array([line.anomalies for line in lines.values()]),
+                rewards=np.array([line.reward for line in lines.values()]),
             )
-            self.posterior.update(rows, evidence)
-        self._meters.update({row: line[0] for row, line in zip(rows, lines, strict=True)})
-        self._seen |= dict.fromkeys(rows, int(data[0]["step"]))
+            self.posterior.update(list(fresh), shown)
+        self._lines |= lines
+        self._steps |= dict.fromkeys(fresh, step)
+
+
+def _teacher(name: str, *, heuristic: bool = False, reasoning: bool = False) -> Policy:
+    def opened(starts: Sequence[EpisodeStart]) -> Session:
+        return BayesSession([start.key for start in starts], heuristic=heuristic, reasoning=reasoning)
+
+    return SessionPolicy(name, opened)
 
 
 def bayes(argument: str | None) -> Policy:
     """``bayes`` or ``bayes:reasoning``: states the posterior mean and plans on it."""
     if argument not in (None, "reasoning"):
         raise ConfigError(f"bayes takes no argument or 'reasoning', got {argument!r}")
-    name, reasoning = "bayes:reasoning" if argument else "bayes", argument is not None
-    return SessionPolicy(name, lambda episodes: BayesSession([each.key for each in episodes], reasoning=reasoning))
+    return _teacher("bayes:reasoning", reasoning=True) if argument else _teacher("bayes")
 
 
-def heuristic_and_bayes(argument: str | None) -> Policy:
+def heuristic_and_bayes(_: str | None) -> Policy:
     """The reflex, with a true belief."""
-    return SessionPolicy(
-        "heuristic+bayes", lambda episodes: BayesSession([each.key for each in episodes], heuristic=True)
-    )
+    return _teacher("heuristic+bayes", heuristic=True)

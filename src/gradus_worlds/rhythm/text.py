@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_letters, digits
 from typing import Any
 
 from gradus.core import Span, Vocabulary, beginning, blank_thoughts
@@ -35,30 +36,43 @@ SYSTEM_PROMPT = (
 )
 
 _NO_EVENT = "calm"
-_NOTHING = "nothing"  # what was done if the answer could not be understood
+_NOTHING = "nothing"  # the word for an answer that could not be understood
 _LEVELS = round(1 / METER_GRID)
 _ODD_LEVELS = 12  # anomalies are shown up to this many grid steps
 _REWARD_LEVELS = round(REWARD_LIMIT / REWARD_GRID)
 
-_METER_WORDS = [[f"{letter}{level * METER_GRID:.2f}" for level in range(_LEVELS + 1)] for letter in LETTERS]
-_ODD_WORDS = [
-    {level: f"{letter}{level * ANOMALY_GRID:+.2f}" for level in range(-_ODD_LEVELS, _ODD_LEVELS + 1)}
-    for letter in LETTERS
-]
-_REWARD_WORDS = {level: f"r{level * REWARD_GRID:+.1f}" for level in range(-_REWARD_LEVELS, _REWARD_LEVELS + 1)}
+
+def _meter_word(letter: str, level: int) -> str:
+    return f"{letter}{level * METER_GRID:.2f}"
+
+
+def _odd_word(letter: str, level: int) -> str:
+    return f"{letter}{level * ANOMALY_GRID:+.2f}"
+
+
+def _reward_word(level: int) -> str:
+    return f"r{level * REWARD_GRID:+.1f}"
 
 
 def _level(value: float, grid: float, limit: int) -> int:
     return max(-limit, min(limit, round(value / grid)))
 
 
-def shown(data: Mapping[str, Any]) -> tuple[list[float], list[float], float]:
-    """Meters (5), anomalies (5) and reward as the line shows them: what a reader of the text can know."""
-    reward = data["reward"] or 0.0
-    return (
-        [round(value / METER_GRID) * METER_GRID for value in data["meters"]],
-        [_level(value, ANOMALY_GRID, _ODD_LEVELS) * ANOMALY_GRID for value in data["anomaly"]],
-        _level(reward, REWARD_GRID, _REWARD_LEVELS) * REWARD_GRID,
+@dataclass(frozen=True, kw_only=True)
+class ShownFigures:
+    """The numbers of a line, rounded as it shows them: what a reader of the text can know."""
+
+    meters: list[float]  # (5,)
+    anomalies: list[float]  # (5,)
+    reward: float
+
+
+def shown_figures(data: Mapping[str, Any]) -> ShownFigures:
+    """Rounds an observation's figures as its line does."""
+    return ShownFigures(
+        meters=[round(value / METER_GRID) * METER_GRID for value in data["meters"]],
+        anomalies=[_level(value, ANOMALY_GRID, _ODD_LEVELS) * ANOMALY_GRID for value in data["anomaly"]],
+        reward=_level(data["reward"] or 0.0, REWARD_GRID, _REWARD_LEVELS) * REWARD_GRID,
     )
 
 
@@ -69,19 +83,20 @@ def observation_text(data: Mapping[str, Any]) -> str:
     saw a turn ago is then always equally far away. Monday's first line ends with the meters; nothing has happened yet.
     """
     words = ["over"] if data["done"] else [data["day"], data["slot"]]
-    words += [table[round(value / METER_GRID)] for table, value in zip(_METER_WORDS, data["meters"], strict=True)]
+    for letter, value in zip(LETTERS, data["meters"], strict=True):
+        words.append(_meter_word(letter, round(value / METER_GRID)))
     if data["reward"] is not None:
-        event = data["active_event"]
+        event, action = data["active_event"], data["history"][-1]["action"]
         words.append(_NO_EVENT if event == "none" else event)
-        words.append(data["history"][-1]["action"] or _NOTHING)
-        words.append(_REWARD_WORDS[_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)])
-        levels = [_level(value, ANOMALY_GRID, _ODD_LEVELS) for value in data["anomaly"]]
-        words += [table[level] for table, level in zip(_ODD_WORDS, levels, strict=True)]
+        words.append(action or _NOTHING)
+        words.append(_reward_word(_level(data["reward"], REWARD_GRID, _REWARD_LEVELS)))
+        for letter, value in zip(LETTERS, data["anomaly"], strict=True):
+            words.append(_odd_word(letter, _level(value, ANOMALY_GRID, _ODD_LEVELS)))
     return " ".join(words)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ParsedAnswer:
     """The meaning of an answer. ``error`` says what was wrong, and then nothing else is set."""
 
     action: str | None = None
@@ -96,12 +111,14 @@ class Answer:
 
 
 _REASONING = re.compile(r"\s*<reasoning>.*?</reasoning>", re.IGNORECASE | re.DOTALL)
-_DIGITS_FIRST = re.compile(r"\s*([0-9]\s+[0-9]\s+[0-9])\s+([a-z_]+)\s*", re.IGNORECASE)
-_ACTION_FIRST = re.compile(r"\s*([a-z_]+)(?:\s+([0-9]\s+[0-9]\s+[0-9]))?\s*", re.IGNORECASE)
+_DIGITS = r"(?P<social>[0-9])\s+(?P<morning>[0-9])\s+(?P<work>[0-9])"
+_ACTION = r"(?P<action>[a-z_]+)"
+_DIGITS_FIRST = re.compile(rf"\s*{_DIGITS}\s+{_ACTION}\s*", re.IGNORECASE)
+_ACTION_FIRST = re.compile(rf"\s*{_ACTION}(?:\s+{_DIGITS})?\s*", re.IGNORECASE)
 _EXPECTED = "expected three digits 0-9 and an action, like '5 5 5 sleep'"
 
 
-def parse_answer(text: str) -> Answer:
+def parse_answer(text: str) -> ParsedAnswer:
     """Read ``S M W ACTION``, ``ACTION S M W`` or ``ACTION`` (no belief), after an optional thought and ``<reasoning>`` block.
 
     Nothing is guessed: words inside the reasoning are never read as an answer.
@@ -109,38 +126,34 @@ def parse_answer(text: str) -> Answer:
     aloud = blank_thoughts(text)
     reasoning = _REASONING.match(aloud)
     if reasoning is None and "<reasoning>" in aloud.lower():
-        return Answer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
-    start = reasoning.end() if reasoning else len(text[: len(aloud) - len(aloud.lstrip())].rstrip())
-    spans = [Span(name="reasoning", start=len(text) - len(text.lstrip()), end=start)] if start else []
-    match = _DIGITS_FIRST.fullmatch(aloud, start)
-    belief, action = 1, 2
+        return ParsedAnswer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
+    thought = text[: len(aloud) - len(aloud.lstrip())]
+    start = reasoning.end() if reasoning else len(thought.rstrip())
+    match = _DIGITS_FIRST.fullmatch(aloud, start) or _ACTION_FIRST.fullmatch(aloud, start)
     if match is None:
-        match = _ACTION_FIRST.fullmatch(aloud, start)
-        belief, action = 2, 1
-    if match is None:
-        return Answer(error=f"{_EXPECTED}, got {beginning(' '.join(aloud[start:].split()) or 'nothing', 60)}")
-    name = match.group(action).lower()
-    if name not in ACTION_INDEX:
-        return Answer(error=f"unknown action {name!r}; the actions are {', '.join(ACTIONS)}")
-    digits = match.group(belief)
-    if digits is not None:
-        spans += [
-            Span(name=name, start=match.start(belief) + place.start(), end=match.start(belief) + place.end())
-            for name, place in zip(BELIEFS, re.finditer("[0-9]", digits), strict=True)
-        ]
-    spans.append(Span(name="action", start=match.start(action), end=match.end(action)))
-    return Answer(
-        action=name,
-        digits=None if digits is None else tuple(int(digit) for digit in digits.split()),
+        words = " ".join(aloud[start:].split()) or "nothing"
+        return ParsedAnswer(error=f"{_EXPECTED}, got {beginning(words, 60)}")
+    action = match["action"].lower()
+    if action not in ACTION_INDEX:
+        return ParsedAnswer(error=f"unknown action {action!r}; the actions are {', '.join(ACTIONS)}")
+    names = ("action",) if match["work"] is None else (*BELIEFS, "action")
+    spans = [Span(name=name, start=match.start(name), end=match.end(name)) for name in names]
+    if start:
+        spans.append(Span(name="reasoning", start=len(text) - len(text.lstrip()), end=start))
+    return ParsedAnswer(
+        action=action,
+        digits=tuple(int(match[name]) for name in names[:-1]) or None,
         spans=tuple(sorted(spans, key=lambda span: span.start)),
     )
 
 
 def answer_text(action: str, belief: Sequence[float] | None = None, reasoning: str | None = None) -> str:
     """An answer in words; each belief in [0, 1] becomes the nearest digit."""
-    words = [] if belief is None else [str(int(9 * min(1.0, max(0.0, value)) + 0.5)) for value in belief]
-    head = [f"<reasoning> {reasoning} </reasoning>"] if reasoning else []
-    return " ".join([*head, *words, action])
+    words = [f"<reasoning> {reasoning} </reasoning>"] if reasoning else []
+    for value in belief or ():
+        digit = int(9 * min(1.0, max(0.0, value)) + 0.5)
+        words.append(str(digit))
+    return " ".join([*words, action])
 
 
 _BELIEF_WORDS = ("company", "morning", "work")
@@ -155,20 +168,19 @@ def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, 
     """
     words: list[str] = []
     for name, value, doubt in zip(_BELIEF_WORDS, belief, unsure, strict=True):
-        words += [name, _BELIEF_LEVELS[min(2, int(3 * value))] + ("?" if doubt else "")]
-    return " ".join([*words, *(("must", "probe") if probing else ("values", meter))])
+        level = _BELIEF_LEVELS[min(2, int(3 * value))]
+        words += [name, f"{level}?" if doubt else level]
+    words += ["must", "probe"] if probing else ["values", meter]
+    return " ".join(words)
 
 
 def vocabulary() -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
-    words: list[str] = [*(str(digit) for digit in range(10)), *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, _NOTHING, "over"]
+    words = [*"0123456789", *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, _NOTHING, "over"]
     words += [event for event in EVENTS if event != "none"]
-    words += [word for table in _METER_WORDS for word in table]
-    words += [word for table in _ODD_WORDS for word in table.values()]
-    words += list(_REWARD_WORDS.values())
-    words += [level + mark for level in _BELIEF_LEVELS for mark in ("", "?")] + ["values", "must", "probe"]
-    words += SYSTEM_PROMPT.split()
-    return Vocabulary(
-        words=tuple(dict.fromkeys(words)),
-        pieces=tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"),
-    )
+    words += [_meter_word(letter, level) for letter in LETTERS for level in range(_LEVELS + 1)]
+    words += [_odd_word(letter, level) for letter in LETTERS for level in range(-_ODD_LEVELS, _ODD_LEVELS + 1)]
+    words += [_reward_word(level) for level in range(-_REWARD_LEVELS, _REWARD_LEVELS + 1)]
+    words += [level + mark for level in _BELIEF_LEVELS for mark in ("", "?")]
+    words += ["values", "must", "probe", *SYSTEM_PROMPT.split()]
+    return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(ascii_letters + digits))

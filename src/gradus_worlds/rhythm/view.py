@@ -9,7 +9,9 @@ import numpy as np
 from gradus.core import Episode, EpisodeView, GradingError, ViewPanel
 from gradus_worlds.rhythm.graders import BELIEF_COMPONENTS, GRADERS, read_week
 from gradus_worlds.rhythm.persons import BELIEFS
-from gradus_worlds.rhythm.tables import METERS
+from gradus_worlds.rhythm.tables import DAYS, METERS, SLOTS, STEPS, Array
+
+Figures = Mapping[str, float | None]
 
 
 def _play(episode: Episode) -> float | None:
@@ -17,27 +19,32 @@ def _play(episode: Episode) -> float | None:
     reward = episode.reward
     if reward is None or reward.value is None or reward.grader not in GRADERS:
         return None
-    weights = GRADERS[reward.grader].weights
-    kept = {name: weight for name, weight in weights.items() if name not in BELIEF_COMPONENTS}
-    values = {name: reward.components.get(name) for name in kept}
-    if any(value is None for value in values.values()):
-        return None
-    return sum(weight * (values[name] or 0.0) for name, weight in kept.items()) / sum(kept.values())
+    total, weights = 0.0, 0.0
+    for name, weight in GRADERS[reward.grader].weights.items():
+        if name not in BELIEF_COMPONENTS:
+            total += weight * (reward.components[name] or 0.0)
+            weights += weight
+    return total / weights
 
 
-def metrics(episode: Episode) -> Mapping[str, float | None]:
+def _finite(values: Array) -> list[float | None]:
+    """The numbers of an array; None for one that is not finite."""
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def metrics(episode: Episode) -> Figures:
     """``play``, ``belief_mae`` at the end of the week, crashes, and the mean level of each meter."""
     try:
         week = read_week(episode)
     except GradingError:
         return {"play": _play(episode), "belief_mae": None}
-    mae = float(np.abs(week.held_belief[-1] - week.truth).mean())
-    levels = week.meters[1:].mean(axis=0)
+    errors = np.abs(week.held_belief - week.truth).mean(axis=1)
+    levels = week.meters[1:].mean(axis=0).tolist()
     return {
         "play": _play(episode),
-        "belief_mae": mae if np.isfinite(mae) else None,
+        "belief_mae": _finite(errors)[-1],
         "crashes": float(week.crashes.sum()),
-        **{name: float(level) for name, level in zip(METERS, levels, strict=True)},
+        **dict(zip(METERS, levels, strict=True)),
     }
 
 
@@ -47,39 +54,33 @@ def curves(episode: Episode) -> Mapping[str, Sequence[float | None]]:
         week = read_week(episode)
     except GradingError:
         return {}
-    constant = float(np.abs(0.5 - week.truth).mean())
-    by_day = week.belief_mae_by_day
+    errors = np.full(STEPS, np.nan)
+    errors[: len(week.rewards)] = np.abs(week.held_belief - week.truth).mean(axis=1)
+    constant = np.full(len(DAYS), np.abs(0.5 - week.truth).mean())
     return {
-        "belief_mae_by_day": by_day,
-        "constant_belief_mae_by_day": [constant if np.isfinite(constant) else None] * len(by_day),
+        "belief_mae_by_day": _finite(errors[len(SLOTS) - 1 :: len(SLOTS)]),  # at the end of each day
+        "constant_belief_mae_by_day": _finite(constant),
     }
 
 
 def view(episode: Episode) -> EpisodeView:
     """Meters as lines, actions as a strip, beliefs as lines with the truth they should reach."""
     week = read_week(episode)
-    turns = episode.turns[: len(week.rewards)]
-    held = week.held_belief
-    truth = {name: float(value) for name, value in zip(BELIEFS, week.truth, strict=True) if np.isfinite(value)}
-    beliefs = {
-        name: [float(value) if np.isfinite(value) else None for value in held[:, place]]
-        for place, name in enumerate(BELIEFS)
-    }
+    actions = [turn.action_data.get("action_type") or "nothing" for turn in episode.turns]
+    beliefs = {name: _finite(held) for name, held in zip(BELIEFS, week.held_belief.T, strict=True)}
+    meters = {name: levels.tolist() for name, levels in zip(METERS, week.meters[1:].T, strict=True)}
     return EpisodeView(
         title=f"A week with {episode.outcome.get('person', 'somebody')}, played by {episode.policy}",
         panels=(
+            ViewPanel(kind="lines", title="Meters after each step", series=meters, limits=(0.0, 1.0)),
+            ViewPanel(kind="strip", title="Actions", labels=actions[: len(week.rewards)]),
             ViewPanel(
                 kind="lines",
-                title="Meters after each step",
-                series={name: week.meters[1:, place].tolist() for place, name in enumerate(METERS)},
+                title="Stated belief and truth",
+                series=beliefs,
+                truth=episode.outcome.get("beliefs", {}),
                 limits=(0.0, 1.0),
             ),
-            ViewPanel(
-                kind="strip",
-                title="Actions",
-                labels=[str(turn.action_data.get("action_type") or "nothing") for turn in turns],
-            ),
-            ViewPanel(kind="lines", title="Stated belief and truth", series=beliefs, truth=truth, limits=(0.0, 1.0)),
             ViewPanel(kind="lines", title="Step reward", series={"reward": week.rewards.tolist()}),
         ),
         facts=_facts(episode),
@@ -89,7 +90,7 @@ def view(episode: Episode) -> EpisodeView:
 def _facts(episode: Episode) -> dict[str, str]:
     reward = episode.env_return
     facts = {"episode reward": "-" if reward is None else f"{reward:+.2f}"}
-    weights = episode.outcome.get("weights")
-    if weights:
-        facts["weights"] = ", ".join(f"{name} {value:.2f}" for name, value in zip(METERS, weights, strict=True))
+    if "weights" in episode.outcome:
+        weights = zip(METERS, episode.outcome["weights"], strict=True)
+        facts["weights"] = ", ".join(f"{name} {value:.2f}" for name, value in weights)
     return facts

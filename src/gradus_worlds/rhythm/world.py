@@ -5,8 +5,9 @@ Shapes: meters, changes and effects (..., 5) in the order of ``METERS``; weights
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
 from gradus.core import child_seed
 from gradus_worlds.rhythm.tables import (
@@ -26,14 +27,12 @@ from gradus_worlds.rhythm.tables import (
     SIGNATURE,
     SLOTS,
     STEPS,
+    Array,
+    Integers,
 )
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-_KEPT: Array = 1.0 - DECAY
 _RESILIENCE = MODIFIERS.index("event_resilience")
-_EVENT_THRESHOLDS: Array = np.cumsum(EVENT_PROBABILITY)[:-1]
+_EVENT_THRESHOLDS = np.cumsum(EVENT_PROBABILITY)[:-1]
 HORIZON = 8
 BEAM = 12
 
@@ -63,7 +62,7 @@ def felt_change(meters: Array, effects: Array, shocks: Array | float = 0.0) -> A
 
 def settle(meters: Array) -> Array:
     """Decay of one slot."""
-    return meters * _KEPT
+    return meters * (1.0 - DECAY)
 
 
 def transition(
@@ -94,62 +93,49 @@ def draw_events(seed: int) -> Integers:
     return np.searchsorted(_EVENT_THRESHOLDS, rng.random(STEPS), side="right")
 
 
-def plan(
-    meters: Array,
-    weights: Array,
-    effects: Array,
-    step: int,
-    *,
-    bonus: Array | None = None,
-    horizon: int = HORIZON,
-    beam: int = BEAM,
-) -> Integers:
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """R persons at the same step of their weeks, as a planner knows them."""
+
+    step: int
+    meters: Array  # (R, 5)
+    weights: Array  # (R, 5)
+    effects: Array  # (R, 4, 11, 5)
+    bonus: Array | float = 0.0  # (R, 10), added to the value of each first action
+
+
+def plan(situation: Situation, *, horizon: int = HORIZON, beam: int = BEAM) -> Integers:
     """The best first action of each person, (R,); see :func:`search_plans`. Ties go to the action that is listed first."""
-    return search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=beam)[0][:, 0]
+    return search_plans(situation, horizon=horizon, beam=beam)[0][:, 0]
 
 
-def action_values(
-    meters: Array, weights: Array, effects: Array, step: int, *, bonus: Array, horizon: int = HORIZON
-) -> Array:
-    """Returns the worth of the best plan that begins with each action, (R, 10); -inf if the search lost all that begin so."""
-    first, values = search_plans(meters, weights, effects, step, bonus=bonus, horizon=horizon, beam=len(ACTIONS) ** 2)
-    best = np.full((len(meters), len(ACTIONS)), -np.inf)
-    np.maximum.at(best, (np.arange(len(meters))[:, None], first), values)
+def action_values(situation: Situation, *, horizon: int = HORIZON) -> Array:
+    """Returns the worth of the best plan that begins with each action, (R, 10); -inf if the search lost all such plans."""
+    first, values = search_plans(situation, horizon=horizon, beam=len(ACTIONS) ** 2)
+    rows = np.arange(len(first))[:, None]
+    best = np.full((len(first), len(ACTIONS)), -np.inf)
+    np.maximum.at(best, (rows, first), values)
     return best
 
 
-def search_plans(
-    meters: Array,
-    weights: Array,
-    effects: Array,
-    step: int,
-    *,
-    bonus: Array | None,
-    horizon: int,
-    beam: int,
-) -> tuple[Integers, Array]:
-    """The first actions and the values of each person's best plans, best first, (R, ``beam``) both.
-
-    meters (R, 5); weights (R, 5) and effects (R, 4, 11, 5) of the persons that are planned for; ``bonus`` (R, 10) is added
-    to the value of each first action. All rows are at the same ``step``.
-    """
-    rows, actions = len(meters), len(ACTIONS)
-    states = meters[:, None, :]  # (R, B, 5)
-    values: Array = np.zeros((rows, 1))
-    first: Integers = np.zeros((rows, 1), dtype=np.int64)
-    for depth in range(min(horizon, STEPS - step)):
-        table = effects[:, (step + depth) % len(SLOTS), None, :actions, :]  # (R, 1, 10, 5)
-        after, _, reward, _ = transition(states[:, :, None, :], weights[:, None, None, :], table)
-        total = values[:, :, None] + reward  # (R, B, 10)
+def search_plans(situation: Situation, *, horizon: int, beam: int) -> tuple[Integers, Array]:
+    """The first actions and the values of each person's best plans, best first, (R, ``beam``) both."""
+    rows, actions = len(situation.meters), len(ACTIONS)
+    weights = situation.weights[:, None, None, :]
+    states = situation.meters[:, None, :]  # (R, B, 5)
+    values = np.zeros((rows, 1))
+    first = np.broadcast_to(np.arange(actions), (rows, actions))
+    for depth in range(min(horizon, STEPS - situation.step)):
+        slot = (situation.step + depth) % len(SLOTS)
+        table = situation.effects[:, slot, None, :actions, :]  # (R, 1, 10, 5)
+        after, _, reward, _ = transition(states[:, :, None, :], weights, table)
+        total = (values[:, :, None] + reward).reshape(rows, -1)  # (R, B * 10)
         if depth == 0:
-            total = total if bonus is None else total + bonus[:, None, :]
-            origin = np.broadcast_to(np.arange(actions), (rows, actions))
+            total = total + situation.bonus
         else:
-            origin = np.repeat(first, actions, axis=1)
-        total = total.reshape(rows, -1)
-        keep = min(beam, total.shape[1])
-        best = np.argsort(-total, axis=1, kind="stable")[:, :keep]
+            first = np.repeat(first, actions, axis=1)
+        best = np.argsort(-total, axis=1, kind="stable")[:, :beam]
         values = np.take_along_axis(total, best, axis=1)
-        first = np.take_along_axis(origin, best, axis=1)
+        first = np.take_along_axis(first, best, axis=1)
         states = np.take_along_axis(after.reshape(rows, -1, len(METERS)), best[:, :, None], axis=1)
     return first, values
