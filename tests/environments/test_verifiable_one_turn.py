@@ -85,7 +85,7 @@ def test_rows_without_rewards_are_what_a_file_of_them_is(tmp_path) -> None:
         assert (episode.reward.value, episode.metrics["true_reward"]) == (3.0, 1.0)
     assert file.make().system_prompt == memory.make().system_prompt != ""
     assert (list(file.graders), file.default_grader) == (list(memory.graders), memory.default_grader)
-    with pytest.raises(ConfigError, match=r"row 2 has no answer, as 1 of \d+ rows; leave these rows out"):
+    with pytest.raises(ConfigError, match=r"row 2 has no answer, as 1 of its \d+ rows; leave these rows out"):
         gradus.load_environment([ROWS[0], {"question": "And now?"}, *ROWS])
     questions = [{"question": row["question"]} for row in ROWS]
     (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))

@@ -13,6 +13,7 @@ from gradus.core import ConfigError, child_rng, child_seed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item
 
 OPERATIONS = "+-*"
+Slip = Callable[[int, str], int]  # value of a column, operation -> what is written for it
 _SHARES = 5
 _RESERVED = {0: "held-out", 1: "in-distribution"}  # a fifth of all pairs of operands each; the rest is trained on
 
@@ -41,47 +42,53 @@ class ArithmeticTasks:
     def item(self, split: str, seed: int) -> Item:
         """The sum for this seed."""
         rng = child_rng(seed, "arithmetic", split)
-        digits = self.digits + (split == "harder")
+        harder = split == "harder"
         while True:
-            left, operation, right = self._draw(rng, digits)
-            if split == "harder" and left < 10**self.digits and right < 10**self.digits:
-                continue
-            if split in ("harder", _split_of(left, operation, right)):
-                return sum_item(left, operation, right)
+            first, operation, second = self._draw(rng, self.digits + harder)
+            if harder:
+                fits = max(first, second) >= 10**self.digits
+            else:
+                fits = _split_of(first, operation, second) == split
+            if fits:
+                return sum_item(first, operation, second)
 
     def _draw(self, rng: Random, digits: int) -> tuple[int, str, int]:
         operation = rng.choice(self.operations)
-        left, right = _number(rng, digits), _number(rng, 1 if operation == "*" else digits)
-        return (right, operation, left) if operation == "-" and left < right else (left, operation, right)
+        first = _number(rng, digits)
+        second = _number(rng, 1 if operation == "*" else digits)
+        if operation == "-" and first < second:
+            first, second = second, first
+        return first, operation, second
 
 
 def _number(rng: Random, digits: int) -> int:
     """A number below 10 ** digits. Half of them have their length drawn first, so that short numbers are not rare."""
-    return rng.randrange(10 ** (digits if rng.random() < 0.5 else rng.randint(1, digits)))
+    length = digits if rng.random() < 0.5 else rng.randint(1, digits)
+    return rng.randrange(10**length)
 
 
-def sum_item(left: int, operation: str, right: int) -> Item:
-    """The item that asks for ``left operation right``."""
-    answer = str(solve(left, operation, right))
+def sum_item(first: int, operation: str, second: int) -> Item:
+    """The item that asks for ``first operation second``."""
+    answer = str(solve(first, operation, second))
     return Item(
-        question=f"What is {left} {operation} {right} ?",
+        question=f"What is {first} {operation} {second} ?",
         answer=answer,
-        worked=work(left, operation, right)[0],
-        columns={"answer": answer, "left": left, "operation": operation, "right": right},
-        content=f"{operation} {_pair(left, operation, right)}",
+        worked=work(first, operation, second)[0],
+        columns={"answer": answer, "left": first, "operation": operation, "right": second},
+        content=f"{operation} {_pair(first, operation, second)}",
     )
 
 
-def solve(left: int, operation: str, right: int) -> int:
+def solve(first: int, operation: str, second: int) -> int:
     """The result.
 
     >>> solve(47, "+", 38), solve(47, "-", 38), solve(47, "*", 8)
     (85, 9, 376)
     """
-    return {"+": left + right, "-": left - right, "*": left * right}[operation]
+    return {"+": first + second, "-": first - second, "*": first * second}[operation]
 
 
-def work(left: int, operation: str, right: int, *, slip: Callable[[int, str], int] | None = None) -> tuple[str, str]:
+def work(first: int, operation: str, second: int, *, slip: Slip = lambda value, _: value) -> tuple[str, str]:
     """A solution column by column from the right, and the answer it ends in.
 
     ``slip(value, operation)`` is what is written for a column's value: a mistake is carried on, as a pupil would.
@@ -93,54 +100,55 @@ def work(left: int, operation: str, right: int, *, slip: Callable[[int, str], in
     >>> work(47, "*", 8)
     ('7 * 8 = 56 , 4 * 8 + 5 = 37', '376')
     """
-    columns = max(len(str(left)), len(str(right)) if operation != "*" else 1)
+    columns = len(str(first)) if operation == "*" else max(len(str(first)), len(str(second)))
     lines: list[str] = []
-    digits: list[int] = []
-    carry = 0
+    answer = carry = 0
     for column in range(columns):
-        a, b = left // 10**column % 10, (right if operation == "*" else right // 10**column % 10)
-        text, value = _column(a, operation, b, carry)
-        value = slip(value, operation) if slip is not None else value
+        top = first // 10**column % 10
+        bottom = second if operation == "*" else second // 10**column % 10
+        text, value = _column(top, operation, bottom, carry)
+        value = slip(value, operation)
         lines.append(f"{text} = {value}")
         last = column == columns - 1
-        digits.append(value if last else value % 10)
-        carry = value // 10 if operation != "-" else int(a - carry < b)
-    answer = "".join(str(digit) for digit in reversed(digits))
-    return " , ".join(lines), str(int(answer))
+        answer += (value if last else value % 10) * 10**column
+        carry = int(top - carry < bottom) if operation == "-" else value // 10
+    return " , ".join(lines), str(answer)
 
 
-def _column(a: int, operation: str, b: int, carry: int) -> tuple[str, int]:
+def _column(top: int, operation: str, bottom: int, carry: int) -> tuple[str, int]:
     """One column in words, and its value."""
+    text = f"{top} {operation} {bottom}"
     if operation == "-":
-        borrow = a - carry < b
-        text = f"{a} - {b}" + (f" - {carry}" if carry else "") + (" + 10" if borrow else "")
-        return text, a - b - carry + 10 * borrow
-    value = (a * b if operation == "*" else a + b) + carry
-    return f"{a} {operation} {b}" + (f" + {carry}" if carry else ""), value
+        borrow = top - carry < bottom
+        text += (f" - {carry}" if carry else "") + (" + 10" if borrow else "")
+        return text, top - bottom - carry + 10 * borrow
+    value = top * bottom if operation == "*" else top + bottom
+    return text + (f" + {carry}" if carry else ""), value + carry
 
 
-def guesses(rng: Random, chance: float) -> Callable[[int, str], int]:
+def guesses(rng: Random, chance: float) -> Slip:
     """Slips: by ``chance`` a column's value is any other that a column can have."""
     ceilings = {"+": 20, "-": 10, "*": 90}
 
     def slip(value: int, operation: str) -> int:
         if rng.random() >= chance:
             return value
-        return rng.choice([other for other in range(ceilings[operation]) if other != value])
+        return rng.choice([wrong for wrong in range(ceilings[operation]) if wrong != value])
 
     return slip
 
 
-def one_short(rng: Random, chance: float) -> Callable[[int, str], int]:
+def one_short(rng: Random, chance: float) -> Slip:
     """Slips: by ``chance`` a column's value is one too small. Above a half, the likeliest answer is a wrong one."""
-    return lambda value, operation: max(value - 1, 0) if rng.random() < chance else value
+    return lambda value, _: max(value - 1, 0) if rng.random() < chance else value
 
 
-def _split_of(left: int, operation: str, right: int) -> str:
+def _split_of(first: int, operation: str, second: int) -> str:
     """Says where this pair of operands belongs."""
-    return _RESERVED.get(child_seed(0, "held-out", operation, *_pair(left, operation, right)) % _SHARES, "train")
+    share = child_seed(0, "held-out", operation, *_pair(first, operation, second)) % _SHARES
+    return _RESERVED.get(share, "train")
 
 
-def _pair(left: int, operation: str, right: int) -> list[int]:
+def _pair(first: int, operation: str, second: int) -> list[int]:
     """The operands; the order of a commutative pair does not matter."""
-    return [left, right] if operation == "-" else sorted((left, right))
+    return [first, second] if operation == "-" else sorted((first, second))

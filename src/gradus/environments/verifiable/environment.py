@@ -16,26 +16,27 @@ _BLOCKS = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """A judge's verdict on an answer. ``score`` is None if it could not judge, and then ``error`` says why.
+class Judgement:
+    """What a judge says of an answer.
 
-    ``given`` is the answer that was read in the text, None without one; then the turn is invalid, and ``problem`` says why.
+    ``score``: None if it could not judge, and then ``error`` says why.
+    ``answer``: what was read in the text, None without one; then the turn is invalid, and ``problem`` says why.
     """
 
     score: float | None
-    given: str | None
+    answer: str | None
     problem: str | None = None
     error: str | None = None
 
 
-Judge = Callable[[Item, str], Verdict]
+Judge = Callable[[Item, str], Judgement]
 
 
-def judge_marked(item: Item, text: str) -> Verdict:
+def judge_marked(item: Item, text: str) -> Judgement:
     """Scores 1 if the marked answer states the gold value, else 0."""
     reading = read_answer(text)
     right = reading.text is not None and same_answer(reading.text, gold_answer(item.answer))
-    return Verdict(score=float(right), given=reading.text, problem=reading.problem)
+    return Judgement(score=float(right), answer=reading.text, problem=reading.problem)
 
 
 class VerifiableEnvironment:
@@ -50,19 +51,20 @@ class VerifiableEnvironment:
         self._judge = judge
         self._item: Item | None = None
         self._episode_id = ""
-        self._verdict: Verdict | None = None
-        self._format: bool | None = None
+        self._judgement: Judgement | None = None
+        self._format: float | None = None
 
     @property
     def system_prompt(self) -> str:
         """Says how to answer: the row's own system prompt, or the data set's."""
-        own = self._item.system if self._item else None
-        return self._source.system_prompt if own is None else own
+        if self._item is None or self._item.system is None:
+            return self._source.system_prompt
+        return self._item.system
 
     @property
     def state(self) -> Mapping[str, Any]:
         """Episode id and number of answers taken."""
-        return {"episode_id": self._episode_id, "step_count": int(self._verdict is not None)}
+        return {"episode_id": self._episode_id, "step_count": int(self._judgement is not None)}
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Asks the question that belongs to ``seed`` in ``options["split"]``."""
@@ -71,49 +73,51 @@ class VerifiableEnvironment:
             raise ConfigError(f"reset takes split, one of {', '.join(SPLITS)}; got split = {split!r} and {options}")
         self._item = self._source.item(split, seed or 0)
         self._episode_id = episode_id or f"{self._source.name}-{split}-{seed or 0}"
-        self._verdict = self._format = None
+        self._judgement = self._format = None
         question = self._item.question
         return Observation(text=question, messages=self._item.messages, data={"question": question})
 
     def step(self, action: str) -> Observation:
         """Takes the answer. A second one is a fault of the caller."""
-        if self._item is None or self._verdict is not None:
+        if self._item is None or self._judgement is not None:
             raise EnvironmentFault("expected reset before this step: a task of one turn takes exactly one answer")
-        self._verdict = verdict = self._judge(self._item, action)
-        self._format = is_strict_format(action)
+        self._judgement = judgement = self._judge(self._item, action)
+        self._format = float(is_strict_format(action))
         return Observation(
             text="",
-            reward=verdict.score,
+            reward=judgement.score,
             terminated=True,
-            action_valid=verdict.given is not None,
-            action_error=verdict.problem,
+            action_valid=judgement.answer is not None,
+            action_error=judgement.problem,
             action_spans=_spans(action),
-            action_data={"given": verdict.given},
+            action_data={"given": judgement.answer},
         )
 
     def outcome(self) -> Mapping[str, Any]:
         """Returns gold answer, given answer, its score, 1 if it is the gold answer word for word, and the row's columns."""
-        if self._item is None:
+        item = self._item
+        if item is None:
             return {}
-        verdict = self._verdict or Verdict(score=None, given=None)
+        gold = gold_answer(item.answer)
+        judgement = self._judgement or Judgement(score=None, answer=None)
         return {
-            "answer": gold_answer(self._item.answer),
-            "given": verdict.given,
-            "correct": verdict.score,
-            "exact": _exact(verdict.given, gold_answer(self._item.answer)) if self._verdict else None,
-            "error": verdict.error,
-            "format": None if self._format is None else float(self._format),
-            "worked": self._item.worked,
-            "columns": {"answer": self._item.answer, **plain(dict(self._item.columns))},
+            "answer": gold,
+            "given": judgement.answer,
+            "correct": judgement.score,
+            "exact": _exact(judgement.answer, gold) if self._judgement else None,
+            "error": judgement.error,
+            "format": self._format,
+            "worked": item.worked,
+            "columns": {"answer": item.answer, **plain(dict(item.columns))},
         }
 
     def close(self) -> None:
         """Nothing is held."""
 
 
-def _exact(given: str | None, gold: str) -> float | None:
+def _exact(answer: str | None, gold: str) -> float | None:
     """Returns 1 if the gold answer was given word for word: a judge that can be fooled is compared with it. None without a gold."""
-    return float((given or "").split() == gold.split()) if gold else None
+    return float((answer or "").split() == gold.split()) if gold else None
 
 
 def _spans(action: str) -> tuple[Span, ...]:

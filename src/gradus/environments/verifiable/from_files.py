@@ -19,23 +19,24 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from gradus.core import ConfigError, EnvironmentSpec, StorageError
 from gradus.core.files import read_json_lines, read_text, similar_file
+from gradus.environments.options import known_options
 from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
-from gradus.environments.verifiable.rows import Columns, Row, read_items, usual_columns
+from gradus.environments.verifiable.rows import Columns, Row, check_answers, read_items, usual_columns
 
-_OPTIONS = ("question", "answer", "worked", "test", "system")
-_QUOTED = str.maketrans({each: quote(each) for each in "%&+= "})
+_OPTIONS = dict.fromkeys(("question", "answer", "worked", "test", "system"), str)
+_QUOTED = str.maketrans({character: quote(character) for character in "%&+= "})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSource:
     """A data set as named on a command line. ``kind`` is gsm8k, jsonl or csv; ``place`` a path or a hub name.
 
-    An option that is None was not given.
+    An option that is None was left out.
     """
 
     name: str
@@ -58,17 +59,9 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
     if not argument:
         hub = ", or a hub name, as in gsm8k:openai/gsm8k, which downloads it" if kind == "gsm8k" else ""
         raise ConfigError(f"{kind} needs a path, as in {kind}:PATH{hub}")
+    name = f"{kind}:{argument}"
     place, _, query = argument.partition("?")
-    try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError as error:
-        raise ConfigError(
-            f"{kind}:{argument} should have options such as ?question=COLUMN&answer=COLUMN; {error}"
-        ) from error
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r} in {kind}:{argument}; known are {', '.join(_OPTIONS)}")
-    return DataSource(name=f"{kind}:{argument}", kind=kind, place=place, **options)
+    return DataSource(name=name, kind=kind, place=place, **known_options(name, query, _OPTIONS))
 
 
 def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
@@ -98,39 +91,46 @@ def read_tasks(source: DataSource) -> TableTasks:
     Raises ConfigError for a missing file or column, StorageError for a line that cannot be read.
     """
     place = Path(source.place).expanduser()
-    others = [Path(each).expanduser() for each in (source.test, source.system) if each]
-    paths = [path.resolve() for path in (place, place / "train.jsonl", place / "test.jsonl", *others) if path.exists()]
-    return _read(source, tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths))
+    paths = [place, place / "train.jsonl", place / "test.jsonl"]
+    paths += [Path(name).expanduser() for name in (source.test, source.system) if name]
+    stats = [(path.resolve(), path.stat()) for path in paths if path.exists()]
+    return _read(source, tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats))
 
 
 @lru_cache(maxsize=1)
 def _read(source: DataSource, files: tuple[tuple[Path, int, int], ...]) -> TableTasks:
     """Reads a source. ``files``: path, time of change in nanoseconds and size in bytes of each, by which a read is kept."""
     train, test = _rows(source)
-    way_out = f"; map them as in '{source.kind}:{source.place}?question=FIRST&answer=LAST'"
-    told = "?answer=COLUMN names another one, ?answer= none"
-    columns = usual_columns([*train, *(test or ())], source.place, told, question=source.question, answer=source.answer)
-    columns = replace(columns, worked=source.worked or "worked")
-    items = _items(source, train, columns, source.place, way_out)
-    held_out = (
-        None
-        if test is None
-        else _items(source, test, columns, source.test or f"the test file of {source.place}", way_out)
+    columns = usual_columns(
+        [*train, *test],
+        source.place,
+        "?answer=COLUMN names another one, ?answer= none",
+        question=source.question,
+        answer=source.answer,
     )
-    answered = any(item.answer for item in (*items, *(held_out or ())))
-    for place, each in ((source.place, items), (source.test or source.place, held_out or ())):
-        if answered and (missing := [number for number, item in enumerate(each, 1) if not item.answer]):
-            raise ConfigError(
-                f"{place} row {missing[0]} has no answer, as {len(missing)} of its {len(each)} rows; leave these rows out, or give "
-                "all an answer"
-            )
-    more = f", or a second file, as in {source.kind}:{source.place}?test=FILE"
-    return split_items(source.name, items, held_out, system_prompt=_system_prompt(source, answered), way_out=more)
+    columns = replace(columns, worked=source.worked or "worked")
+    items = _items(source, train, columns, source.place)
+    test_place = source.test or f"the test file of {source.place}"
+    held_out = _items(source, test, columns, test_place) if test else []
+    answered = any(item.answer for item in (*items, *held_out))
+    if answered:
+        check_answers(items, f"{source.place} ")
+        check_answers(held_out, f"{source.test or source.place} ")
+    return split_items(
+        source.name,
+        items,
+        held_out or None,
+        system_prompt=_system_prompt(source, answered),
+        way_out=f", or a second file, as in {source.kind}:{source.place}?test=FILE",
+    )
 
 
-def _items(source: DataSource, rows: Sequence[Row], columns: Columns, place: str, way_out: str) -> list[Item]:
+def _items(source: DataSource, rows: Sequence[Row], columns: Columns, place: str) -> list[Item]:
+    way_out = f"; map them as in '{source.kind}:{source.place}?question=FIRST&answer=LAST'"
     items = read_items(rows, columns, place=place, way_out=way_out)
-    return [_with_solution(item) for item in items] if source.kind == "gsm8k" and source.worked is None else items
+    if source.kind != "gsm8k" or source.worked is not None:
+        return items
+    return [_with_solution(item) for item in items]
 
 
 def _with_solution(item: Item) -> Item:
@@ -140,7 +140,7 @@ def _with_solution(item: Item) -> Item:
 
 
 def _system_prompt(source: DataSource, answered: bool) -> str:
-    """Reads the one that is given, else takes one that asks for tags, if there is an answer to mark."""
+    """Reads the file that the source names; else takes a prompt that asks for tags, if there is an answer to mark."""
     if source.system is None:
         return SYSTEM_PROMPT if answered else ""
     try:
@@ -149,35 +149,36 @@ def _system_prompt(source: DataSource, answered: bool) -> str:
         raise ConfigError(f"system={source.system} cannot be read: {error}") from error
 
 
-def _rows(source: DataSource) -> tuple[list[Row], list[Row] | None]:
-    """Reads the rows of the source and those that are held out, None if no file has any."""
+def _rows(source: DataSource) -> tuple[list[Row], list[Row]]:
+    """Reads the rows of the source and those that are held out; none if no file has any."""
     path = Path(source.place).expanduser()
     test = Path(source.test).expanduser() if source.test else None
     if path.is_dir():
-        train, test = path / "train.jsonl", test or path / "test.jsonl"
-        return read_rows(train, source.kind), read_rows(test, source.kind) if test.exists() else None
-    if path.exists():
-        return read_rows(path, source.kind), read_rows(test, source.kind) if test else None
-    if source.kind != "gsm8k" or path.suffix:
-        raise ConfigError(f"no file {source.place}{similar_file(path)}")
-    return _from_hub(source)
+        beside = path / "test.jsonl"
+        path, test = path / "train.jsonl", test or (beside if beside.exists() else None)
+    elif not path.exists():
+        if source.kind != "gsm8k" or path.suffix:
+            raise ConfigError(f"no file {source.place}{similar_file(path)}")
+        return _from_hub(source)
+    return read_rows(path, source.kind), read_rows(test, source.kind) if test else []
 
 
-def _from_hub(source: DataSource) -> tuple[list[Row], list[Row] | None]:
+def _from_hub(source: DataSource) -> tuple[list[Row], list[Row]]:
     """Takes both splits of a hub data set; downloads, because its name was given."""
     try:
-        from datasets import load_dataset
+        import datasets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{source.place} is not a file; to take it from the hub, pip install datasets") from error
+    hub: Any = datasets
     try:
-        dataset: Any = load_dataset(source.place, "main")
+        splits = hub.load_dataset(source.place, "main")
     except Exception as error:
         raise ConfigError(
             f"{source.place} is not a file, and the hub gave no data set of that name: {error}"
         ) from error
-    if "train" not in dataset:
-        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(dataset)}")
-    return list(dataset["train"]), list(dataset["test"]) if "test" in dataset else None
+    if "train" not in splits:
+        raise ConfigError(f"{source.place} has no split called train; it has {', '.join(splits)}")
+    return list(splits["train"]), list(splits.get("test", ()))
 
 
 def read_rows(path: Path, kind: str) -> list[Row]:
@@ -197,16 +198,16 @@ def _csv_rows(path: Path) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
     try:
         names = list(reader.fieldnames or ())
-        if len(names) < 2 or len(set(names)) < len(names):
-            raise StorageError(
-                f"{path} has the columns {', '.join(names) or 'none'}; expected two or more, each with a name of its own, and a "
-                f"{'tab' if tabs else 'comma'} between the cells; save a table of another form so, or as JSONL"
-            )
         rows = list(reader)
     except csv.Error as error:
         raise StorageError(
             f"{path} line {reader.reader.line_num} cannot be read: {error}; a cell that begins with a quote ends with one, and doubles those inside"
         ) from error
-    if any(None in row for row in rows):
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise StorageError(
+            f"{path} has the columns {', '.join(names) or 'none'}; expected two or more, each with a name of its own, and a "
+            f"{'tab' if tabs else 'comma'} between the cells; save a table of another form so, or as JSONL"
+        )
+    if any(reader.restkey in row for row in rows):
         raise StorageError(f"{path} has a line with more cells than the header has columns")
-    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+    return [{name: cell for name, cell in row.items() if cell is not None} for row in rows]

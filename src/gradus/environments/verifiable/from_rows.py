@@ -10,19 +10,12 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
-from gradus.environments.verifiable.environment import Judge, Verdict, judge_marked
-from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, TaskSource, split_items
-from gradus.environments.verifiable.policies import Writer, in_format
-from gradus.environments.verifiable.rows import list_rows, read_items, usual_columns
-from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_spec
-from gradus.rewards import (
-    RewardFunction,
-    Rewards,
-    find_reward,
-    grader_of,
-    reads_tags,
-    reward_pairs,
-)
+from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
+from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
+from gradus.environments.verifiable.policies import in_format
+from gradus.environments.verifiable.rows import check_answers, list_rows, read_items, usual_columns
+from gradus.environments.verifiable.spec import MARKED, answering_of, one_turn_of, one_turn_spec
+from gradus.rewards import RewardFunction, Rewards, find_reward, grader_of, reads_tags, reward_pairs
 from gradus.rewards.compose import copied_cell
 from gradus.rewards.grading import rewards_of
 
@@ -53,70 +46,54 @@ def one_turn(
     >>> spec.max_turns, spec.teacher, list(spec.graders)
     (1, 'gold', ['score'])
     """
-    pairs = [
-        (find_reward(each) if isinstance(each, str) else each, 1.0 if weight is None else weight)
-        for each, weight in reward_pairs(rewards)
-    ]
+    pairs = weighted(rewards)
     if not pairs and judge is None:
         raise ConfigError("one_turn needs rewards=[...] or judge=..., got neither")
     if "{answer}" not in answer_format:
         raise ConfigError(f"answer_format must have {{answer}} in it, got {answer_format!r}")
-    held_out = None if test is None else _items(test) if len(test) else []
     items = _items(rows)
+    held_out = None if test is None else _items(test)
     tasks = split_items(name, items, held_out, system_prompt=system_prompt, way_out=_WAY_OUT)
-    own = Rewards(pairs, messages=tasks.chats, time_limit=time_limit) if pairs else None
-    graders = [grader_of(own, name="rewards", summary="the given rewards")] if own else []
-    graders += [] if judge is None else [score_grader()]
+    graders: list[Grader] = []
+    if pairs:
+        composed = Rewards(pairs, messages=tasks.chats, time_limit=time_limit)
+        graders.append(grader_of(composed, name="rewards", summary="the given rewards"))
+    if judge is not None:
+        graders.append(score_grader())
+    answering = answering_of(
+        tasks.splits["train"], system_prompt, write=lambda _, answer: answer_format.replace("{answer}", answer)
+    )
     return one_turn_of(
         tasks,
-        items=tasks.splits["train"],
+        answering,
         judge=judge_of(judge, time_limit) if judge else unjudged,
         graders=graders,
         summary=f"{len(items)} rows of one turn",
-        write=lambda _, answer: answer_format.replace("{answer}", answer),
         true_reward=None if judge else graded,
     )
 
 
-def one_turn_of(
-    source: TaskSource,
-    *,
-    items: Sequence[Item],
-    judge: Judge,
-    graders: Sequence[Grader],
-    summary: str,
-    write: Writer,
-    true_reward: Callable[[Episode], float | None] | None = None,
-    texts: Callable[[], Sequence[Item]] | None = None,
-) -> EnvironmentSpec:
-    """Makes an environment of a source of tasks with a judge; see :func:`answering_of` for the other arguments."""
-    answering = answering_of(items, source.system_prompt, write=write, texts=texts)
-    return one_turn_spec(
-        source,
-        answering,
-        summary=summary,
-        recipe="one-turn.toml" if answering.teacher else None,  # whose nano model learns from gold answers
-        judge=judge,
-        graders=graders,
-        conditions=("in-distribution", "held-out"),
-        true_reward=true_reward,
-    )
+def weighted(rewards: Any) -> list[tuple[RewardFunction, float]]:
+    """Returns functions with their weights; names are looked up, and a weight that is left out is 1."""
+    return [
+        (find_reward(reward) if isinstance(reward, str) else reward, 1.0 if weight is None else weight)
+        for reward, weight in reward_pairs(rewards)
+    ]
 
 
 def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
     """Makes a judge of a function of row and completion. An exception is an error of that answer."""
 
-    def judge(item: Item, text: str) -> Verdict:
+    def judge(item: Item, text: str) -> Judgement:
         try:
             row = {name: copied_cell(cell) for name, cell in item.columns.items()}
             score = float(within(seconds, "the judge", partial(function, row, text)))
         except (Exception, SystemExit) as error:
-            return Verdict(
-                score=None, given=text, error=f"the judge raised {type(error).__name__}: {error}{raised_at(error)}"
-            )
+            raised = f"the judge raised {type(error).__name__}: {error}{raised_at(error)}"
+            return Judgement(score=None, answer=text, error=raised)
         if not math.isfinite(score):
-            return Verdict(score=None, given=text, error=f"the judge returned {score}; expected a finite number")
-        return Verdict(score=score, given=text or None, problem=None if text else "the answer is empty")
+            return Judgement(score=None, answer=text, error=f"the judge returned {score}; expected a finite number")
+        return Judgement(score=score, answer=text or None, problem=None if text else "the answer is empty")
 
     return judge
 
@@ -134,36 +111,33 @@ def _score(episode: Episode) -> Reward:
     value = episode.outcome.get("correct")
     if value is None:
         return Reward(grader="score", value=None, error=episode.outcome.get("error") or "the answer was not judged")
-    terms: list[tuple[RewardTerm, ...]] = [() for _ in episode.turns]
-    terms[-1] = (RewardTerm(component="score", value=value),)
-    return Reward(grader="score", value=value, components={"score": value}, terms=tuple(terms))
+    terms = ((RewardTerm(component="score", value=value),),)  # of the one turn
+    return Reward(grader="score", value=value, components={"score": value}, terms=terms)
 
 
-def unjudged(item: Item, text: str) -> Verdict:
-    """Takes the text as the answer and leaves the verdict to the rewards."""
-    given = text.strip() or None
-    return Verdict(score=None, given=given, problem=None if given else "the answer is empty")
+def unjudged(item: Item, text: str) -> Judgement:
+    """Takes the text as the answer and leaves the judgement to the rewards."""
+    answer = text.strip() or None
+    return Judgement(score=None, answer=answer, problem=None if answer else "the answer is empty")
 
 
 def graded(episode: Episode) -> float | None:
-    """Returns the reward as the true reward: rewards of one's own are the truth unless a judge is given."""
+    """Returns the reward as the true reward: rewards of one's own are the truth unless there is a judge."""
     return episode.reward.value if episode.reward else None
 
 
 def rows_spec(data: Any) -> EnvironmentSpec:
     """Makes an environment of rows, or of a table of pandas, as of a file of them."""
     items = _items(list_rows(data))
-    missing = [number for number, item in enumerate(items, 1) if not item.answer]
-    if missing and len(missing) < len(items):
-        raise ConfigError(
-            f"row {missing[0]} has no answer, as {len(missing)} of {len(items)} rows; leave these rows out, or give all an answer"
-        )
-    tasks = split_items("rows", items, system_prompt="" if missing else SYSTEM_PROMPT, way_out=_WAY_OUT)
+    answered = any(item.answer for item in items)
+    if answered:
+        check_answers(items, "")
+    tasks = split_items("rows", items, system_prompt=SYSTEM_PROMPT if answered else "", way_out=_WAY_OUT)
     return spec_of(tasks, f"{len(items)} rows of one turn", way_out="give rows with question and answer")
 
 
 def spec_of(tasks: TableTasks, summary: str, recipe: str | None = None, *, way_out: str) -> EnvironmentSpec:
-    """Makes an environment of rows of which all have an answer, or none; ``way_out``: how none are given some.
+    """Makes an environment of rows of which all have an answer, or none; ``way_out``: how they get answers.
 
     Without answers it is one of questions alone, for reward functions that need none. Without those nothing can be graded.
     """
@@ -171,38 +145,39 @@ def spec_of(tasks: TableTasks, summary: str, recipe: str | None = None, *, way_o
     if items[0].answer:
         answering = answering_of(items, tasks.system_prompt, worked=all(item.worked for item in items))
         return one_turn_spec(tasks, answering, summary=summary, recipe=recipe)
-    have = ", ".join(items[0].columns)
 
     def refuse(episodes: Sequence[Episode]) -> list[Any]:
         raise ConfigError(
-            f"{tasks.name} has no answers; its columns are {have}; {way_out}, or give reward functions that need none (--reward)"
+            f"{tasks.name} has no answers; its columns are {', '.join(items[0].columns)}; {way_out}, or give reward functions "
+            "that need none (--reward)"
         )
 
     return one_turn_of(
         tasks,
-        items=items,
+        answering_of(items, tasks.system_prompt, write=lambda _, answer: answer),
         judge=unjudged,
         graders=[Grader(name="answers", compute=refuse, summary="none: the rows have no answers, so give rewards")],
         summary=f"{summary}, for rewards of your own",
-        write=lambda _, answer: answer,
         true_reward=graded,
     )
 
 
-def with_own_rewards(spec: EnvironmentSpec, own: Grader) -> EnvironmentSpec:
+def with_own_rewards(spec: EnvironmentSpec, grader: Grader) -> EnvironmentSpec:
     """Returns the environment with a grader of reward functions as its default one.
 
     Rows that would be read in tags become plain questions if no function reads tags, or if the questions ask for tags themselves: no
     system prompt is added, and the reward is the true reward.
     """
-    graded_anew = replace(spec, graders={**spec.graders, own.name: own}, default_grader=own.name)
-    rewards, tasks = rewards_of(own), spec.data_set
+    rewards, tasks = rewards_of(grader), spec.data_set
+    beside = replace(spec, graders={**spec.graders, grader.name: grader}, default_grader=grader.name)
     if rewards is None or not isinstance(tasks, TableTasks) or MARKED not in spec.graders:
-        return graded_anew
+        return beside
     items = tasks.splits["train"]
     tags = any(map(reads_tags, rewards.functions.values()))
-    if tags and not any(mark in (item.system or "") + item.question for item in items for mark in _MARKS):
-        return graded_anew
+    prompts = [(item.system or "") + item.question for item in items]
+    marked = any(mark in prompt for prompt in prompts for mark in _MARKS)
+    if tags and not marked:
+        return beside
     prompt = "" if tasks.system_prompt == SYSTEM_PROMPT else tasks.system_prompt
     return one_turn_spec(
         TableTasks(tasks.name, tasks.splits, system_prompt=prompt),
@@ -210,7 +185,7 @@ def with_own_rewards(spec: EnvironmentSpec, own: Grader) -> EnvironmentSpec:
         summary=spec.summary,
         recipe=spec.recipe,
         judge=judge_marked if tags else unjudged,
-        graders=[own, *spec.graders.values()],
+        graders=[grader, *spec.graders.values()],
         conditions=tuple(spec.conditions),
         true_reward=None if tags else graded,
     )

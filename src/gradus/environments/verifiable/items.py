@@ -19,17 +19,20 @@ TRAIN_SEEDS = 1_000_000_000  # training task i has this seed plus i; the seeds o
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One task. ``answer`` is the gold answer as the data set has it; ``worked`` a solution in words, if there is one.
+    """One task.
 
-    ``columns`` reach the reward functions by name, as the row has them, ``answer`` among them. ``system``: the row's own system prompt; None for that of
-    the data set. ``content``: what tells the task apart, if that is not its question. ``chat``: the row asks in chat messages.
+    ``answer``: the gold answer as the data set has it. ``worked``: a solution in words, if there is one.
+    ``columns``: what reward functions get by name, as the row has it, ``answer`` among them.
+    ``system``: the row's own system prompt; None for that of the data set.
+    ``content``: what tells the task apart, if that is not its question.
+    ``chat``: the row asks in chat messages.
     ``messages``: what the model is shown in place of the question, if that is more than one message of the user.
     """
 
     question: str
     answer: str
     worked: str | None = None
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
     system: str | None = None
     content: str | None = None
     chat: bool = False
@@ -71,7 +74,8 @@ class TableTasks:
         rows = self.splits[split]
         if split != "train":
             return rows[seed % len(rows)]
-        epoch, place = divmod(seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed, len(rows))
+        index = seed - TRAIN_SEEDS if seed >= TRAIN_SEEDS else seed
+        epoch, place = divmod(index, len(rows))
         return rows[self._order(epoch)[place]]
 
     def _order(self, epoch: int) -> list[int]:
@@ -113,22 +117,27 @@ def seeds_asked_once(source: TaskSource, split: str, seeds: Sequence[int]) -> li
 def split_items(
     name: str, items: Sequence[Item], held_out: Sequence[Item] | None = None, *, system_prompt: str, way_out: str = ""
 ) -> TableTasks:
-    """Splits items: a tenth is held out unless ``held_out`` is given, a tenth of the rest is only seen in evaluation.
+    """Splits items: a tenth is held out unless ``held_out`` has items, a tenth of the rest is only seen in evaluation.
 
     ``harder`` is the quarter of the held-out items with the longest questions. ``way_out``: what to do if there are too few.
     """
     if held_out is None:
         held_out, items = _tenth(items, "")
-    seen, kept = _tenth(items, "seen ")
-    if not kept or not held_out:
+    unseen, trained = _tenth(items, "seen ")
+    if not trained or not held_out:
         raise ConfigError(
-            f"{name} has {len(kept)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
+            f"{name} has {len(trained)} rows to train on and {len(held_out)} held out, by what they ask; expected some of both, "
             f"give more questions{way_out}"
         )
     different = {prompt_of(item): item for item in reversed(held_out)}.values()
-    longest = sorted(different, key=lambda item: (-len(item.question), item.question))
-    splits = {"train": kept, "in-distribution": mixed(seen or held_out), "held-out": mixed(held_out)}
-    return TableTasks(name, {**splits, "harder": longest[: max(len(longest) // 4, 1)]}, system_prompt=system_prompt)
+    longest_first = sorted(different, key=lambda item: (-len(item.question), item.question))
+    splits = {
+        "train": trained,
+        "in-distribution": mixed(unseen or held_out),
+        "held-out": mixed(held_out),
+        "harder": longest_first[: max(len(longest_first) // 4, 1)],
+    }
+    return TableTasks(name, splits, system_prompt=system_prompt)
 
 
 def mixed(items: Sequence[Item]) -> list[Item]:
@@ -139,12 +148,12 @@ def mixed(items: Sequence[Item]) -> list[Item]:
     by_answer: dict[str, list[Item]] = {}
     for item in sorted(items, key=lambda item: share_of("order " + item.question)):
         by_answer.setdefault(item.answer, []).append(item)
-    places = [
-        ((place + share_of("offset " + answer)) / len(alike), item)
-        for answer, alike in by_answer.items()
-        for place, item in enumerate(alike)
-    ]
-    return [item for _, item in sorted(places, key=lambda each: each[0])]
+    placed: list[tuple[float, Item]] = []
+    for answer, alike in by_answer.items():
+        offset = share_of("offset " + answer)
+        placed += [((place + offset) / len(alike), item) for place, item in enumerate(alike)]
+    placed.sort(key=lambda pair: pair[0])
+    return [item for _, item in placed]
 
 
 def _tenth(items: Sequence[Item], key: str) -> tuple[list[Item], list[Item]]:

@@ -1,4 +1,4 @@
-"""Reads rows as people have them: columns, chat messages, cells of tables, classes of a data set."""
+"""Reads rows as people have them: columns, chat messages, tables of pandas, splits of a data set."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from gradus.core import ConfigError
 from gradus.core.printing import quiet
+from gradus.core.values import plain
 from gradus.environments.verifiable.items import Item
 
 Row = Mapping[str, Any]
 QUESTIONS = ("question", "prompt", "text")
 # Names that mean the right answer and nothing else.
 ANSWERS = ("answer", "solution", "target", "gold", "ground_truth", "correct_answer", "answerkey", "label")
+_SYSTEM_ROLES = ("system", "developer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,11 @@ def gold_column(rows: Sequence[Row]) -> str | None:
     if any("answer" in row for row in rows):
         return "answer"
     names = {str(name).lower(): name for name in reversed(list(rows[0]))} if rows else {}
-    usual = [names[name] for name in ANSWERS if name in names]
-    return next((name for name in usual if all(cell_text(plain(row.get(name))) for row in rows)), None)
+    for usual in ANSWERS:
+        name = names.get(usual)
+        if name is not None and all(cell_text(plain(row.get(name))) for row in rows):
+            return name
+    return None
 
 
 @cache
@@ -51,7 +56,7 @@ def tell_column(place: str, column: str, way_out: str) -> None:
 def usual_columns(
     rows: Sequence[Row], place: str, way_out: str, *, question: str | None = None, answer: str | None = None
 ) -> Columns:
-    """Finds the columns of rows by their usual names, if they are not given. ``way_out``: what to do if they are others."""
+    """Finds the columns of rows by their usual names, if they are not named. ``way_out``: what to do if they are others."""
     question = question or next((name for name in QUESTIONS if name in rows[0]), "question")
     if answer is None:
         answer = gold_column(rows) or ""
@@ -64,14 +69,16 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
 
     ``way_out``: how columns are mapped, with FIRST and LAST for the columns that the example names.
     """
-    names = dict.fromkeys(name for row in rows for name in row)
-    if other := next((name for name in names if not isinstance(name, str)), None):
-        raise ConfigError(f"column names are texts, got {other!r}; rename the column")
-    wanted = [columns.question, columns.answer, *([] if columns.worked == "worked" else [columns.worked])]
-    if missing := next((name for name in wanted if name and name not in names), None):
-        first, *_, last = [*names, *names]
-        example = way_out.replace("FIRST", first).replace("LAST", last)
-        raise ConfigError(f"no row of {place or 'the data'} has a column {missing!r}, only {', '.join(names)}{example}")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    needed = [columns.question, columns.answer]
+    if columns.worked != "worked":
+        needed.append(columns.worked)
+    missing = [name for name in needed if name and name not in names]
+    if missing:
+        example = way_out.replace("FIRST", names[0]).replace("LAST", names[-1])
+        raise ConfigError(
+            f"no row of {place or 'the data'} has a column {missing[0]!r}, only {', '.join(names)}{example}"
+        )
     items: list[Item] = []
     for number, row in enumerate(rows, 1):
         try:
@@ -81,58 +88,59 @@ def read_items(rows: Sequence[Row], columns: Columns, *, place: str = "", way_ou
     return items
 
 
+def check_answers(items: Sequence[Item], place: str) -> None:
+    """Raises ConfigError that names the first item without an answer: a teacher would teach an empty one."""
+    missing = [number for number, item in enumerate(items, 1) if not item.answer]
+    if missing:
+        raise ConfigError(
+            f"{place}row {missing[0]} has no answer, as {len(missing)} of its {len(items)} rows; leave these rows out, or give "
+            "all an answer"
+        )
+
+
 def _item(row: Row, columns: Columns) -> Item:
     """Makes the task of a row, which has all columns: reward functions get each of them by name."""
-    asked = plain(row[columns.question])
-    if columns.question == columns.answer and is_chat(asked):
-        asked = asked[:-1]  # the last message is the answer
-    question, system = read_messages(asked)
+    prompt = plain(row[columns.question])
+    if columns.question == columns.answer and is_chat(prompt):
+        prompt = prompt[:-1]  # the last message is the answer
+    question, system = read_messages(prompt)
     if not question:
         raise ConfigError("the question is empty; leave the row out")
-    own = plain(row[columns.answer]) if columns.answer else None
-    answer = cell_text(own)
+    gold = plain(row[columns.answer]) if columns.answer else None
+    answer = cell_text(gold)
+    answers = {"answer": answer if is_chat(gold) else gold} if columns.answer else {}
     return Item(
         question=question,
         answer=answer,
         worked=cell_text(plain(row.get(columns.worked))) or None,
-        columns={**row, **({"answer": answer if is_chat(own) else own} if columns.answer else {})},
+        columns={**row, **answers},
         system=system,
-        chat=is_chat(asked),
+        chat=is_chat(prompt),
     )
 
 
 def list_rows(data: Any) -> list[Row]:
     """Returns the rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
-    rows: Any = data
+    rows: list[Any] = []
     if hasattr(data, "iterrows"):
-        rows = data.to_dict("records")
-    listed = hasattr(rows, "__getitem__") and hasattr(rows, "__len__") and not isinstance(rows, str | Mapping)
-    rows = list(rows) if listed or isinstance(rows, Iterator) else []
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        splits = (
-            [key for key, each in data.items() if hasattr(each, "column_names")] if isinstance(data, Mapping) else []
-        )
-        way_out = f"; give one of its splits, as in data[{splits[0]!r}]" if splits else ""
-        raise ConfigError(
-            "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
-            f"{type(data).__name__}{'' if rows or not listed else ' without rows'}{way_out}"
-        )
-    return rows
+        rows = data.astype(object).where(data.notna(), None).to_dict("records")  # what is missing is None, not NaN
+    elif isinstance(data, Iterator) or (hasattr(data, "__getitem__") and not isinstance(data, str | Mapping)):
+        rows = list(cast(Iterator[Any], data))
+    if rows and all(isinstance(row, Mapping) for row in rows):
+        return rows
+    splits: list[Any] = []
+    if isinstance(data, Mapping):
+        tables = cast(Mapping[Any, Any], data)
+        splits = [name for name, table in tables.items() if hasattr(table, "column_names")]
+    way_out = f"; give one of its splits, as in data[{splits[0]!r}]" if splits else ""
+    empty = " without rows" if isinstance(data, list) and not data else ""
+    raise ConfigError(
+        "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
+        f"{type(data).__name__}{empty}{way_out}"
+    )
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------
-
-
-def plain(cell: Any) -> Any:
-    """Returns a cell as JSON has it: tables hold lists as arrays and what is missing as NaN. None if it is missing."""
-    if hasattr(cell, "tolist"):  # arrays and numbers of numpy
-        cell = cell.tolist()
-    if isinstance(cell, Mapping):
-        return {key: plain(each) for key, each in cell.items()}
-    if isinstance(cell, list | tuple):
-        return [plain(each) for each in cell]
-    missing = (isinstance(cell, float) and cell != cell) or type(cell).__name__ in ("NAType", "NaTType")
-    return None if missing else cell
 
 
 def cell_text(cell: Any) -> str:
@@ -140,13 +148,13 @@ def cell_text(cell: Any) -> str:
     if is_chat(cell) and "content" in cell[-1]:
         return read_content(cell[-1]["content"]).strip()
     if isinstance(cell, list | Mapping):
-        return json.dumps(cell, ensure_ascii=False, default=str)
+        return json.dumps(cell, ensure_ascii=False)
     return "" if cell is None else str(cell).strip()
 
 
-def is_chat(cell: Any) -> bool:
+def is_chat(cell: Any) -> TypeGuard[list[dict[str, Any]]]:
     """True for chat messages, one at least."""
-    return isinstance(cell, list) and bool(cell) and all(isinstance(each, Mapping) for each in cell)
+    return isinstance(cell, list) and bool(cell) and all(isinstance(part, Mapping) for part in cast(list[Any], cell))
 
 
 def read_messages(cell: Any) -> tuple[str, str | None]:
@@ -158,38 +166,35 @@ def read_messages(cell: Any) -> tuple[str, str | None]:
     if not is_chat(cell):
         if isinstance(cell, list | Mapping):
             raise ConfigError(
-                f"the question is a {type(cell).__name__} and no chat; expected text, or messages such as "
+                f"the question is a {type(cast(Any, cell)).__name__} and no chat; expected text, or messages such as "
                 "[{'role': 'user', 'content': ...}]"
             )
-        return ("" if cell is None else str(cell).strip()), None
-    if odd := next(
-        (each for each in cell if "role" not in each or "content" not in each or each.get("tool_calls")), None
-    ):
-        raise ConfigError(
-            f"a message of the question has {', '.join(map(str, odd))}; expected role and content, and no calls"
-        )
+        return cell_text(cell), None
+    for message in cell:
+        if message.get("tool_calls") or not message.keys() >= {"role", "content"}:
+            raise ConfigError(
+                f"a message of the question has {', '.join(message)}; expected role and content, and no calls"
+            )
     if cell[-1]["role"] == "assistant":
         raise ConfigError(
             "the question ends with what the assistant says, so it would hold the answer; put the messages before it and the "
             "answer into columns of their own"
         )
-    messages = [(str(each["role"]), read_content(each["content"]).strip()) for each in cell]
-    system = "\n\n".join(text for role, text in messages if role in ("system", "developer")) or None
-    *shots, (_, question) = [each for each in messages if each[0] not in ("system", "developer")] or [("user", "")]
-    shown = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in shots)
-    return shown + question, system
+    messages = [(str(message["role"]), read_content(message["content"]).strip()) for message in cell]
+    systems = [text for role, text in messages if role in _SYSTEM_ROLES]
+    turns = [message for message in messages if message[0] not in _SYSTEM_ROLES] or [("user", "")]
+    examples = [f"{role.capitalize()}: {text}" for role, text in turns[:-1]]
+    return "\n\n".join([*examples, turns[-1][1]]), "\n\n".join(systems) or None
 
 
 def read_content(content: Any) -> str:
     """Returns the text of a message: a text, or a list of parts of the type text. Raises ConfigError for parts of another type."""
     if not isinstance(content, list):
         return str(content or "")
-    return "".join(map(_part, content))
-
-
-def _part(part: Any) -> str:
-    text = part.get("text") if isinstance(part, Mapping) and part.get("type", "text") == "text" else part
-    if not isinstance(text, str):
-        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
-    return text
+    texts: list[str] = []
+    for part in cast(list[Any], content):
+        kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
+        if kind not in ("text", "str"):
+            raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
+        texts.append(part if isinstance(part, str) else part["text"])
+    return "".join(texts)

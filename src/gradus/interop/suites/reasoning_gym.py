@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
-from gradus.environments.verifiable.environment import Verdict
+from gradus.environments.verifiable.environment import Judgement
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
 from gradus.interop.suites.naming import SuiteNames, read_options, started
@@ -102,14 +102,14 @@ class ReasoningGymTasks:
         """Training items."""
         return [self.item("train", TRAIN_SEEDS + index) for index in range(number)]
 
-    def judge(self, item: Item, text: str) -> Verdict:
+    def judge(self, item: Item, text: str) -> Judgement:
         """Scores the marked answer by ``score_answer``. What that raises is an error of this answer."""
         reading = read_answer(text)
         try:
             score = _worker().call("score", **self._where(item.columns["number"]), answer=reading.text)
         except WorkerError as error:
-            return Verdict(score=None, given=reading.text, error=f"score_answer of {self._dataset}: {error}")
-        return Verdict(score=score, given=reading.text, problem=reading.problem)
+            return Judgement(score=None, answer=reading.text, error=f"score_answer of {self._dataset}: {error}")
+        return Judgement(score=score, answer=reading.text, problem=reading.problem)
 
     def _make(self, number: int) -> Item | None:
         """An item; None if its right answer is empty."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Message
 from gradus.core.naming import file_sources
-from gradus.environments.verifiable.environment import Verdict
+from gradus.environments.verifiable.environment import Judgement
 from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items
 from gradus.interop.suites.naming import SuiteNames, started
@@ -73,14 +73,14 @@ def _one_reply(
     name, items = tasks.name.removeprefix("verifiers:"), tasks.splits["train"]
     systems = dict.fromkeys(row["system"] for row in rows if row["system"] not in ("", tasks.system_prompt))
 
-    def judge(item: Item, text: str) -> Verdict:
+    def judge(item: Item, text: str) -> Judgement:
         index = item.columns["index"]
         try:
             reward = worker.call("score", **module, index=index, reply=text)
         except WorkerError as error:
-            return Verdict(score=None, given=text, error=f"rewards of {name}: {error}")
+            return Judgement(score=None, answer=text, error=f"rewards of {name}: {error}")
         problem = "no reward of this task can be computed without a sandbox" if reward is None else None
-        return Verdict(score=reward, given=text or None, error=problem)
+        return Judgement(score=reward, answer=text or None, error=problem)
 
     return one_turn_of(
         tasks,

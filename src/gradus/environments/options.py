@@ -1,0 +1,37 @@
+"""Reads the options behind a name, as in ``gymnasium:FrozenLake-v1?is_slippery=false``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from gradus.core import ConfigError
+
+
+def read_options(name: str, query: str) -> dict[str, str]:
+    """Returns the options of a query as texts. Raises ConfigError that names ``name`` if it cannot be read."""
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
+
+
+def known_options(name: str, query: str, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Returns the options of a name that takes these and no others. ``kinds``: str, int or float; numbers are above 0."""
+    options: dict[str, Any] = {}
+    for key, text in read_options(name, query).items():
+        if key not in kinds:
+            raise ConfigError(f"unknown option {key!r} in {name}; known are {', '.join(kinds)}")
+        options[key] = text if kinds[key] is str else _number(name, key, text, kinds[key])
+    return options
+
+
+def _number(name: str, key: str, text: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not number > 0:  # not a number is not above 0 either
+        raise ConfigError(f"the option {key} of {name} is {text!r}; expected a number above 0")
+    return number
