@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from tempfile import TemporaryFile
@@ -46,18 +46,8 @@ class McpTools:
     def tools(self) -> tuple[Tool, ...]:
         """The tools; connects first."""
         if self._tools is None:
-            listed: Future[list[Any]] = Future()
-            self._task = begin(self._connected(listed))
             try:
-                listing = listed.result(self._timeout)
-            except Exception as error:
-                said = self._complaint() or _cause(error) or f"nothing came within {self._timeout:g} s"
-                self.close()
-                raise ConfigError(
-                    f"the MCP server {self.name!r} does not answer: {said}; is its command or address right?"
-                ) from error
-            try:
-                self._tools = self._chosen(listing)
+                self._tools = self._selected(self._listed())
             except ConfigError:
                 self.close()
                 raise
@@ -65,12 +55,23 @@ class McpTools:
 
     def close(self) -> None:
         """Disconnect; a server that was started here ends."""
-        if self._task is not None:
-            if self._client is not None and self._stop is not None:
-                wait_for(_set(self._stop))
-            else:  # before its tools are listed, the connection does not wait for the event
-                self._task.cancel()
+        if self._client is not None and self._stop is not None:
+            wait_for(_set(self._stop))
+        elif self._task is not None:  # before its tools are listed, the connection does not wait for the event
+            self._task.cancel()
         self._task = self._stop = self._tools = self._client = self._written = None
+
+    def _listed(self) -> Sequence[Any]:
+        """Connects, and lists the tools of the server in its order."""
+        listed: Future[list[Any]] = Future()
+        self._task = begin(self._connected(listed))
+        try:
+            return listed.result(self._timeout)
+        except Exception as error:
+            reason = self._complaint() or _cause(error) or f"nothing came within {self._timeout:g} s"
+            raise ConfigError(
+                f"the MCP server {self.name!r} does not answer: {reason}; is its command or address right?"
+            ) from error
 
     def _complaint(self) -> str:
         """Returns the last line that a server which was started here wrote to its standard error."""
@@ -81,13 +82,17 @@ class McpTools:
         return lines[-1] if lines else ""
 
     async def _connected(self, listed: Future[list[Any]]) -> None:
-        """Holds the connection until it is told to stop: the task that opened it has to close it."""
+        """Holds the connection until ``close`` ends it: the task that opened it has to close it."""
         self._stop = asyncio.Event()
         try:
             async with self._make() as client:
-                listing = await _all_tools(client)
+                page = await client.list_tools()
+                tools = list(page.tools)
+                while page.next_cursor:
+                    page = await client.list_tools(cursor=page.next_cursor)
+                    tools += page.tools
                 self._client = client
-                listed.set_result(listing)
+                listed.set_result(tools)
                 await self._stop.wait()
         except BaseException as error:
             if not listed.done():
@@ -110,12 +115,13 @@ class McpTools:
             server = stdio_client(server, errlog=self._written)
         return Client(server, read_timeout_seconds=self._timeout)
 
-    def _chosen(self, listed: Sequence[Any]) -> tuple[Tool, ...]:
+    def _selected(self, listed: Sequence[Any]) -> tuple[Tool, ...]:
         by_name = {tool.name: _as_tool(tool, partial(self._call, tool.name)) for tool in listed}
-        missing = [name for name in self._only or () if name not in by_name]
+        names = self._only or list(by_name)
+        missing = [name for name in names if name not in by_name]
         if missing:
             raise ConfigError(f"the MCP server {self.name!r} has no tool {missing[0]!r}; it has {', '.join(by_name)}")
-        return tuple(by_name[name] for name in self._only or by_name)
+        return tuple(by_name[name] for name in names)
 
     async def _call(self, name: str, /, **arguments: Any) -> str:
         """Returns what a tool says. Raises RuntimeError with the server's words if the call failed."""
@@ -131,25 +137,15 @@ class McpTools:
 def _cause(error: BaseException) -> str:
     """Returns the first error in the groups that the client's tasks wrap around it."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        group: BaseExceptionGroup[BaseException] = error
+        error = group.exceptions[0]
     return str(error)
 
 
 def _as_tool(tool: Any, run: Any) -> Tool:
-    parameters: Mapping[str, Any] = tool.input_schema or {"type": "object", "properties": {}}
-    function = {"name": tool.name, "description": tool.description or "", "parameters": dict(parameters)}
+    parameters = dict(tool.input_schema or {"type": "object", "properties": {}})
+    function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
     return Tool(schema={"type": "function", "function": function}, run=run)
-
-
-async def _all_tools(client: Client) -> list[Any]:
-    """Lists the tools of all pages, in the order of the server."""
-    tools: list[Any] = []
-    page = await client.list_tools()
-    tools += page.tools
-    while page.next_cursor:
-        page = await client.list_tools(cursor=page.next_cursor)
-        tools += page.tools
-    return tools
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -21,7 +21,8 @@ _NAMES: dict[Any, str] = {
     tuple: "array",
     dict: "object",
 }
-_DESCRIPTION = re.compile(r"^(.*?)[\n\s]*(?:Args:|Returns:|Raises:|\Z)", re.DOTALL)
+_SECTION = re.compile(r"Args:|Returns:|Raises:")
+# Those of transformers: the block of arguments, and one argument whose description may go on in lines that are indented deeper.
 _ARGUMENTS = re.compile(r"\n\s*Args:\n(.*?)[\n\s]*(?:Returns:|Raises:|\Z)", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:^|\n)([ \t]*)(\w+):\s*(.*?)\s*(?=\n(?!\1[ \t])[ \t]*\w+:|\Z)", re.DOTALL)
 
@@ -31,56 +32,50 @@ def function_schema(function: Callable[..., Any]) -> dict[str, Any]:
     text = (inspect.getdoc(function) or "").strip()
     if not text:
         raise ValueError("it has no docstring")
-    hints, described = get_type_hints(function), _described(text)
+    hints, descriptions = get_type_hints(function), _descriptions(text)
     properties: dict[str, Any] = {}
-    parameters = _parameters(function)
-    for parameter in parameters:
-        if parameter.name not in hints:
-            raise ValueError(f"argument {parameter.name} has no type hint")
-        if parameter.name not in described:
-            raise ValueError(f"the docstring has no description for the argument {parameter.name!r}")
-        properties[parameter.name] = {**_schema(hints[parameter.name]), "description": described[parameter.name]}
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
-    if required := [each.name for each in parameters if each.default is inspect.Parameter.empty]:
-        schema["required"] = required
-    found = _DESCRIPTION.search(text)
-    name = getattr(function, "__name__", repr(function))
-    return {
-        "type": "function",
-        "function": {"name": name, "description": found.group(1).strip() if found else text, "parameters": schema},
-    }
+    required: list[str] = []
+    for place, parameter in enumerate(inspect.signature(function).parameters.values()):
+        name = parameter.name
+        if place == 0 and name in ("self", "cls") and name not in hints:
+            continue
+        if name not in hints:
+            raise ValueError(f"argument {name} has no type hint")
+        if name not in descriptions:
+            raise ValueError(f"the docstring has no description for the argument {name!r}")
+        properties[name] = {**_schema(hints[name]), "description": descriptions[name]}
+        if parameter.default is parameter.empty:
+            required.append(name)
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required:
+        parameters["required"] = required
+    name, description = getattr(function, "__name__", repr(function)), _SECTION.split(text)[0].strip()
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    found = list(inspect.signature(function).parameters.values())
-    bound = found and found[0].name in ("self", "cls") and found[0].annotation is inspect.Parameter.empty
-    return found[1:] if bound else found
-
-
-def _described(text: str) -> dict[str, str]:
+def _descriptions(text: str) -> dict[str, str]:
     """Returns the description of each argument."""
-    if (block := _ARGUMENTS.search(text)) is None:
+    block = _ARGUMENTS.search(text)
+    if block is None:
         return {}
-    lines = "\n".join(line for line in block.group(1).split("\n") if line.strip())
-    return {match[1]: re.sub(r"\s*\n+\s*", " ", match[2].strip()) for match in _ARGUMENT.findall(lines)}
+    lines = "\n".join(line for line in block[1].split("\n") if line.strip())
+    return {name: re.sub(r"\s*\n+\s*", " ", about.strip()) for _, name, about in _ARGUMENT.findall(lines)}
 
 
 def _schema(hint: Any) -> dict[str, Any]:
     """Returns the JSON schema of a type hint."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is None:
-        if hint is Any:
-            return {}
-        if hint in _NAMES:
-            return {"type": _NAMES[hint]}
-    elif origin in (Union, types.UnionType):
+    if hint is Any:
+        return {}
+    if hint in _NAMES:
+        return {"type": _NAMES[hint]}
+    if origin in (Union, types.UnionType):
         return _union(arguments)
-    elif origin is Literal and all(type(each) in _NAMES for each in arguments):
-        kinds = list(dict.fromkeys(_NAMES[type(each)] for each in arguments))
-        return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(arguments)}
-    elif origin is list:
+    if origin is Literal:
+        return {"type": _one_or_all([_NAMES[type(value)] for value in arguments]), "enum": list(arguments)}
+    if origin is list:
         return {"type": "array", "items": _schema(arguments[0])}
-    elif origin is dict:
+    if origin is dict:
         return {"type": "object", "additionalProperties": _schema(arguments[1])}
     raise ValueError(
         f"the type hint {hint!r} has no JSON schema; use int, float, str, bool, list, dict, Literal or a union"
@@ -88,12 +83,17 @@ def _schema(hint: Any) -> dict[str, Any]:
 
 
 def _union(arguments: Sequence[Any]) -> dict[str, Any]:
-    kinds = [_schema(each) for each in arguments if each is not type(None)]
-    if len(kinds) == 1:
-        schema = kinds[0]
-    elif all(each.keys() == {"type"} for each in kinds):
-        names = sorted({each["type"] for each in kinds})
-        schema = {"type": names[0] if len(names) == 1 else names}
+    choices = [_schema(argument) for argument in arguments if argument is not type(None)]
+    plain = all(choice.keys() == {"type"} for choice in choices)
+    if len(choices) == 1:
+        schema = choices[0]
+    elif plain:
+        schema = {"type": _one_or_all(sorted(choice["type"] for choice in choices))}
     else:
-        schema = {"anyOf": kinds}
+        schema = {"anyOf": choices}
     return {**schema, "nullable": True} if type(None) in arguments else schema
+
+
+def _one_or_all(names: Sequence[str]) -> str | list[str]:
+    different = list(dict.fromkeys(names))
+    return different[0] if len(different) == 1 else different

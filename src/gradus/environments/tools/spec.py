@@ -24,6 +24,7 @@ from gradus.core.waiting import settled
 from gradus.environments.tools.environment import ToolEnvironment
 
 TRAIN_SEEDS = 1_000_000  # training tasks begin here; conditions stay below
+_SPELLED = '0123456789{}[]":,.-'  # the characters of calls whose values are not in the vocabulary
 
 
 def tool_environment(
@@ -43,26 +44,31 @@ def tool_environment(
     ``get_reward`` does. ``conditions``: name -> seeds below 1,000,000, which training never sees; 200 seeds of ``main`` if left
     out. ``components``: the names of the reward's parts, if they are not ``reward`` and ``call``. ``more`` are further fields of :class:`EnvironmentSpec`: policies, teacher, language, audit, true_reward.
     """
-    names = components or (("reward", "call") if reward else ("reward",))
-    seeds = conditions or {"main": range(200)}
-    if any(not 0 <= seed < TRAIN_SEEDS for each in seeds.values() for seed in each):
-        raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
+    conditions = conditions or {"main": range(200)}
+    for seeds in conditions.values():
+        if min(seeds) < 0 or max(seeds) >= TRAIN_SEEDS:
+            raise ConfigError(f"the seeds of conditions are 0 to {TRAIN_SEEDS - 1}; training takes those from there on")
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        given = (settled(reward(episode)) if reward else episode.outcome.get("components") for episode in episodes)
-        return [_reward(episode, each) for episode, each in zip(episodes, given, strict=True)]
+        if reward is None:
+            return [_reward(episode, episode.outcome.get("components")) for episode in episodes]
+        values = [settled(reward(episode)) for episode in episodes]
+        return [_reward(episode, value) for episode, value in zip(episodes, values, strict=True)]
 
+    def true_reward(episode: Episode) -> float | None:
+        return episode.outcome.get("reward")
+
+    names = components or (("reward", "call") if reward else ("reward",))
+    fields = {"true_reward": true_reward, "true_reward_name": "reward", **more}
     return EnvironmentSpec(
         name=name,
         summary=summary or f"calls of tools: {name}",
         make=lambda: ToolEnvironment(make()),
         graders={"reward": Grader(name="reward", compute=compute, per_turn=True, weights=dict.fromkeys(names, 1.0))},
-        conditions={each: Condition(name=each, seeds=numbers) for each, numbers in seeds.items()},
+        conditions={key: Condition(name=key, seeds=seeds) for key, seeds in conditions.items()},
         train_task=lambda index: Task(environment=name, seed=TRAIN_SEEDS + index),
         max_turns=max_turns,
-        true_reward=more.pop("true_reward", lambda episode: episode.outcome.get("reward")),
-        true_reward_name=more.pop("true_reward_name", "reward"),
-        **more,
+        **fields,
     )
 
 
@@ -75,18 +81,20 @@ def by_call(
 
     ``total`` is the rest of the reward, or its components by name. Span credit then pays a call's tokens for that call.
     """
-    parts = dict(total) if isinstance(total, Mapping) else {"reward": float(total)}
-    terms: list[tuple[RewardTerm, ...]] = []
-    for turn in episode.turns:
-        values = [(number, calls(call)) for number, call in enumerate(turn.calls, start=1)] if calls else []
-        terms.append(tuple(RewardTerm(component="call", value=value, span=f"call_{n}") for n, value in values if value))
-    if terms:
-        terms[-1] += tuple(RewardTerm(component=key, value=value) for key, value in parts.items())
-    each: dict[str, float | None] = {**parts}
+    components: dict[str, float | None] = {**total} if isinstance(total, Mapping) else {"reward": float(total)}
+    rest = tuple(RewardTerm(component=name, value=value or 0.0) for name, value in components.items())
+    terms = [_call_terms(turn.calls, calls) if calls else () for turn in episode.turns]
     if calls:
-        each["call"] = fsum(term.value for turn in terms for term in turn if term.component == "call")
+        components["call"] = fsum(term.value for turn in terms for term in turn)
+    if terms:
+        terms[-1] += rest
     value = fsum(term.value for turn in terms for term in turn)
-    return Reward(grader="reward", value=value, components=each, terms=tuple(terms))
+    return Reward(grader="reward", value=value, components=components, terms=tuple(terms))
+
+
+def _call_terms(calls: Sequence[ToolCall], value_of: Callable[[ToolCall], float]) -> tuple[RewardTerm, ...]:
+    values = enumerate(map(value_of, calls), start=1)
+    return tuple(RewardTerm(component="call", value=value, span=f"call_{place}") for place, value in values if value)
 
 
 def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Vocabulary:
@@ -98,23 +106,24 @@ def call_vocabulary(calls: Sequence[ToolCall], texts: Iterable[str] = ()) -> Voc
     >>> '"one",' in words, '"one"}}' in words, '{"b":' in words
     (True, True, True)
     """
-    words: dict[str, None] = {}
+    words: list[str] = []
     for call in calls:
-        words.update(dict.fromkeys(write_calls([call]).split()))
+        words += write_calls([call]).split()
         for key, value in call.arguments.items():
-            words.update(dict.fromkeys((f'{{"{key}":', f'"{key}":')))
+            words += [f'{{"{key}":', f'"{key}":']
             if " " not in str(value) and not isinstance(value, Mapping | list):
-                said = json.dumps(value, ensure_ascii=False)
-                words.update(dict.fromkeys((f"{said},", f"{said}}}}}")))
+                text = json.dumps(value, ensure_ascii=False)
+                words += [f"{text},", f"{text}}}}}"]
     for text in texts:
-        words.update(dict.fromkeys(text.split()))
-    characters = sorted({character for word in words for character in word} | set('0123456789{}[]":,.-'))
-    return Vocabulary(words=[word for word in words if "▁" not in word], pieces=characters)
+        words += text.split()
+    characters = set(_SPELLED).union(*words)
+    unique = dict.fromkeys(words)
+    return Vocabulary(words=[word for word in unique if "▁" not in word], pieces=sorted(characters))
 
 
-def _reward(episode: Episode, given: Reward | Mapping[str, float] | float | None) -> Reward:
-    if isinstance(given, Reward):
-        return given
-    if given is None:
+def _reward(episode: Episode, value: Reward | Mapping[str, float] | float | None) -> Reward:
+    if isinstance(value, Reward):
+        return value
+    if value is None:
         return Reward(grader="reward", value=None, error="the reward function returned None")
-    return by_call(episode, given)
+    return by_call(episode, value)

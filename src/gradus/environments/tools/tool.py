@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault
 from gradus.environments.tools.schema import function_schema
@@ -36,16 +36,15 @@ def as_tool(function: Callable[..., Any]) -> Tool:
 
     Raises ConfigError for a function that cannot be described.
     """
-    plain = getattr(function, "__func__", function)
-    return Tool(schema=_schema(plain), run=function)
+    return Tool(schema=_schema(getattr(function, "__func__", function)), run=function)
 
 
 @lru_cache(maxsize=512)
 def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
-    name = getattr(function, "__name__", repr(function))
     try:
         return function_schema(function)
     except (ValueError, NameError, TypeError) as error:
+        name = getattr(function, "__name__", repr(function))
         raise ConfigError(
             f"the tool {name} cannot be described: {error}. Give it type hints, a docstring and a line for each argument under Args:"
         ) from error
@@ -67,9 +66,11 @@ def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
             result = run_python(code, seconds=seconds, unsafe=unsafe)
         except OSError as error:
             raise EnvironmentFault(str(error)) from error
-        told = "" if result.code == 0 else f"[ended by the limit on {result.limit}]" if result.limit else result.stderr
-        said = f"{result.stdout}{told}".strip() or "[nothing was printed]"
-        return said if len(said) <= _SHOWN else f"{said[: _SHOWN // 2]}\n[...]\n{said[-_SHOWN // 2 :]}"
+        text = result.stdout
+        if result.code != 0:
+            text += f"[ended by the limit on {result.limit}]" if result.limit else result.stderr
+        text = text.strip() or "[nothing was printed]"
+        return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}\n[...]\n{text[-_SHOWN // 2 :]}"
 
     return as_tool(python)
 
@@ -90,31 +91,31 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     >>> check_arguments(as_tool(add), {"a": "one", "b": 2})
     "add: argument a: 'one' is not of type 'integer'"
     """
-    properties = tool.parameters.get("properties") or {}
-    if tool.parameters.get("additionalProperties") in (None, False):
-        unknown = [key for key in arguments if key not in properties]
-        if unknown:
-            return f"{tool.name}: unknown argument {unknown[0]}; it takes {', '.join(properties) or 'none'}"
-    missing = [key for key in tool.parameters.get("required") or () if key not in arguments]
-    if missing:
-        return f"{tool.name}: the argument {missing[0]} is missing; it takes {', '.join(properties)}"
     from jsonschema import Draft202012Validator
 
-    error = next(Draft202012Validator(_nullable(tool.parameters)).iter_errors(dict(arguments)), None)
+    schema = tool.parameters
+    names: list[str] = list(schema.get("properties") or ())
+    if schema.get("additionalProperties") in (None, False):
+        unknown = [name for name in arguments if name not in names]
+        if unknown:
+            return f"{tool.name}: unknown argument {unknown[0]}; it takes {', '.join(names) or 'none'}"
+    missing: list[str] = [name for name in schema.get("required") or () if name not in arguments]
+    if missing:
+        return f"{tool.name}: the argument {missing[0]} is missing; it takes {', '.join(names)}"
+    error = next(Draft202012Validator(_nullable(schema)).iter_errors(dict(arguments)), None)
     if error is None:
         return None
-    place = ".".join(str(part) for part in error.absolute_path)
+    place = ".".join(map(str, error.absolute_path))
     return f"{tool.name}: argument {place}: {error.message}" if place else f"{tool.name}: {error.message}"
 
 
 def _nullable(schema: Any) -> Any:
     """Rewrites ``nullable``, by which transformers marks what may be null, as a type of JSON schema."""
     if isinstance(schema, list):
-        return [_nullable(each) for each in schema]
+        return [_nullable(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
-    plain = {key: _nullable(value) for key, value in schema.items()}
-    kind = plain.get("type")
-    if plain.get("nullable") is True and isinstance(kind, str):
-        plain["type"] = [kind, "null"]
+    plain = {key: _nullable(value) for key, value in cast(dict[str, Any], schema).items()}
+    if plain.get("nullable") is True and isinstance(plain.get("type"), str):
+        plain["type"] = [plain["type"], "null"]
     return plain
