@@ -21,8 +21,8 @@ import transformers
 from gpu import Size, build, prompts_of, sample
 from train_memory import CONFIG
 
-from gradus.runs.planning.memory import memory_forecast
-from gradus.runs.planning.shapes import Hardware, Lengths, read_shape
+from gradus.runs.forecast.memory import memory_forecast
+from gradus.runs.shapes import Hardware, Lengths, read_shape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.optimizers import make_optimizer
 from gradus.training.engine.prepare import prepare_model

@@ -25,8 +25,9 @@ from rich.table import Table
 
 from gradus import commands
 from gradus.core.metrics import read_metrics
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 SETTINGS = ["grpo.lr=7e-4", "grpo.schedule=cosine", "grpo.warmup=0.03", "grpo.min_lr_ratio=0.05", "grpo.groups=32", "grpo.group_size=8",
             "grpo.dynamic_sampling=1", "grpo.token_budget=16384", "grpo.sampling.max_new_tokens=40", "grpo.validation_every=0",
@@ -53,7 +54,7 @@ def main() -> None:
     student = given.out / "student" / "sft" / "best"
     if not student.exists():  # the recipe's own student; its GRPO is as short as it gets
         short = ["grpo.max_steps=1", "stage=[]", "eval.episodes=2", "audit.enabled=false"]
-        run_recipe(load_recipe("arithmetic", changes=short), out=given.out / "student")
+        run_stages(resolve(load_recipe("arithmetic", changes=short)), given.out / "student")
     settings = [*SETTINGS, f"grpo.max_steps={given.steps}", f"grpo.threads={given.threads}", f"grpo.seed={given.seed}"]
     models = {"student": student}
     for way, changes in ways.items():

@@ -29,8 +29,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from gradus.core import child_rng
 from gradus.core.files import write_lines
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -244,7 +245,7 @@ RHYTHM = [
 def trained(environment: str, model: Path, out: Path, settings: list[str]) -> dict[str, Any]:
     """One run, and its first condition's rewards with intervals."""
     recipe = load_recipe(environment, model=str(model), changes=settings)
-    run = run_recipe(recipe, out=out, redo=True)
+    run = run_stages(resolve(recipe), out, redo=True)
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     condition = results["conditions"].get("held-out") or next(iter(results["conditions"].values()))
     table = {

@@ -36,6 +36,7 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.nano.model import make_nano
     from gradus.rollouts import read_episodes
+    from gradus.runs.job import resolve
     from gradus.runs.recipe.load import load_recipe
     from gradus.runs.stages.teaching import teach
     from gradus.training.grpo import train_grpo
@@ -44,7 +45,7 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
 
     torch.set_num_threads(1)
     recipe = load_recipe("rhythm")
-    spec, grader = recipe.spec(), recipe.spec().grader(recipe.grader)
+    spec, grader = resolve(recipe).environment, resolve(recipe).environment.grader(recipe.grader)
     assert spec.language.vocabulary is not None
     make_nano(folder / "model", spec.language.vocabulary(), recipe.model.nano, seed=0)
     taught = folder / "teach.jsonl"

@@ -58,7 +58,7 @@ def lessons(gradus: Said, tmp_path: Path) -> Path:
 def warm_started(gradus: Said, lessons: Path) -> Path:
     run = lessons.parent / "sft"
     assert gradus("sft", "rhythm", "-d", lessons, "-o", run, settings=[*TINY, *SFT])[0] == 0
-    return run / "best"
+    return run / "sft" / "best"
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def test_a_prompt_longer_than_the_context(gradus: Said, lessons: Path, tmp_path:
     short = [*TINY, *SFT, "model.nano.context=64"]
     code, said = gradus("sft", "rhythm", "-d", lessons, "-o", out, settings=short)
     assert (code, "the model's context holds 64" in said) == (3, True), said
-    assert not out.exists()
+    assert not (out / "sft").exists()
     assert (
         gradus("sft", "rhythm", "-d", lessons, "-o", out, settings=[*TINY, *SFT])[0] == 0
     )  # with the context asked for now
@@ -119,9 +119,9 @@ def test_a_full_disk_while_training_keeps_what_was_there(gradus: Said, warm_star
         code, said = gradus("run", "rhythm", "--quick", "-o", tmp_path / "run")
         assert (code, "could not write" in said) == (3, True), said
     left = [file for file in out.rglob("*") if file.is_file()]
-    assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "splits.json", ".lock"}
+    assert {file.name for file in left} <= {"config.json", "metrics.jsonl", "splits.json", ".lock", "manifest.json"}
     assert not (tmp_path / "run").exists()
-    assert gradus("grpo", "rhythm", "-m", warm_started, "-o", out, "--resume", settings=GRPO)[0] == 0
+    assert gradus("grpo", "rhythm", "-m", warm_started, "-o", out, settings=GRPO)[0] == 0
 
 
 def test_an_unreachable_teacher(gradus: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

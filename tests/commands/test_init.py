@@ -9,6 +9,7 @@ from gradus.commands import init
 from gradus.core import ConfigError
 from gradus.environments import load
 from gradus.environments.verifiable.rows import gold_column
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 
 
@@ -21,7 +22,7 @@ def test_its_recipe_can_be_used_at_once_and_takes_no_place(tmp_path):
     data = rows(tmp_path / "even.jsonl", [{"question": f"is {n} even", "answer": n % 2} for n in range(80)])
     init(str(data), tmp_path / "recipe.toml", model=None, overwrite=False)
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
-    assert recipe.spec().teacher == "gold"  # gold answers teach
+    assert resolve(recipe).environment.teacher == "gold"  # gold answers teach
     assert recipe.sft.epochs * recipe.teach.episodes / recipe.sft.batch_size > 100  # enough steps to learn something
     assert recipe.grpo.first_task >= recipe.teach.episodes
     with pytest.raises(ConfigError, match="there already"):
@@ -38,7 +39,7 @@ def test_a_given_model_gets_no_rate_of_a_nano_model(tmp_path):
     data = rows(tmp_path / "chat.jsonl", columns)
     assert init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False) == []
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
-    assert recipe.spec().teacher == "teacher"
+    assert resolve(recipe).environment.teacher == "teacher"
     assert recipe.model.path == "owner/name"
     assert not recipe.teach.enabled
     assert recipe.grpo.lr < 1e-4
@@ -51,9 +52,9 @@ def test_a_language_model_that_sorts_is_told_the_labels_and_taught_them_first(tm
     said = " ".join(init(str(data), tmp_path / "recipe.toml", model="owner/name", overwrite=False))
     assert "recipe.prompt.txt" in said
     recipe = load_recipe(None, path=tmp_path / "recipe.toml")
-    spec = recipe.spec()
-    assert all(label in spec.data_set.system_prompt for label in labels)
-    assert spec.grader(recipe.grader_name).name == "rewards"
+    job = resolve(recipe)
+    assert all(label in job.environment.data_set.system_prompt for label in labels)
+    assert job.grader.name == "rewards"
     assert recipe.grpo.sampling.max_new_tokens == 16
     assert recipe.teach.enabled
     assert recipe.teach.episodes <= 80

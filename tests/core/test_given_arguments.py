@@ -6,7 +6,7 @@ import pytest
 
 import gradus
 from gradus import commands
-from gradus.commands.training import make_recipe
+from gradus.commands.training import make_job
 from gradus.core import ConfigError
 from gradus.runs.recipe.tables import parse_changes
 
@@ -36,7 +36,7 @@ def test_what_cannot_be_meant_is_said(call, said):
 def test_check_takes_what_a_run_takes():
     whole = {"seeds": 2, "redo": True, "anyway": True}
     assert gradus.check("arithmetic", quick=True, **whole).status != "fail"
-    assert "no argument 'stepz'" in gradus.check("arithmetic", stepz=3).findings[0].message
+    assert "no argument 'stepz'" in gradus.check("arithmetic", stepz=3).findings[0].evidence
 
 
 def test_a_text_is_a_list_of_one():
@@ -54,7 +54,7 @@ def test_a_text_is_a_list_of_one():
     record = scores.to_json()["conditions"]["held-out"]
     assert (list(record["policies"]), list(record["pairs"])) == (["gold", "random"], ["gold - random"])
     assert parse_changes("grpo.max_steps=3") == {"grpo.max_steps": 3}
-    assert make_recipe("arithmetic", trackers="tensorboard").trackers == ("tensorboard",)
+    assert make_job("arithmetic", trackers="tensorboard").recipe.trackers == ("tensorboard",)
 
 
 def test_all_means_all_wherever_names_stand():

@@ -12,9 +12,10 @@ import gradus
 from gradus.commands.environments import load_environment
 from gradus.core import AuditFailed
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
-from gradus.rewards import find_reward, reads_tags
+from gradus.rewards import find_reward, parse_reward, reads_tags
 from gradus.rewards.functions import final_answer
 from gradus.rollouts import roll_out
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 
 ROWS = [{"question": f"What is {n} + 4?", "answer": str(n + 4)} for n in range(60)]
@@ -53,8 +54,8 @@ def test_a_reward_that_reads_no_tags_adds_no_prompt_and_is_the_true_reward(files
 
 
 def test_a_reward_that_reads_tags_keeps_the_prompt(files: Path) -> None:
-    recipe = load_recipe(f"jsonl:{files}/rows.jsonl", rewards=[{"function": f"{files}/tagged_reward.py:tagged"}])
-    spec = recipe.spec()
+    recipe = load_recipe(f"jsonl:{files}/rows.jsonl", rewards=[parse_reward(f"{files}/tagged_reward.py:tagged")])
+    spec = resolve(recipe).environment
     assert spec.data_set.system_prompt == SYSTEM_PROMPT
     assert spec.true_reward_name == "correct"
     assert reads_tags(find_reward("correctness"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gradus
 from gradus import environments
-from gradus.commands.environments import as_name
+from gradus.commands.environments import environment_of
 from gradus.core import ConfigError, Environment, EnvironmentSpec, GradusError
 from gradus.environments.verifiable.arithmetic import ArithmeticTasks
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
@@ -225,7 +225,9 @@ def test_a_table_of_pandas_and_a_list_of_rows_are_data_everywhere(table: bool) -
     data = pytest.importorskip("pandas").DataFrame(rows) if table else rows
     result = gradus.roll_out(data, "gold", episodes=2)
     assert [type(each.outcome["columns"]["answer"]) for each in result.episodes] == [int, int]
-    assert as_name(data) == "rows"
+    spec = environment_of(data)
+    assert isinstance(spec, EnvironmentSpec)
+    assert spec.name == "rows"
     scores = gradus.evaluate("gold", env=data, episodes=2, conditions=["held-out"])
     assert scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"] == 1.0
 

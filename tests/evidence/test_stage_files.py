@@ -12,8 +12,8 @@ from gradus.core import ConfigError, StorageError
 from gradus.core.files import clear_half_written, write_checksums
 from gradus.evidence.reports import write_report
 from gradus.evidence.stage_files import changed_since
+from gradus.runs.manifest import Manifest, StageInputs
 from gradus.runs.stages.doctor import diagnosis_of
-from gradus.runs.stages.state import MadeFrom, RunState
 
 WRITTEN = {
     "teach": "teach/episodes.jsonl.gz",
@@ -26,9 +26,9 @@ WRITTEN = {
 
 def a_run(folder: Path) -> Path:
     """A run whose stages each wrote one file, and a model."""
-    state = RunState(folder)
+    state = Manifest(folder)
     for stage, name in WRITTEN.items():
-        with state.doing(stage, MadeFrom({"seed": 0})):
+        with state.doing(stage, StageInputs(settings={"seed": 0})):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             record = {"kind": "sft", "step": 1, "loss": 2.0} if stage == "sft" else {}
             (folder / name).write_text(json.dumps({**record, "figure": 12}) + "\n")
@@ -40,17 +40,17 @@ def a_run(folder: Path) -> Path:
 
 
 def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
-    state = RunState(tmp_path)
-    with state.doing("sft", MadeFrom({"sft": {"lr": 0.1, "token_budget": 4096}})):
+    state = Manifest(tmp_path)
+    with state.doing("sft", StageInputs(settings={"sft": {"lr": 0.1, "token_budget": 4096}})):
         (tmp_path / "sft").mkdir()
-    assert state.done("sft", MadeFrom({"sft": {"lr": 0.1, "token_budget": 900}}))
+    assert state.done("sft", StageInputs(settings={"sft": {"lr": 0.1, "token_budget": 900}}))
     with pytest.raises(ConfigError, match=r"sft\.lr was 0\.1, is now 0\.2"):
-        state.done("sft", MadeFrom({"sft": {"lr": 0.2, "token_budget": 900}}))
-    with state.doing("grpo", MadeFrom({"sft": {"batch_size": 8}, "grpo": {"batch_size": 8}})):
+        state.done("sft", StageInputs(settings={"sft": {"lr": 0.2, "token_budget": 900}}))
+    with state.doing("grpo", StageInputs(settings={"sft": {"batch_size": 8}, "grpo": {"batch_size": 8}})):
         (tmp_path / "grpo").mkdir()
-    assert state.done("grpo", MadeFrom({"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}}))
+    assert state.done("grpo", StageInputs(settings={"sft": {"batch_size": 8}, "grpo": {"batch_size": 4}}))
     with pytest.raises(ConfigError, match=r"sft\.batch_size was 8, is now 4"):  # of SFT it is the size of a step
-        state.done("grpo", MadeFrom({"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
+        state.done("grpo", StageInputs(settings={"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
 
 
 def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> None:
@@ -65,21 +65,21 @@ def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> N
             others = [changed_since(run / other) for other in WRITTEN.values() if other != name]
             assert not any(others)
             with pytest.raises(StorageError, match=f"{name} in .*damaged or gone.*stage '{stage}'.*--redo"):
-                RunState(run).done(stage, MadeFrom({"seed": 0}))
+                Manifest(run).done(stage, StageInputs(settings={"seed": 0}))
             (run / name).write_bytes(whole)
-        assert RunState(run).done(stage, MadeFrom({"seed": 0}))
+        assert Manifest(run).done(stage, StageInputs(settings={"seed": 0}))
     (run / "sft" / "best" / "model.safetensors").write_bytes(bytes(99) + b"1")
     with pytest.raises(StorageError, match="sft/best in"):
-        RunState(run).done("sft", MadeFrom({"seed": 0}))
+        Manifest(run).done("sft", StageInputs(settings={"seed": 0}))
 
 
 def test_with_redo_a_damaged_stage_and_what_builds_on_it_are_done_again(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     (run / "sft" / "metrics.jsonl").write_text("{}")
-    state = RunState(run, redo=True)
-    assert state.done("teach", MadeFrom({"seed": 0}))
+    state = Manifest(run, redo=True)
+    assert state.done("teach", StageInputs(settings={"seed": 0}))
     for stage in ("sft", "grpo", "eval", "doctor"):
-        assert not state.done(stage, MadeFrom({"seed": 0}))
+        assert not state.done(stage, StageInputs(settings={"seed": 0}))
     assert not (run / "sft").exists()
 
 
@@ -90,7 +90,7 @@ def test_no_evaluation_outlives_its_weights(tmp_path: Path, monkeypatch: pytest.
     for name in ("report/episodes.json.gz", *made):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text("of the old weights")
-    RunState(run).keep("costs.json", "recipe.toml")
+    Manifest(run).keep("costs.json", "recipe.toml")
 
     def killed(folder: Path, **_: object) -> None:
         if folder.name == "grpo":
@@ -99,11 +99,11 @@ def test_no_evaluation_outlives_its_weights(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as stopped:
         stopped.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            RunState(run, redo=True).done("grpo", MadeFrom({"seed": 1}))
+            Manifest(run, redo=True).done("grpo", StageInputs(settings={"seed": 1}))
     assert not any((run / name).exists() for name in ("results.json", "doctor.json", "report/episodes.json.gz", *made))
-    assert not RunState(run, redo=True).done("grpo", MadeFrom({"seed": 1}))
+    assert not Manifest(run, redo=True).done("grpo", StageInputs(settings={"seed": 1}))
     assert changed_since(run) == []
-    assert RunState(run).done("sft", MadeFrom({"seed": 0}))
+    assert Manifest(run).done("sft", StageInputs(settings={"seed": 0}))
     assert (run / "sft" / "best").is_dir()
 
 

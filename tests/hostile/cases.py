@@ -117,7 +117,7 @@ DOCUMENTS = {
     "results.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN"), ("run", "--recipe", "RUN/recipe.toml", "--out", "RUN")),
     "doctor.json": (("report", "RUN"), ("doctor", "RUN")),
     "costs.json": (("report", "RUN"), ("compare", "a=RUN", "b=RUN")),
-    "state.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
+    "manifest.json": (("run", "--recipe", "RUN/recipe.toml", "--out", "RUN"), ("report", "RUN")),
     "recipe.toml": (("report", "RUN"), ("check", "--recipe", "RUN/recipe.toml"), ("compare", "a=RUN", "b=RUN")),
     "report/about.json": (("report", "RUN"),),
     "report/episodes.json.gz": (("report", "RUN"),),

@@ -58,7 +58,7 @@ def _begin(work: Path) -> int:
 
 def _stage(work: Path) -> str:
     """The stage that is at work, or what comes before and after all of them."""
-    file = work / "run" / "state.json"
+    file = work / "run" / "manifest.json"
     stages: Mapping[str, Any] = json.loads(file.read_text())["stages"] if file.exists() else {}
     undone = [name for name, stage in stages.items() if not stage["done"]]
     return undone[0] if undone else "between stages" if len(stages) < len(STAGES) else "report"

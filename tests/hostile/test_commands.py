@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 ROOT = Path(__file__).parents[2]
 TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermediate_size=64", "eval.episodes=4", "grpo.max_steps=2",
@@ -20,7 +21,7 @@ TINY = ["model.nano.hidden_size=32", "model.nano.layers=1", "model.nano.intermed
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile") / "run"
-    return run_recipe(load_recipe("arithmetic", quick=True, changes=TINY), out=folder)
+    return run_stages(resolve(load_recipe("arithmetic", quick=True, changes=TINY)), folder)
 
 
 def tried(*words: str, script: str = "commands") -> str:

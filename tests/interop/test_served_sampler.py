@@ -90,7 +90,7 @@ def grpo(taught: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: 
     result = CliRunner().invoke(app, [*words, *(word for each in settings for word in ("--set", each))])
     if result.exception:
         raise result.exception
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (folder / "run" / "grpo" / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == "step"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from gradus import environments
 from gradus.core import ConfigError, EnvironmentSpec, Observation
 from gradus.policies.scripted import FunctionPolicy, Script
 from gradus.rollouts import roll_out
-from gradus.runs.stages.sources import environment_sources
+from gradus.runs.job import resolve
+from gradus.runs.recipe.record import Recipe
+from gradus.runs.sources import data_sources, environment_sources
+
+
+def sources_of(name: str, spec: EnvironmentSpec) -> dict[str, str]:
+    """The digests of the data and the code of a run in this environment."""
+    job = replace(resolve(Recipe(environment=name), environment=spec), named=True)
+    return {**data_sources(job), **environment_sources(job)}
+
 
 ADD = """
 import verifiers.v1 as vf
@@ -107,11 +117,11 @@ def test_a_task_of_one_reply_has_its_own_prompt_and_messages_and_its_hooks_run(w
     assert broken.reward
     assert broken.reward.value is None
     assert "this grader broke" in (broken.reward.error or "")
-    before = environment_sources(name, spec)
+    before = sources_of(name, spec)
     assert sorted(before) == ["code of mine.py", "code of weights.py", "rows of mine.py"]
     edited = environments.load(write(ADD.replace("range(80)", "range(82)"), weight=0.0))  # in a new process
     assert paid(edited) == {"In words.": hooks + right, "In digits.": hooks + right}
-    after = environment_sources(name, edited)
+    after = sources_of(name, edited)
     assert {key for key in before if before[key] == after[key]} == set()
 
 

@@ -73,8 +73,6 @@ def test_nothing_is_overwritten_and_code_of_others_is_refused(tmp_path: Path) ->
     (tmp_path / "full/mine").touch()
     with pytest.raises(ConfigError, match="not an empty folder"):
         write_package("rhythm", tmp_path / "full")
-    spec = environments.load("arithmetic")
-    environments.register("of_this_session", lambda _: spec)
     for name in ("somewhere.else:spec", "of_this_session", "openenv:ws://x"):
         told = rf"only environments of Gradus and of installed packages .* got '{name}'; `gradus serve-env"
         with pytest.raises(ConfigError, match=told):

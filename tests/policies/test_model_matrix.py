@@ -20,7 +20,7 @@ from gradus.evidence.evaluation import evaluate
 from gradus.policies.local.export import export_model, logp_diff
 from gradus.policies.local.loading import load_model
 from gradus.rollouts import roll_out
-from gradus.runs.planning.model_probe import check_model
+from gradus.runs.forecast.model_probe import check_model
 from gradus.runs.policies import make_policy
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo

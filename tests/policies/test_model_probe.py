@@ -12,7 +12,7 @@ from gradus.policies.local import general_decoding
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.runs.planning.model_probe import check_model, probe_model
+from gradus.runs.forecast.model_probe import check_model, probe_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers', about kernels that are not installed
 
@@ -39,7 +39,7 @@ def test_general_decoding_draws_the_same_tokens_as_our_own_cache(tmp_path: Path,
 
 def test_a_trainer_that_computes_another_function_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Windows without layer types were trained as if there were none: 4 to 11 nats, and SFT said nothing."""
-    from gradus.runs.planning import model_probe
+    from gradus.runs.forecast import model_probe
     from gradus.training.engine import tree_support
 
     loaded = load("mistral-window", tmp_path)

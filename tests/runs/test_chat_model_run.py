@@ -19,10 +19,11 @@ from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.settings import read_settings
 from gradus.policies.local.shelf import ShelvedPolicy
+from gradus.runs.job import resolve
 from gradus.runs.policies import make_policy
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext, run_policies
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 EXCERPT = Path(__file__).parents[1] / "data" / "gsm8k_excerpt.jsonl"
 SMALL = [
@@ -54,7 +55,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> None:
     model = qwen if remembers else forgetful(qwen)
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(model), quick=True, changes=SMALL)
-    run = run_recipe(recipe, out=tmp_path / "run")
+    run = run_stages(resolve(recipe), tmp_path / "run")
     results = json.loads((run / "results.json").read_text())
     policies = results["conditions"]["held-out"]["policies"]
     assert list(policies) == ["base", "sft", "grpo", "grpo-greedy", "gold"]  # base: the model as it was given
@@ -63,7 +64,7 @@ def test_the_whole_path_runs(remembers: bool, qwen: Path, tmp_path: Path) -> Non
     assert stored == read_settings(run / "sft" / "best")
     assert (stored.environment, stored.sampling) == (recipe.environment, recipe.grpo.sampling)
     assert stored.system_prompt.startswith("Answer the question.")
-    spec = recipe.spec()
+    spec = resolve(recipe).environment
     policy = make_policy(spec, str(run))
     assert isinstance(policy, LocalPolicy)
     assert policy.sampling == recipe.grpo.sampling  # 64 tokens in the first edition, whatever the student was given
@@ -87,19 +88,19 @@ def test_a_run_is_evaluated_and_served_in_its_precision(
     changes = [f"grpo.dtype={dtype}", f"grpo.autocast={str(autocast).lower()}", "grpo.device=cpu"]
     recipe = load_recipe(f"gsm8k:{EXCERPT}", model=str(qwen), changes=changes)
     folder = tmp_path / "run"
-    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
+    run = RunContext(resolve(recipe), folder, redo=False, console=Console(quiet=True))
     shutil.copytree(qwen, folder / "grpo" / "best")
     (folder / "grpo" / "config.json").write_text(recipe.grpo.model_dump_json())
     wanted = (torch.bfloat16 if dtype == "bfloat16" else torch.float32, autocast)
     for policy in run_policies(run, ["base", "grpo"]).values():
         assert isinstance(policy, ShelvedPolicy)
         assert (policy.loaded.dtype, policy.loaded.autocast) == wanted
-    again = make_policy(recipe.spec(), str(folder))
+    again = make_policy(resolve(recipe).environment, str(folder))
     assert isinstance(again, LocalPolicy)
     assert (again.loaded.dtype, again.loaded.autocast) == wanted
     shutil.copytree(qwen, folder / "sft" / "best")
     (folder / "sft" / "config.json").write_text(recipe.sft.model_copy(update={"autocast": True}).model_dump_json())
-    warm = make_policy(recipe.spec(), str(folder / "sft" / "best"))
+    warm = make_policy(resolve(recipe).environment, str(folder / "sft" / "best"))
     assert isinstance(warm, LocalPolicy)
     assert not warm.loaded.autocast, "only GRPO samples under its autocast, and the run is evaluated as GRPO samples"
     talked: list[LoadedModel] = []

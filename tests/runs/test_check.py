@@ -13,15 +13,17 @@ from tiny_qwen2 import FORGETFUL, make_tiny_qwen2
 from transformers import AutoTokenizer
 
 import gradus
-from gradus.commands.training import make_recipe
+from gradus.commands.training import make_job
 from gradus.core import ConfigError
+from gradus.core.findings import worst
 from gradus.environments.verifiable.from_files import parse_source, read_tasks
 from gradus.policies.local.folders import is_nano
 from gradus.policies.nano.model import NanoConfig, make_nano
-from gradus.runs import checks
-from gradus.runs.checks import CHECKS, status_of
-from gradus.runs.checks.data import faults
-from gradus.runs.checks.subject import Circumstances, Subject
+from gradus.runs.forecast import checks
+from gradus.runs.forecast.checks import CHECKS
+from gradus.runs.forecast.data import faults
+from gradus.runs.forecast.subject import Circumstances, Subject
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.tables import own_recipes
 
@@ -69,7 +71,7 @@ def checked(
     settings = [*([] if model else NANO), *changes]
     with only(*names):
         for each in gradus.check(named, out=out / "run", model=chosen, settings=settings).findings:
-            lines.setdefault(each.check, []).append((each.status, each.message, each.remedy))
+            lines.setdefault(each.subject, []).append((each.status, each.evidence, each.remedy))
     return lines
 
 
@@ -97,9 +99,9 @@ def test_every_check_speaks_and_a_good_recipe_passes(tmp_path: Path) -> None:
 def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> None:
     findings = gradus.check(recipe=name, out=tmp_path / "run").findings
     for each in findings:
-        if "needs a package that is not installed" in each.message:
-            pytest.skip(each.message)  # the suites are an extra of their own
-    assert status_of(findings) != "fail", [each for each in findings if each.status == "fail"]
+        if "needs a package that is not installed" in each.evidence:
+            pytest.skip(each.evidence)  # the suites are an extra of their own
+    assert worst(findings) != "fail", [each for each in findings if each.status == "fail"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_no_recipe_that_comes_along_would_fail(name: str, tmp_path: Path) -> Non
         ("recipe", "fail", ["grpo.group_size=1"], "greater than or equal to 2", "correct the recipe"),
         ("recipe", "fail", ["grpo.distill_teacher=gold"], "no effect while distill_coef is 0", "set it"),
         ("recipe", "fail", ["eval.pairs=true"], "should be a valid tuple, got True", "correct the recipe"),
-        ("environment", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
+        ("recipe", "fail", ["environment=arithmetic:digits=99"], "between 1 and 8", ""),
         ("names", "fail", ['eval.policies=["golden"]', "eval.pairs=[]"], "'golden'", "correct the name"),
         ("names", "fail", ['eval.pairs=["grpo-tea"]'], "grpo-tea", "there are"),
         ("names", "fail", ["eval.episodes=100000"], "997 seeds", ""),
@@ -160,7 +162,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
     train, test = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     tasks = read_tasks(parse_source("jsonl", f"{train}?question=prompt&answer=target&test={test}"))
     found = {
-        each.message.partition(":")[0]: each for each in faults(tasks, lambda system, question: len(question), 900)
+        each.evidence.partition(":")[0]: each for each in faults(tasks, lambda system, question: len(question), 900)
     }
     assert {name: each.status for name, each in found.items()} == {
         "empty answers": "fail",
@@ -170,7 +172,7 @@ def test_the_check_finds_every_kind_of_problem(tmp_path: Path) -> None:
         "contradictions": "fail",
         "overlap": "fail",
     }
-    assert "different rows: 1, as in" in found["contradictions"].message
+    assert "different rows: 1, as in" in found["contradictions"].evidence
 
 
 def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwen: Path) -> None:
@@ -192,7 +194,7 @@ def test_a_template_that_forgets_is_refused_where_it_matters(tmp_path: Path, qwe
 
 def test_a_name_on_the_hub_is_not_asked_for(tmp_path: Path) -> None:
     skipped = found("model", "arithmetic", tmp_path, model="somebody/some-model")
-    assert (skipped[0][0], "--online" in skipped[0][2]) == ("skip", True)
+    assert (skipped[0][0], "--online" in skipped[0][2]) == ("open", True)
 
 
 @pytest.mark.parametrize(
@@ -251,20 +253,20 @@ def test_a_nano_model_keeps_the_settings_for_nano_models(
 ) -> None:
     """`gradus grpo rhythm --model STUDENT` gave the student of `gradus sft` a language model's rate, and answers without a grammar."""
     folder = tmp_path / "run"
-    spec = load_recipe("rhythm").spec()
+    spec = resolve(load_recipe("rhythm")).environment
     assert spec.language.vocabulary is not None
     shape = NanoConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32)
     made = make_nano(folder / "best" if run else folder, spec.language.vocabulary(), shape)
-    own, given = load_recipe("rhythm"), make_recipe("rhythm", model=folder)
+    own, job = load_recipe("rhythm"), make_job("rhythm", model=folder)
     assert capsys.readouterr().err == f"settings: the recipe's for a nano model, which {folder} is\n"
     for section in ("sft", "grpo", "teach", "eval"):
-        assert getattr(given, section) == getattr(own, section)
-    assert not given.promises, "they are about the nano model that the recipe makes"
-    assert not Subject(given, tmp_path, Circumstances()).trained
-    make_recipe("rhythm", model=qwen)
+        assert getattr(job.recipe, section) == getattr(own, section)
+    assert not job.recipe.promises, "they are about the nano model that the recipe makes"
+    assert not Subject(job, tmp_path, Circumstances()).trained
+    make_job("rhythm", model=qwen)
     said = capsys.readouterr().err
     assert said.startswith("settings: the recipe's for a language model ([lm]), with rates and adapters by its 0.")
-    make_recipe("rhythm")
+    make_job("rhythm")
     assert capsys.readouterr().err == "", "there is no choice"
     stored = json.loads((made / "config.json").read_text())
     (tmp_path / "adapters").mkdir()

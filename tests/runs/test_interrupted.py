@@ -68,7 +68,7 @@ def size(file: Path) -> int:
 
 def stages(folder: Path) -> dict[str, bool]:
     """Which stages were begun, and whether each is done."""
-    file = folder / "state.json"
+    file = folder / "manifest.json"
     result = json.loads(file.read_text())["stages"] if file.exists() else {}
     return {name: entry["done"] for name, entry in result.items()}
 

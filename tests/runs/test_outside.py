@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 from gradus.commands.app import app
 from gradus.core import ConfigError
-from gradus.runs.checks import require_names
+from gradus.runs.forecast.checks import require_names
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 TINY = [
     "model.nano.hidden_size=32",
@@ -68,31 +69,31 @@ def scalars(folder: Path) -> dict[str, list[int]]:
 def test_sft_and_grpo_send_all_their_records_to_the_tracker_that_was_asked_for(
     warm_started: Path, tmp_path: Path
 ) -> None:
-    sft = scalars(warm_started / "tensorboard")
+    sft = scalars(warm_started / "sft" / "tensorboard")
     assert sft["sft/loss"] == [1, 2, 3]
     assert sft["sft/validation_loss"] == [3]
     gradus("grpo", "rhythm", "-m", warm_started, "-o", tmp_path / "run", "--tracker", "tensorboard", *changes())
-    grpo = scalars(tmp_path / "run" / "tensorboard")
+    grpo = scalars(tmp_path / "run" / "grpo" / "tensorboard")
     assert grpo["step/reward_mean"] == [1, 2]
     assert grpo["validation/sampled/reward_mean"] == [0, 2]  # steps, validations and alerts, as in metrics.jsonl
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "run" / "grpo" / "metrics.jsonl").read_text().splitlines()]
     assert sum(record["kind"] == "step" for record in records) == 2
 
 
 def test_a_missing_tracker_is_said_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"unknown tracker mlflow; there are jsonl .*tensorboard, wandb"):
-        run_recipe(load_recipe("rhythm", trackers=["mlflow"]), out=tmp_path / "run")
+        run_stages(resolve(load_recipe("rhythm", trackers=["mlflow"])), tmp_path / "run")
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("gradus.training.run.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[wandb\]'"):
-        run_recipe(load_recipe("rhythm", trackers=["wandb"]), out=tmp_path / "run")
+        run_stages(resolve(load_recipe("rhythm", trackers=["wandb"])), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
 def test_missing_bitsandbytes_is_said_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradus.policies.local.loading.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'gradus-rl\[quantized\]'"):
-        require_names(load_recipe("arithmetic", changes=["grpo.quantize=4bit", "grpo.lora.rank=2"]))
+        require_names(resolve(load_recipe("arithmetic", changes=["grpo.quantize=4bit", "grpo.lora.rank=2"])))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from gradus.commands import init
 from gradus.core import ConfigError
 from gradus.rewards import find_reward
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(80)]
@@ -52,7 +53,7 @@ def test_init_writes_every_path_of_a_data_set_from_the_recipe(places, source):
     init(source.format("test=more/held%20out.jsonl&system=sys.txt"), places / "r.toml")
     named = tomllib.loads((places / "r.toml").read_text())["environment"]
     assert named.endswith("?test=../more/held%20out.jsonl&system=../sys.txt")
-    tasks = load_recipe(None, path=places / "r.toml").spec().data_set
+    tasks = resolve(load_recipe(None, path=places / "r.toml")).environment.data_set
     assert (len(tasks.splits["held-out"]), tasks.system_prompt) == (9, "Be brief.")
 
 
@@ -62,9 +63,9 @@ def test_a_recipe_below_works_from_every_folder(places, monkeypatch):
         "    def step(self, action): return 'end', 1.0, True\n"
     )
     init("doors.py", places / "r.toml")
-    assert load_recipe(None, path=places / "r.toml").spec().name == "doors"
+    assert resolve(load_recipe(None, path=places / "r.toml")).environment.name == "doors"
     monkeypatch.chdir(places)
-    assert load_recipe(None, path=Path("r.toml")).spec().name == "doors"
+    assert resolve(load_recipe(None, path=Path("r.toml"))).environment.name == "doors"
 
 
 @pytest.mark.parametrize(

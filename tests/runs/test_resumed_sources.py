@@ -15,7 +15,9 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_other_rows_rewards_or_episodes_are_refused_when_a_stage_goes_on(tmp_path: Path) -> None:
+def test_other_rows_or_episodes_are_refused_and_other_code_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Training went on with them, and said nothing."""
     rows, reward = tmp_path / "rows.jsonl", tmp_path / "mine.py"
 
@@ -30,12 +32,16 @@ def test_other_rows_rewards_or_episodes_are_refused_when_a_stage_goes_on(tmp_pat
     student = commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
     lessons.unlink()
     commands.teach(str(rows), episodes=6, out=lessons)
-    with pytest.raises(ConfigError, match=r"begun with other episodes of lessons.jsonl; put back"):
-        commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL, resume=True)
+    with pytest.raises(ConfigError, match=r"made with other episodes of lessons.jsonl; choose another folder"):
+        commands.sft(str(rows), lessons, out=tmp_path / "sft", settings=SMALL)
 
     options = {"rewards": [f"{reward}:score"], "settings": SMALL, "out": tmp_path / "grpo"}
     commands.grpo(str(rows), student, **options)
-    commands.grpo(str(rows), student, resume=True, **options)
+    commands.grpo(str(rows), student, **options)
+    write(60, 0.25)
+    capsys.readouterr()
+    commands.grpo(str(rows), student, **options)
+    assert "grpo: code of mine.py has changed since; --redo does the stage again" in capsys.readouterr().err
     write(59, 0.25)
-    with pytest.raises(ConfigError, match=r"begun with other rows of .* and other code of .*mine.py; put back"):
-        commands.grpo(str(rows), student, resume=True, **options)
+    with pytest.raises(ConfigError, match=r"made with other rows of .*; choose another folder"):
+        commands.grpo(str(rows), student, **options)

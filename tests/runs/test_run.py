@@ -11,10 +11,10 @@ from rich.console import Console
 import gradus
 from gradus.core import ConfigError
 from gradus.core.files import write_json
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.stages.context import RunContext
-from gradus.runs.stages.runner import do_stages, run_recipe
-from gradus.runs.stages.training_stages import _same_sources
+from gradus.runs.stages.runner import do_stages, run_stages
 
 SMALL = [
     "audit.enabled=false",
@@ -43,7 +43,7 @@ def recipe(*more):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_recipe(recipe(), out=tmp_path_factory.mktemp("runs") / "rhythm")
+    return run_stages(resolve(recipe()), tmp_path_factory.mktemp("runs") / "rhythm")
 
 
 def test_every_stage_leaves_what_it_promises(run):
@@ -86,7 +86,7 @@ def test_the_recipe_that_was_stored_makes_the_same_run(run):
 
 def test_a_second_call_does_nothing_again(run):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
-    run_recipe(recipe(), out=run)
+    run_stages(resolve(recipe()), run)
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
 
 
@@ -103,9 +103,9 @@ def test_a_changed_setting_is_refused_by_name_and_redo_does_only_what_builds_on_
     with pytest.raises(
         ConfigError, match=r"grpo\.max_steps was 2, is now 3.*--out \(with --model .* from these weights\)"
     ):
-        run_recipe(other, out=run)
+        run_stages(resolve(other), run)
     sft = (run / "sft/best/model.safetensors").stat().st_mtime_ns
-    run_recipe(other, out=run, redo=True)
+    run_stages(resolve(other), run, redo=True)
     assert (run / "sft/best/model.safetensors").stat().st_mtime_ns == sft
     steps = [json.loads(line) for line in (run / "grpo/metrics.jsonl").read_text().splitlines()]
     assert max(record["step"] for record in steps) == 3
@@ -118,10 +118,11 @@ def test_nothing_is_left_of_stages_that_a_run_does_no_more(tmp_path):
         def do(name):
             return lambda run, cost: write_json(run.folder / name / "metrics.jsonl", {})
 
-        context = RunContext(recipe(), tmp_path / "run", redo=redo, console=Console(quiet=True))
+        context = RunContext(resolve(recipe()), tmp_path / "run", redo=redo, console=Console(quiet=True))
         settings = {"model": {}, "teach": {}, "sft": {}, "grpo": {"teach": "teach" in stages}}
+        context.manifest.leave_out(stages)
         do_stages(context, {name: (do(name), lambda run, name=name: settings[name]) for name in stages})
-        return [row["stage"] for row in context.state.costs()]
+        return [row["stage"] for row in context.manifest.costs()]
 
     assert done(("model", "teach", "sft", "grpo"), redo=False) == ["model", "teach", "sft", "grpo"]
     assert done(("model", "grpo"), redo=True) == ["model", "grpo"]
@@ -154,15 +155,19 @@ def test_too_few_rows_fail_before_anything_is_done(tmp_path):
     test.write_text(json.dumps({"question": "2 + 1 ?", "answer": "3"}) + "\n")
     recipe = load_recipe(f"jsonl:{rows}?test={test}", quick=True)
     with pytest.raises(ConfigError, match="no task left to train on"):
-        run_recipe(recipe, out=tmp_path / "run")
-    assert not (tmp_path / "run" / "state.json").exists()
+        run_stages(resolve(recipe), tmp_path / "run")
+    assert not (tmp_path / "run" / "manifest.json").exists()
 
 
 def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> None:
     """An evaluation after training had the training's threads, and in a run that was broken off between them the machine's."""
     before, seen = torch.get_num_threads(), []
     run = RunContext(
-        load_recipe("arithmetic", quick=True), tmp_path / "run", redo=False, console=Console(quiet=True), anyway=False
+        resolve(load_recipe("arithmetic", quick=True)),
+        tmp_path / "run",
+        redo=False,
+        console=Console(quiet=True),
+        anyway=False,
     )
 
     def stage(context: RunContext, cost: dict[str, Any]) -> None:
@@ -171,11 +176,4 @@ def test_the_threads_of_one_stage_are_not_those_of_the_next(tmp_path: Path) -> N
 
     do_stages(run, {name: (stage, lambda run: {}) for name in ("sft", "eval")})
     assert seen == [before, before]
-    assert torch.get_num_threads() == before
-
-
-def test_a_stage_alone_leaves_the_threads_of_its_caller(tmp_path: Path) -> None:
-    before = torch.get_num_threads()
-    with _same_sources(tmp_path / "run", {}):
-        torch.set_num_threads(before + 1)
     assert torch.get_num_threads() == before

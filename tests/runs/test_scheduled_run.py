@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gradus.core import ConfigError
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 
 TINY = """
 environment = "arithmetic:digits=1"
@@ -73,7 +74,7 @@ def recipe(text: str, folder: Path, *changes: str) -> Recipe:
 def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> None:
     result = recipe(STAGES, tmp_path)
     assert result.grpo.max_steps == 3  # as long as the stages
-    folder = run_recipe(result, out=tmp_path / "run")
+    folder = run_stages(resolve(result), tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "grpo/metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["stage"] for line in steps] == ["form", "sums", "sums"]
@@ -86,7 +87,7 @@ def test_a_run_follows_its_stages_and_the_report_shows_them(tmp_path: Path) -> N
     assert re.search(r'"marks":\s*\[\{"x":\s*1.0,\s*"name":\s*"form"\},\s*\{"x":\s*2.0,\s*"name":\s*"sums"\}\]', page)
     assert load_recipe(None, path=folder / "recipe.toml").model_dump() == result.model_dump()
     with pytest.raises(ConfigError, match=r"stage was .*form.*, is now"):
-        run_recipe(recipe(STAGES, tmp_path, "stage.0.name=shape"), out=folder)
+        run_stages(resolve(recipe(STAGES, tmp_path, "stage.0.name=shape")), folder)
 
 
 def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
@@ -94,13 +95,15 @@ def test_ones_own_rewards_are_the_grader(tmp_path: Path) -> None:
         "def short(completions, **columns):\n    return [-len(text) for text in completions]\n"
     )
     result = recipe("", tmp_path, f'rewards=["correctness=2", ["format", 0.5], "{tmp_path}/mine.py:short=0.01"]')
-    spec = result.spec()
+    spec = resolve(result).environment
     grader = spec.grader(result.grader)
     assert (grader.name, dict(grader.weights)) == ("rewards", {"correct": 2.0, "format": 0.5, "short": 0.01})
     assert spec.grader("composed").name == "composed"
     with pytest.raises(ConfigError, match="got both; leave out grader = 'composed'"):
         recipe("", tmp_path, 'rewards=["correctness"]', "grader=composed")
-    several = load_recipe("rhythm", changes=['rewards=["correctness"]', 'grader="rewards"', "promises=[]"]).spec()
+    several = resolve(
+        load_recipe("rhythm", changes=['rewards=["correctness"]', 'grader="rewards"', "promises=[]"])
+    ).environment
     assert not several.grader().per_turn  # the reward of several turns stands at the last one
 
 
@@ -131,5 +134,5 @@ def test_a_schedule_that_cannot_be_used_says_why(changes: list[str], says: str, 
 )
 def test_what_only_the_grader_can_know_fails_before_anything_is_done(change: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
-        run_recipe(recipe(STAGES, tmp_path, change), out=tmp_path / "run")
+        run_stages(resolve(recipe(STAGES, tmp_path, change)), tmp_path / "run")
     assert not (tmp_path / "run" / "teach").exists()

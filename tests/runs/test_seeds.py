@@ -17,10 +17,11 @@ import gradus
 from gradus.core import ConfigError, StorageError
 from gradus.evidence.reports import write_report
 from gradus.runs.comparison import compare_runs, named_runs
+from gradus.runs.job import resolve
 from gradus.runs.recipe.load import load_recipe
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.doctor import diagnosis_of
-from gradus.runs.stages.runner import run_recipe
+from gradus.runs.stages.runner import run_stages
 from gradus.runs.stages.seeds import run_seeds, seed_recipe
 from gradus.sandbox.locks import FolderLock
 
@@ -58,7 +59,7 @@ def recipe() -> Recipe:
 
 @pytest.fixture(scope="module")
 def folder(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_seeds(recipe, seeds=2, out=tmp_path_factory.mktemp("seeds") / "run")
+    return run_seeds(resolve(recipe), tmp_path_factory.mktemp("seeds") / "run", seeds=2)
 
 
 def _results(folder: Path) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _results(folder: Path) -> dict[str, Any]:
 
 
 def test_each_seed_is_the_run_that_its_recipe_makes_alone(folder: Path, recipe: Recipe, tmp_path: Path) -> None:
-    alone = run_recipe(seed_recipe(recipe, 1), out=tmp_path / "alone")
+    alone = run_stages(resolve(seed_recipe(recipe, 1)), tmp_path / "alone")
     for name in ("grpo/best/model.safetensors", "eval/episodes.jsonl.gz", "results.json"):
         assert (folder / "seed-1" / name).read_bytes() == (alone / name).read_bytes(), name
 
@@ -90,7 +91,7 @@ def test_results_are_over_seeds_and_say_what_each_came_to(folder: Path) -> None:
 def test_a_second_call_trains_nothing_again(folder: Path, recipe: Recipe) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")}
     (folder / "results.json").unlink()
-    run_seeds(recipe, seeds=2, out=folder)
+    run_seeds(resolve(recipe), folder, seeds=2)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
     assert _results(folder)["seeds"] == [0, 1]
 
@@ -99,7 +100,7 @@ def test_seeds_of_other_settings_are_refused_before_one_is_trained(folder: Path,
     copy = Path(shutil.copytree(folder, tmp_path / "run"))
     shutil.rmtree(copy / "seed-0")
     with pytest.raises(ConfigError, match=r"grpo\.lr was"):
-        run_seeds(load_recipe(f"{OWN}:spec", changes={**SMALL, "grpo.lr": 0.5}), seeds=2, out=copy)
+        run_seeds(resolve(load_recipe(f"{OWN}:spec", changes={**SMALL, "grpo.lr": 0.5})), copy, seeds=2)
     assert not (copy / "seed-0").exists(), "it was trained before seed 1 was refused"
 
 
@@ -134,11 +135,11 @@ def test_runs_of_several_seeds_compare_over_both(folder: Path) -> None:
 
 def test_what_makes_no_sense_is_refused(folder: Path, recipe: Recipe) -> None:
     with pytest.raises(ConfigError, match="at least 2"):
-        run_seeds(recipe, seeds=0, out=folder)
+        run_seeds(resolve(recipe), folder, seeds=0)
     with pytest.raises(ConfigError, match="several seeds"):
-        run_recipe(recipe, out=folder)
+        run_stages(resolve(recipe), folder)
     with pytest.raises(ConfigError, match="one seed"):
-        run_seeds(recipe, seeds=2, out=folder / "seed-0")
+        run_seeds(resolve(recipe), folder / "seed-0", seeds=2)
 
 
 @pytest.mark.slow
@@ -180,7 +181,7 @@ def test_with_redo_no_joint_evaluation_is_left_while_seeds_are_trained_again(
     monkeypatch.setattr("gradus.runs.stages.seeds.train_here", killed)
     for redo, left in ((False, True), (True, False)):
         with pytest.raises(KeyboardInterrupt):
-            run_seeds(recipe, seeds=2, out=run, redo=redo)
+            run_seeds(resolve(recipe), run, seeds=2, redo=redo)
         there = {name: (run / name).exists() for name in ("results.json", "report.html", "costs.json")}
         assert there == dict.fromkeys(there, left)
         assert (run / "recipe.toml").is_file()  # it was gone after --redo, and gradus compare asked for another session

@@ -3,7 +3,7 @@
 import pytest
 
 import gradus
-from gradus.commands.training import make_recipe
+from gradus.commands.training import make_job
 from gradus.core import GradusError
 from gradus.core.metrics import read_metrics
 from gradus.rollouts import read_episodes
@@ -17,14 +17,14 @@ def right(completions, answer, **columns):
 @pytest.mark.parametrize("model", [None, "owner/name"])
 def test_the_evaluation_takes_no_more_episodes_than_rows_are_held_out(quick, model):
     rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(10) for b in range(6)]
-    recipe = make_recipe(rows, rewards=[right], model=model, quick=quick, online=False)
-    most = max(len(each.seeds) for each in recipe.spec().conditions.values())
+    job = make_job(rows, rewards=[right], model=model, quick=quick, online=False)
+    recipe, most = job.recipe, max(len(condition.seeds) for condition in job.environment.conditions.values())
     assert 1 <= (recipe.eval.episodes or most) <= most < 8
     if model is None:
         assert gradus.check(rows, rewards=[right], quick=quick).status != "fail"
     said = gradus.check(rows, rewards=[right], model=model, settings={"eval.episodes": 300}, quick=quick)
     assert any(
-        "eval.episodes = 300, and " in each.message and f"has {most} seeds" in each.message for each in said.findings
+        "eval.episodes = 300, and " in each.evidence and f"has {most} seeds" in each.evidence for each in said.findings
     )
 
 
@@ -34,9 +34,9 @@ def test_a_nano_model_has_room_for_the_longest_rows(form):
     said = "There are {} apples in all, after the friend from the next street gave some more to the family behind the garden."
     rows = [{"question": f"{'Ann counts. ' * (n * 8)} {n} + 1?", "answer": said.format(n + 1)} for n in range(60)]
     rewards = [lambda prompts, completions, **_: [1.0] * len(completions)] if form == "rewards" else []
-    found = [each for each in gradus.check(rows, rewards=rewards).findings if each.check == "context"]
+    found = [each for each in gradus.check(rows, rewards=rewards).findings if each.subject == "context"]
     assert [each.status for each in found] == ["pass"], found
-    assert make_recipe(rows, rewards=rewards).model.nano.context > 512
+    assert make_job(rows, rewards=rewards).recipe.model.nano.context > 512
 
 
 def test_rewards_that_read_the_step_are_told_it_in_validation_and_evaluation(tmp_path):

@@ -277,6 +277,6 @@ def test_the_command_teaches_a_new_model_and_a_run_teaches_the_next(tmp_path: Pa
     )
     second = gradus.distill(first, tmp_path / "one", "rhythm", steps=1, out=tmp_path / "two", settings=small)
     assert (second / "model.safetensors").is_file()
-    record = json.loads((tmp_path / "two" / "metrics.jsonl").read_text())
+    record = json.loads((tmp_path / "two" / "distill" / "metrics.jsonl").read_text())
     assert record["kind"] == "distill"
     assert abs(record["loss"]) < 0.01  # it is its own teacher, but for bfloat16

@@ -13,12 +13,12 @@ from tiny_qwen2 import make_tiny_qwen2
 from transformers import AutoModelForCausalLM
 
 import gradus
-from gradus.commands.training import make_recipe
+from gradus.commands.training import make_job
 from gradus.core import ConfigError
-from gradus.runs.checks.model import lengths_of
-from gradus.runs.checks.subject import Circumstances, Subject
-from gradus.runs.planning.memory import cache_bytes, check_fits, make_plan, memory_forecast, rows_at_once
-from gradus.runs.planning.shapes import GIB, Hardware, Lengths, ModelShape, read_shape
+from gradus.runs.forecast.memory import cache_bytes, check_fits, make_plan, memory_forecast, rows_at_once
+from gradus.runs.forecast.model import lengths_of
+from gradus.runs.forecast.subject import Circumstances, Subject
+from gradus.runs.shapes import GIB, Hardware, Lengths, ModelShape, read_shape
 from gradus.training.config import GrpoConfig
 
 GPU = Hardware(name="gpu", kind="cuda", memory=22 * GIB)
@@ -97,15 +97,15 @@ def test_prompts_beyond_the_context_are_fitted_to_no_card(tmp_path: Path) -> Non
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"question": "{n} {"word " * 300}", "answer": "{n}"}}\n' for n in range(60)))
     with pytest.raises(ConfigError, match="the model's context holds 64"):
-        make_recipe(rows, settings={"model.nano.context": 64}, memory="24GB")
+        make_job(rows, settings={"model.nano.context": 64}, memory="24GB")
     with pytest.raises(ConfigError, match="gigabytes, as in 24GB, got 'much'"):
-        make_recipe("arithmetic", memory="much")
+        make_job("arithmetic", memory="much")
 
 
 def test_a_check_is_of_the_card_that_is_named(tmp_path: Path) -> None:
     model = make_tiny_qwen2(tmp_path / "model", context=2048)
     findings = gradus.check("arithmetic", model=model, quick=True, memory="24GB").findings
-    assert "of a card of 24GB" in next(each for each in findings if each.check == "memory").message
+    assert "of a card of 24GB" in next(finding for finding in findings if finding.subject == "memory").evidence
 
 
 def test_more_of_anything_is_never_less_memory() -> None:
@@ -146,10 +146,10 @@ def test_every_term_is_counted() -> None:
 def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = make_tiny_qwen2(tmp_path / "model", context=2048)
     settings = {"grpo.token_budget": 60_000, "grpo.groups": 64, "grpo.dtype": "bfloat16"}
-    free = make_recipe("arithmetic", model=model, settings=settings)
+    free = make_job("arithmetic", model=model, settings=settings)
     subject = Subject(free, tmp_path, Circumstances())
-    needed = make_plan(subject.shape, free.grpo, lengths_of(subject), GPU).peak / GIB
-    fitted = make_recipe("arithmetic", model=model, settings=settings, memory=f"{needed / 2:.4f}GB")
+    needed = make_plan(subject.shape, free.recipe.grpo, lengths_of(subject), GPU).peak / GIB
+    fitted = make_job("arithmetic", model=model, settings=settings, memory=f"{needed / 2:.4f}GB").recipe
     told = capsys.readouterr().err.strip().splitlines()[-1].split(": ", 1)[1].split()
     changes = dict(each.split("=", 1) for each in told)
     assert any(key.startswith("grpo.") for key in changes)
@@ -157,9 +157,9 @@ def test_a_run_is_fitted_to_a_card(tmp_path: Path, capsys: pytest.CaptureFixture
         stage, name = key.split(".")
         reached = getattr(getattr(fitted, stage), name)
         assert reached is not None if name == "lora" else str(reached).lower() == value
-    assert fitted.grpo.groups == free.grpo.groups
+    assert fitted.grpo.groups == free.recipe.grpo.groups
     with pytest.raises(ConfigError, match="would need"):
-        make_recipe("arithmetic", model=model, settings=settings, memory="0.0001GB")
+        make_job("arithmetic", model=model, settings=settings, memory="0.0001GB")
 
 
 @pytest.mark.slow

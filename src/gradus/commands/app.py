@@ -145,8 +145,6 @@ def _ordered(words: list[str]) -> list[str]:
 def _stopped(words: list[str]) -> str:
     """Returns the line that names the way on from a command that Ctrl-C stopped."""
     command = next((word for word in words if not word.startswith("-")), "")
-    if command in ("sft", "distill", "grpo") and "--resume" not in words:
-        words = [*words, "--resume"]
     if command not in ("run", "teach", "sft", "distill", "grpo"):
         return "stopped"
     return f"stopped; this goes on where it stopped: gradus {shlex.join(words)}"

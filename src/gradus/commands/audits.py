@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradus.commands.environments import as_name, load_environment
+from gradus.commands.environments import environment_of, load_environment
 from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
@@ -191,9 +191,12 @@ def _of_recipe(
     environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
+    from gradus.runs.job import resolve
     from gradus.runs.recipe.load import load_recipe
 
     if rewards:
         raise ConfigError("a recipe names its rewards itself; give --recipe or --reward, got both")
-    made = load_recipe(as_name(environment), path=Path(recipe))
-    return made.spec(), grader or made.grader_name
+    source = environment_of(environment)
+    settings = load_recipe(source, path=Path(recipe))
+    job = resolve(settings, environment=source if isinstance(source, EnvironmentSpec) else None)
+    return job.environment, grader or job.grader.name

@@ -34,16 +34,16 @@ def load_environment(name: Data, *, rewards: Sequence[Any] = ()) -> EnvironmentS
     1
     """
     from gradus.environments.verifiable.from_rows import rows_spec
-    from gradus.runs.stages.sources import forget_changed_files
+    from gradus.runs.sources import forget_changed_files
 
     forget_changed_files()
     if isinstance(name, str | Path):
-        given = environments.load(file_name(str(name)))
+        spec = environments.load(file_name(str(name)))
     elif isinstance(name, type):
-        given = environments.from_class(name)
+        spec = environments.from_class(name)
     else:
-        given = name if isinstance(name, EnvironmentSpec) else rows_spec(name)
-    spec = environments.with_random(given)
+        spec = name if isinstance(name, EnvironmentSpec) else rows_spec(name)
+    spec = environments.with_random(spec)
     return with_rewards(spec, rewards) if rewards else spec
 
 
@@ -232,33 +232,21 @@ def _person(console: Any) -> Policy:
 def with_rewards(spec: EnvironmentSpec, rewards: Sequence[Any]) -> EnvironmentSpec:
     """The environment with reward functions as its grader."""
     from gradus.environments.verifiable.from_rows import with_own_rewards
-    from gradus.rewards import own_grader
+    from gradus.rewards import choose_rewards, own_grader
 
-    return with_own_rewards(spec, own_grader(spec, reward_entries(rewards)))
-
-
-def reward_entries(rewards: Sequence[Any]) -> list[dict[str, Any]]:
-    """Reward functions as a recipe names them: ``NAME``, ``module:function``, ``FILE.py:function``, or what is registered here."""
-    from gradus.rewards import parse_reward, register_reward, reward_pairs
-    from gradus.runs.stages.sources import forget_changed_files
-
-    forget_changed_files()
-    entries: list[dict[str, Any]] = []
-    for function, weight in reward_pairs(rewards):
-        if isinstance(function, str):
-            entry = parse_reward(function).model_dump()
-        else:
-            entry = {"function": register_reward(function), "weight": 1.0, "settings": {}}
-        entries.append({**entry, **({} if weight is None else {"weight": weight})})
-    return entries
+    return with_own_rewards(spec, own_grader(spec, choose_rewards(rewards)))
 
 
-def as_name(data: Data) -> str:
-    """The name under which a run loads ``data``; rows and a specification are registered in this process."""
+def environment_of(data: Data) -> str | EnvironmentSpec:
+    """Returns the name of an environment as a recipe has it, or the environment of rows, a class or a specification. Raises ConfigError."""
     if isinstance(data, str | Path):
         return file_name(str(data))
     spec = load_environment(data)
     if ":" in spec.name:
         raise ConfigError(f"an environment of one's own has a name without a colon, got {spec.name!r}")
-    environments.register(spec.name, lambda _: spec)
-    return spec.name
+    if spec.name in environments.own_names():
+        raise ConfigError(
+            f"{spec.name!r} is an environment that comes with Gradus; for that one give its name, for your own choose another, "
+            "as in dataclasses.replace(spec, name='mine')"
+        )
+    return spec

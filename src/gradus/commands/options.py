@@ -129,7 +129,6 @@ Json = Annotated[
 Host = Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where a stopped run left off, bit for bit.")]
 Folder = Annotated[Path, typer.Argument(help="Folder to write; must be empty or not there.")]
 
 

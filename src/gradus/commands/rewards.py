@@ -135,10 +135,12 @@ def try_rewards(
     >>> commands.try_rewards(["<answer> 2 </answer>"], ["correctness"], answer="2").rows()[0]["value"]
     1.0
     """
-    from gradus.commands.environments import reward_entries
-    from gradus.rewards import Completion, load_rewards, read_completions
+    from gradus.rewards import Completion, choose_rewards, load_rewards, read_completions
     from gradus.rewards import try_rewards as score
     from gradus.rollouts.storage import decode
+    from gradus.runs.sources import forget_changed_files
+
+    forget_changed_files()
 
     if (completions is None) == (not completion):
         raise ConfigError("give a file of completions, or --completion TEXT, and not both")
@@ -156,4 +158,5 @@ def try_rewards(
             for each in completions
         ]
     messages = any(row.chat for row in rows)  # the functions get what the rows have, as in TRL
-    return TriedRewards(score(load_rewards(reward_entries(rewards), messages=messages), rows))
+    choice = choose_rewards(rewards)
+    return TriedRewards(score(load_rewards(choice.entries, functions=choice.functions, messages=messages), rows))

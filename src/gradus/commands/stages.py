@@ -20,22 +20,21 @@ from gradus.commands.options import (
     Model,
     Overwrite,
     RecipeOptions,
-    Resume,
     Rewards,
     Seed,
     StageOptions,
     Temperature,
-    as_list,
     require_rewards_used,
     writes,
 )
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
-from gradus.commands.training import make_recipe
+from gradus.commands.training import make_job
 from gradus.environments import file_name
 
 if TYPE_CHECKING:
     from gradus.core.documents import Diagnoses
+    from gradus.runs.job import Job
     from gradus.runs.stages.teaching import TeachSummary
 
 
@@ -130,14 +129,11 @@ def sft(
     ],
     *,
     out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/sft"),
-    resume: Resume = False,
     **options: Unpack[RecipeOptions],
 ) -> Path:
     """Supervised fine-tuning on the action tokens of stored episodes. Returns the best checkpoint."""
-    from gradus.runs.stages.training_stages import sft_alone
-
-    files = [episodes] if isinstance(episodes, Path) else as_list(episodes)
-    return sft_alone(make_recipe(data, **options), [Path(each) for each in files], Path(out), resume=resume)
+    files = [Path(episodes)] if isinstance(episodes, str | Path) else [Path(file) for file in episodes]
+    return _trained("sft", make_job(data, **options), Path(out), lessons=files)
 
 
 def _after_distill(best: Path, *, data: str) -> None:
@@ -163,22 +159,17 @@ def distill(
     *,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     out: Annotated[str | Path, writes("Folder for the model and its metrics."), Line(kind=Path)] = Path("runs/distill"),
-    resume: Resume = False,
     **options: Unpack[RecipeOptions],
 ) -> Path:
     """Let a student learn its teacher's distribution of every token, on answers of its own. Returns the best checkpoint."""
     from gradus.runs.recipe.tables import parse_changes
-    from gradus.runs.stages.training_stages import distill_alone
 
     name = os.fspath(student)
-    own = {"distill.teacher": os.fspath(teacher), **({} if steps is None else {"distill.max_steps": steps})}
-    told: dict[str, Any] = {
-        **options,
-        "model": None if name == "nano" else name,
-        "settings": {**parse_changes(options.get("settings", ())), **own},
-    }
-    recipe = make_recipe(data, **told)
-    return distill_alone(recipe, Path(out), resume=resume)
+    settings = {**parse_changes(options.get("settings", ())), "distill.teacher": os.fspath(teacher)}
+    if steps is not None:
+        settings["distill.max_steps"] = steps
+    options["settings"], options["model"] = settings, None if name == "nano" else name
+    return _trained("distill", make_job(data, **options), Path(out))
 
 
 def _after_grpo(best: Path, *, out: Path) -> None:
@@ -196,13 +187,17 @@ def grpo(
     ],
     *,
     out: Annotated[str | Path, writes("Folder for checkpoints and metrics."), Line(kind=Path)] = Path("runs/grpo"),
-    resume: Resume = False,
     **options: Unpack[StageOptions],
 ) -> Path:
     """Roll out groups, grade them, and make what got more reward more likely. Returns the best checkpoint."""
-    from gradus.runs.stages.training_stages import grpo_alone
+    return _trained("grpo", make_job(data, model=os.fspath(model), **options), Path(out))
 
-    return grpo_alone(make_recipe(data, model=os.fspath(model), **options), Path(out), resume=resume)
+
+def _trained(stage: str, job: Job, folder: Path, lessons: Sequence[Path] = ()) -> Path:
+    """Does one training stage in a run folder; returns the best checkpoint. The caller's threads stay as they were."""
+    from gradus.runs.stages.runner import run_stages
+
+    return run_stages(job, folder, only=(stage,), lessons=lessons) / stage / "best"
 
 
 @dataclass(frozen=True, repr=False)

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 
 import typer
 
-from gradus.commands.environments import agent, as_name, reward_entries
+from gradus.commands.environments import agent, environment_of
 from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions, as_list, known_options
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
-from gradus.core import ConfigError, GradusError
+from gradus.core import ConfigError, EnvironmentSpec, GradusError
 from gradus.core.documents import SCHEMA, Results, read_document
 from gradus.core.errors import require_training
+from gradus.core.findings import Finding, worst
 from gradus.core.printing import quiet
 from gradus.core.terminal import Terminal
 
 if TYPE_CHECKING:
-    from gradus.runs.checks import Finding
-    from gradus.runs.recipe.record import Recipe
+    from gradus.runs.job import Job
 
 _OF_RUN = RunOptions.__annotations__.keys() - RecipeOptions.__annotations__.keys()  # they say nothing of the recipe
 
@@ -86,7 +86,7 @@ class Run(Shown):
 
 
 def load_run(folder: str | Path) -> Run:
-    """A run that is there already."""
+    """Returns the run of a folder."""
     if not Path(folder).is_dir():
         raise ConfigError(f"no run folder {folder}; gradus run makes one")
     return Run(Path(folder))
@@ -147,33 +147,29 @@ def run(data: DataOrRecipe = None, **options: Unpack[RunOptions]) -> Run:
     >>> gradus.run("rhythm", quick=True, out="runs/first").report()        # doctest: +SKIP
     """
     known_options(options, RunOptions, "gradus.run", also=("data",))
-    of_recipe, whole = split_options(options)
+    recipe_options, run_options = split_options(options)
     require_training()
-    from gradus.runs.checks import require_names
-    from gradus.runs.stages.fitting import fitted_recipe
-    from gradus.runs.stages.runner import run_recipe
+    from gradus.runs.forecast.checks import require_names
+    from gradus.runs.forecast.time import fitted_job
+    from gradus.runs.stages.runner import run_stages
     from gradus.runs.stages.seeds import run_seeds
 
-    seeds, time = whole.get("seeds"), whole.get("time")
-    out = whole.get("out")
-    told = {
-        "out": None if out is None else Path(out),
-        "redo": whole.get("redo", False),
-        "anyway": whole.get("anyway", False),
-    }
-    made = make_recipe(data, **of_recipe)
-    require_names(made)
-    made = fitted_recipe(
-        made,
-        told["out"] or made.default_folder(),
+    time, seeds = run_options.get("time"), run_options.get("seeds") or 1
+    job = make_job(data, **recipe_options)
+    require_names(job)
+    folder = Path(run_options.get("out") or job.recipe.default_folder())
+    anyway, redo = run_options.get("anyway", False), run_options.get("redo", False)
+    job = fitted_job(
+        job,
+        folder,
         time=time,
-        fixed=fixed_keys(made, data, of_recipe, time),
-        anyway=told["anyway"],
+        fixed=fixed_keys(job, data, recipe_options, time),
+        anyway=anyway,
         tell=Terminal(quiet=quiet(), highlight=False).print,
     )
-    if seeds in (None, 1):
-        return Run(run_recipe(made, **told))
-    return Run(run_seeds(made, seeds=seeds, **told))
+    if seeds == 1:
+        return Run(run_stages(job, folder, redo=redo, anyway=anyway))
+    return Run(run_seeds(job, folder, seeds=seeds, redo=redo, anyway=anyway))
 
 
 def _after_report(path: Path, *, run: Path) -> None:
@@ -188,55 +184,67 @@ def report(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> Path:
     return load_run(run).report(show=False)
 
 
-def split_options(options: RunOptions) -> tuple[RecipeOptions, dict[str, Any]]:
+def split_options(options: RunOptions) -> tuple[RecipeOptions, RunOptions]:
     """Returns the options that make the recipe, and those that say how it is run."""
-    whole = {key: value for key, value in options.items() if key in _OF_RUN}
-    return {key: value for key, value in options.items() if key not in whole}, whole  # pyright: ignore[reportReturnType]
+    of_recipe = {key: value for key, value in options.items() if key not in _OF_RUN}
+    of_run = {key: value for key, value in options.items() if key in _OF_RUN}
+    return cast(RecipeOptions, of_recipe), cast(RunOptions, of_run)
 
 
-def make_recipe(data: Any = None, *, online: bool = True, **options: Unpack[RecipeOptions]) -> Recipe:
-    """The recipe of an environment, of rows, or of a file, with changes. Raises ConfigError.
+def make_job(data: Any = None, *, online: bool = True, **options: Unpack[RecipeOptions]) -> Job:
+    """The job of an environment, of rows, or of a recipe's file, with changes. Raises ConfigError.
 
     ``data``: an environment or rows; or a TOML recipe, or the name of one that comes with Gradus. ``memory``: change settings until
     the forecast fits a card of this size, and say which. ``online``: the hub may be asked for the config and tokenizer of a model that is named.
     """
     require_training()
+    from gradus.rewards import choose_rewards
+    from gradus.runs.job import resolve
     from gradus.runs.recipe.load import load_recipe
     from gradus.runs.recipe.tables import parse_changes
+    from gradus.runs.sources import forget_changed_files
 
     known_options(options, RecipeOptions, "a recipe")
-    told: dict[str, Any] = dict(options)
-    memory, settings = told.pop("memory", None), told.pop("settings", ())
-    rewards, recipe, model = told.pop("rewards", ()), told.pop("recipe", None), told.pop("model", None)
-    if "trackers" in told:
-        told["trackers"] = as_list(told["trackers"])
-    if recipe is None and _is_recipe(data):
-        data, recipe = None, data
-    load = partial(
-        load_recipe,
-        None if data is None else as_name(data),
-        path=None if recipe is None else Path(recipe),
-        model=None if model is None else os.fspath(model),
-        rewards=reward_entries(rewards),
-        online=online,
-        **told,
-    )
-    made = load(changes=settings)
-    if made.chosen and not quiet():
-        print(made.chosen, file=sys.stderr)
+    forget_changed_files()
+    path = options.get("recipe")
+    if path is None and _is_recipe(data):
+        data, path = None, data
+    model, memory = options.get("model"), options.get("memory")
+    source = None if data is None else environment_of(data)
+    rewards = choose_rewards(options.get("rewards", ()))
+
+    def job_with(changes: Mapping[str, Any]) -> Job:
+        recipe = load_recipe(
+            source,
+            path=None if path is None else Path(path),
+            model=None if model is None else os.fspath(model),
+            changes=changes,
+            rewards=rewards.entries,
+            quick=options.get("quick", False),
+            seed=options.get("seed"),
+            grader=options.get("grader"),
+            trackers=as_list(options.get("trackers", ())),
+            online=online,
+        )
+        return resolve(recipe, environment=source if isinstance(source, EnvironmentSpec) else None, rewards=rewards)
+
+    settings = parse_changes(options.get("settings", ()))
+    job = job_with(settings)
+    if job.recipe.chosen and not quiet():
+        print(job.recipe.chosen, file=sys.stderr)
     if memory is None:
-        return made
-    from gradus.runs.checks.model import changes_for_card
+        return job
+    from gradus.runs.forecast.model import changes_for_card
 
-    changed = changes_for_card(made, memory, online=online)
-    print(f"{memory}: " + (" ".join(changed) or "the settings fit as they are"), file=sys.stderr)
-    return load(changes={**parse_changes(settings), **parse_changes(changed)})
+    changes = changes_for_card(job, memory, online=online)
+    print(f"{memory}: " + (" ".join(changes) or "the settings fit as they are"), file=sys.stderr)
+    return job_with({**settings, **parse_changes(changes)})
 
 
-def fixed_keys(made: Recipe, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:
+def fixed_keys(job: Job, data: Any, options: RecipeOptions, time: str | None) -> frozenset[str]:
     """Returns the settings that a time leaves as they are: those that were typed, and all of a file of one's own unless a time was typed."""
     own_file = (options.get("recipe") is not None or _is_recipe(data)) and time is None
-    return made.fixed(all_of_file=own_file)
+    return job.recipe.fixed(all_of_file=own_file)
 
 
 def _is_recipe(data: Any) -> bool:
@@ -250,6 +258,8 @@ def _is_recipe(data: Any) -> bool:
     return name.endswith(".toml") or (name in own_recipes() and name not in environments.names())
 
 
+# The one scale of findings as a check before a run writes it -> its color.
+_STATUSES = {"pass": "pass", "note": "pass", "open": "skip", "warn": "warn", "fail": "fail"}
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 
 
@@ -261,14 +271,21 @@ class Checklist(Shown):
 
     @property
     def status(self) -> str:
-        """The worst of the findings."""
-        from gradus.runs.checks import status_of
-
-        return status_of(self.findings)
+        """The worst of the findings. What could not be looked at does not count."""
+        return worst(finding for finding in self.findings if finding.status != "open")
 
     def to_json(self) -> dict[str, Any]:
         """The status and the findings."""
-        return {"schema": SCHEMA, "status": self.status, "checks": [vars(finding) for finding in self.findings]}
+        checks = [
+            {
+                "check": finding.subject,
+                "status": _STATUSES[finding.status],
+                "message": finding.evidence,
+                "remedy": finding.remedy,
+            }
+            for finding in self.findings
+        ]
+        return {"schema": SCHEMA, "status": self.status, "checks": checks}
 
     def tables(self) -> Sequence[Any]:
         """One line a finding, and the status."""
@@ -278,9 +295,10 @@ class Checklist(Shown):
         table = Table(box=None, pad_edge=False)
         for title in ("", "check", "result", "remedy"):
             table.add_column(title, overflow="fold")
-        for each in self.findings:
-            line = (Text(each.message), Text(each.remedy))
-            table.add_row(Text(each.status, style=_STYLES[each.status]), each.check, *line)
+        for finding in self.findings:
+            status = _STATUSES[finding.status]
+            line = (Text(finding.evidence), Text(finding.remedy))
+            table.add_row(Text(status, style=_STYLES[status]), finding.subject, *line)
         return [table, Text(self.status, style=f"bold {_STYLES[self.status]}")]
 
 
@@ -318,18 +336,19 @@ def check(
     True
     """
     require_training()
-    from gradus.runs.checks import Circumstances, check_recipe, from_error
+    from gradus.runs.forecast.checks import check_job
+    from gradus.runs.forecast.subject import Circumstances, from_error
 
-    of_recipe, whole = split_options(options)
+    recipe_options, run_options = split_options(options)
     try:
-        chosen = make_recipe(data, online=online, **of_recipe)
+        job = make_job(data, online=online, **recipe_options)
     except GradusError as error:
         return Checklist((from_error(error, "recipe", "correct the recipe"),))
-    time = whole.get("time")
-    given = Circumstances(
+    time = run_options.get("time")
+    circumstances = Circumstances(
         online=online,
         time=time,
-        fixed=fixed_keys(chosen, data, of_recipe, time),
-        memory=of_recipe.get("memory"),
+        fixed=fixed_keys(job, data, recipe_options, time),
+        memory=recipe_options.get("memory"),
     )
-    return Checklist(check_recipe(chosen, given))
+    return Checklist(check_job(job, circumstances))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 SCHEMA = 2
+MANIFEST = "manifest.json"  # in the folder of a run
 T = TypeVar("T")
 
 
@@ -230,21 +231,23 @@ class Description(TypedDict, extra_items=Any):
     run: NotRequired[dict[str, Any]]
 
 
-class StageState(TypedDict):
-    """One stage in ``state.json``."""
+class StageRecord(TypedDict):
+    """One stage in ``manifest.json``. ``data``, ``code`` and ``outputs``: digests by name; ``seconds`` add up over resumed tries."""
 
     settings: dict[str, Any]
+    data: dict[str, str]
+    code: dict[str, str]
+    outputs: dict[str, str]
     done: bool
+    seconds: float
     cost: dict[str, Any]
-    sources: NotRequired[dict[str, str]]
-    files: NotRequired[dict[str, str]]
 
 
-class Stages(TypedDict, extra_items=Any):
-    """``state.json``: which stages of a run are done."""
+class ManifestDocument(TypedDict, extra_items=Any):
+    """``manifest.json`` of a run folder. ``summaries``: digests of files that are made of several stages."""
 
-    stages: dict[str, StageState]
-    files: NotRequired[dict[str, str]]
+    stages: dict[str, StageRecord]
+    summaries: dict[str, str]
 
 
 Splits = dict[str, list[str]]  # splits.json: role -> ids of its tasks

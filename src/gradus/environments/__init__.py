@@ -51,20 +51,6 @@ _AFTER_THE_COLON = {
 }
 _FILES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _OTHER_FILES = (".parquet", ".arrow", ".json", ".xlsx", ".zip")
-_REGISTERED: dict[str, str | Loader] = {}
-
-
-def register(name: str, loader: str | Loader) -> None:
-    """Adds an environment: a function, or ``module:function`` to import when it is first asked for.
-
-    Raises ConfigError for a name of Gradus's own. A function takes the place of an earlier one of the same name.
-    """
-    if name in _OWN:
-        raise ConfigError(
-            f"{name!r} is an environment that comes with Gradus; for that one give its name, for your own choose another, "
-            "as in dataclasses.replace(spec, name='mine')"
-        )
-    _REGISTERED[name] = loader
 
 
 @cache
@@ -74,8 +60,8 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def names() -> list[str]:
-    """Returns all names: installed packages' first, then Gradus's own, then those that were registered."""
-    return list(dict.fromkeys([*_installed(), *_OWN, *_REGISTERED]))
+    """Returns all names: installed packages' first, then Gradus's own."""
+    return list(dict.fromkeys([*_installed(), *_OWN]))
 
 
 def own_names() -> list[str]:
@@ -137,7 +123,7 @@ def load_stored(name: str) -> EnvironmentSpec:
 def load_registered(name: str) -> EnvironmentSpec:
     """Loads a registered environment, and nothing else: no code runs because a data file names it."""
     head, _, argument = name.partition(":")
-    loader = _OWN.get(head) or _REGISTERED.get(head) or _installed().get(head)
+    loader = _OWN.get(head) or _installed().get(head)
     if loader is None:
         raise ConfigError(
             f"unknown environment {name!r}{did_you_mean(head, names())}; known are {', '.join(names())}, or give your "
@@ -145,7 +131,7 @@ def load_registered(name: str) -> EnvironmentSpec:
         )
     if isinstance(loader, EntryPoint):
         return with_random(_as_spec(name, loader.load(), argument or None))
-    make: Loader = import_object(loader, "environment") if isinstance(loader, str) else loader
+    make: Loader = import_object(loader, "environment")
     return with_random(make(argument or None))
 
 
@@ -164,10 +150,9 @@ def with_random(spec: EnvironmentSpec) -> EnvironmentSpec:
     return replace(spec, policies={**spec.policies, "random": policy})
 
 
-def is_registered_by_name(name: str) -> bool:
-    """True if another process would find it too. It would not find a function that was registered in this one."""
-    head = name.partition(":")[0]
-    return head in names() and not callable(_REGISTERED.get(head))
+def is_registered(name: str) -> bool:
+    """Says whether a name is that of Gradus's own environments or an installed package's, and no path to code of one's own."""
+    return name.partition(":")[0] in names()
 
 
 def _only_one(file: str) -> str:

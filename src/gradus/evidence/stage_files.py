@@ -1,4 +1,4 @@
-"""Checksums of the files that a run's stages wrote, kept in its state.json: a later change is noticed."""
+"""Checksums of the files that a run's stages wrote, kept in its manifest.json: a later change is noticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gradus.core.documents import Stages, read_document
+from gradus.core.documents import MANIFEST, ManifestDocument, read_document
 from gradus.core.errors import StorageError
 from gradus.core.files import check_checksums, digest
 
@@ -78,15 +78,15 @@ def changed_since(place: Path) -> list[str]:
     """A sentence for each file that is not what its stage wrote: of a run folder, of a folder in it, or the one file that is named."""
     place = place.resolve()
     for run in (place, *place.parents[:3]):
-        if (run / "state.json").is_file():
+        if (run / MANIFEST).is_file():
             break
     else:
         return []
     try:
-        state = read_document(run / "state.json", Stages)
+        manifest = read_document(run / MANIFEST, ManifestDocument)
     except StorageError as error:
         return [str(error)]
-    parts = [state.get("files", {}), *(stage.get("files", {}) for stage in state["stages"].values())]
+    parts = [manifest["summaries"], *(stage["outputs"] for stage in manifest["stages"].values())]
     stored = {name: checksum for part in parts for name, checksum in part.items()}
     wanted = {name: checksum for name, checksum in stored.items() if place in (run / name, *(run / name).parents)}
     return [

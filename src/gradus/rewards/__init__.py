@@ -3,11 +3,12 @@
 from gradus.rewards.answers import gold_answer, read_answer, read_number, same_answer
 from gradus.rewards.catalog import (
     BUILT_IN,
+    RewardChoice,
     RewardConfig,
+    choose_rewards,
     find_reward,
     load_rewards,
     parse_reward,
-    register_reward,
     reward_pairs,
 )
 from gradus.rewards.compose import Completion, RewardFunction, Rewards, completion_text, reward_name
@@ -31,6 +32,7 @@ __all__ = [
     "BUILT_IN",
     "AdaptiveConfig",
     "Completion",
+    "RewardChoice",
     "RewardConfig",
     "RewardFunction",
     "RewardSchedule",
@@ -38,6 +40,7 @@ __all__ = [
     "StageConfig",
     "Tryout",
     "adapt",
+    "choose_rewards",
     "completion_text",
     "correctness",
     "diversity",
@@ -55,7 +58,6 @@ __all__ = [
     "read_completions",
     "read_number",
     "reads_tags",
-    "register_reward",
     "repetition",
     "reward_name",
     "reward_pairs",

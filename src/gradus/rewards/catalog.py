@@ -1,11 +1,15 @@
-"""Finds rewards that a recipe names: ``"correctness"``, ``"my_module:function"``, or a record with a weight and settings."""
+"""Reads rewards in the forms that people write, and turns the names of a recipe into functions.
+
+A recipe names a reward: ``"correctness"``, ``"my_module:function"``, or a record with a weight and settings. In Python a reward is a function.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -29,7 +33,7 @@ BUILT_IN: dict[str, Callable[..., Any]] = {
     "code_tests": code_tests,
     "judge": Judge,
 }
-_GIVEN: dict[str, RewardFunction] = {}
+IN_MEMORY = "python:"  # how the name of a function begins that no other process can find
 _FACTORIES = {"length", "repetition", "diversity", "style", "json_schema", "code_tests", "judge"}
 
 
@@ -46,15 +50,15 @@ class RewardConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_forms(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            name, _, weight = given.partition("=")
+    def _short_forms(cls, entry: Any) -> Any:
+        if isinstance(entry, str):
+            name, _, weight = entry.partition("=")
             return {"function": name, "weight": weight or 1.0}
-        if isinstance(given, list | tuple):
-            if len(given) != 2:
-                raise ValueError(f"a reward is a pair of name and weight, got {list(given)!r}")
-            return {"function": given[0], "weight": given[1]}
-        return given
+        if isinstance(entry, list | tuple):
+            if len(entry) != 2:
+                raise ValueError(f"a reward is a pair of name and weight, got {list(entry)!r}")
+            return {"function": entry[0], "weight": entry[1]}
+        return entry
 
 
 def parse_reward(entry: Any) -> RewardConfig:
@@ -62,9 +66,9 @@ def parse_reward(entry: Any) -> RewardConfig:
     try:
         return RewardConfig.model_validate(entry)
     except ValidationError as error:
-        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"a reward is NAME, NAME=WEIGHT or a table with function and weight, got {entry!r}: {said}"
+            f"a reward is NAME, NAME=WEIGHT or a table with function and weight, got {entry!r}: {reason}"
         ) from error
 
 
@@ -80,10 +84,10 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     if not isinstance(rewards, Iterable):
         raise ConfigError(f"rewards are a list, as in rewards=[right, (brief, 0.2)], got {rewards!r}")
     pairs: list[tuple[Any, float | None]] = []
-    for each in rewards:
-        pair: Any = each if isinstance(each, tuple | list) else (each, None)
+    for entry in rewards:
+        pair: Any = entry if isinstance(entry, tuple | list) else (entry, None)
         if len(pair) != 2 or not (isinstance(pair[0], str) or callable(pair[0])):
-            raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {each!r}")
+            raise ConfigError(f"a reward is a function or a name, or a pair of one and its weight; got {entry!r}")
         try:
             pairs.append((pair[0], None if pair[1] is None else float(pair[1])))
         except (TypeError, ValueError) as error:
@@ -91,12 +95,38 @@ def reward_pairs(rewards: Any) -> list[tuple[Any, float | None]]:
     return pairs
 
 
-def load_rewards(entries: Sequence[Any], *, messages: bool = False) -> Rewards:
-    """Makes Rewards of a recipe's entries, see :func:`parse_reward`."""
-    configs = [parse_reward(entry) for entry in entries]
-    return Rewards(
-        [(find_reward(config.function, config.settings), config.weight) for config in configs], messages=messages
-    )
+@dataclass(frozen=True, kw_only=True)
+class RewardChoice:
+    """The rewards of one call: what a recipe stores of them, and the functions that were handed over as objects, by that name."""
+
+    entries: tuple[RewardConfig, ...] = ()
+    functions: Mapping[str, RewardFunction] = field(default_factory=dict[str, RewardFunction])
+
+
+def choose_rewards(rewards: Any) -> RewardChoice:
+    """Reads rewards as :func:`reward_pairs` takes them. Raises ConfigError for anything else."""
+    entries: list[RewardConfig] = []
+    functions: dict[str, RewardFunction] = {}
+    for reward, weight in reward_pairs(rewards):
+        if isinstance(reward, str):
+            entry = parse_reward(reward)
+        else:
+            entry = RewardConfig(function=reward_label(reward))
+            functions[entry.function] = reward
+        entries.append(entry if weight is None else entry.model_copy(update={"weight": weight}))
+    return RewardChoice(entries=tuple(entries), functions=functions)
+
+
+def load_rewards(
+    entries: Sequence[Any], *, functions: Mapping[str, RewardFunction] | None = None, messages: bool = False
+) -> Rewards:
+    """Makes Rewards of a recipe's entries, see :func:`parse_reward`. ``functions``: what an entry's name stands for, if it is no importable name."""
+    functions = functions or {}
+    pairs: list[tuple[RewardFunction, float]] = []
+    for config in map(parse_reward, entries):
+        function = functions.get(config.function) or find_reward(config.function, config.settings)
+        pairs.append((function, config.weight))
+    return Rewards(pairs, messages=messages)
 
 
 def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardFunction:
@@ -107,22 +137,23 @@ def find_reward(name: str, settings: Mapping[str, Any] | None = None) -> RewardF
             if settings:
                 raise ConfigError(f"reward {name!r} takes no settings, got {', '.join(settings)}")
             return BUILT_IN[name]
-        return _made(name, BUILT_IN[name], settings)
-    if (given := _GIVEN.get(name)) is not None:
-        return given
+        return _with_settings(name, BUILT_IN[name], settings)
+    if name.startswith(IN_MEMORY):
+        raise ConfigError(
+            f"the reward {name.removeprefix(IN_MEMORY)!r} is a function of another session; give it again with rewards=[...]"
+        )
     if ":" not in name:
         raise ConfigError(
             f"unknown reward {name!r}{did_you_mean(name, BUILT_IN)}; known are {', '.join(BUILT_IN)}, or give "
             "module:function or FILE.py:function"
         )
-    own: Any = import_object(name, "reward")
-    if not callable(own):
-        raise ConfigError(f"reward {name!r} is a {type(own).__name__}, expected a function")
-    function: Any = _made(name, own, settings) if settings else own
-    return function
+    function: Any = import_object(name, "reward")
+    if not callable(function):
+        raise ConfigError(f"reward {name!r} is a {type(function).__name__}, expected a function")
+    return _with_settings(name, function, settings) if settings else cast(RewardFunction, function)
 
 
-def _made(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> RewardFunction:
+def _with_settings(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> RewardFunction:
     try:
         return make(**settings)
     except TypeError as error:
@@ -130,14 +161,12 @@ def _made(name: str, make: Callable[..., Any], settings: Mapping[str, Any]) -> R
         raise ConfigError(f"reward {name!r}: {error}; its settings in a recipe are {known}") from error
 
 
-def register_reward(function: RewardFunction) -> str:
-    """Names a function for a recipe: ``module:function`` if it can be imported, else a name that holds in this process."""
-    for name, known in BUILT_IN.items():
-        if known is function:
+def reward_label(function: RewardFunction) -> str:
+    """Returns what a recipe stores of a function: its built-in name, ``module:function`` if it can be imported, else ``python:name``."""
+    for name, built_in in BUILT_IN.items():
+        if built_in is function:
             return name
     module, qualname = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "<none>")
     if getattr(sys.modules.get(module), qualname, None) is function and module != "__main__":
         return f"{module}:{qualname}"
-    name = f"python:{reward_name(function)}"
-    _GIVEN[name] = function
-    return name
+    return f"{IN_MEMORY}{reward_name(function)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
-from gradus.rewards.catalog import load_rewards
+from gradus.rewards.catalog import RewardChoice, load_rewards
 from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
 
 OWN_GRADER = "rewards"  # the name of every composition of reward functions
@@ -66,7 +66,7 @@ class _RewardGrader:
 
 def own_grader(
     spec: EnvironmentSpec,
-    rewards: Sequence[Any],
+    rewards: RewardChoice,
     *,
     messages: bool | None = None,
     max_steps: int | None = None,
@@ -78,7 +78,7 @@ def own_grader(
     the functions are told; None outside a training. ``epochs_a_step``: see :class:`TrainerState`.
     """
     messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
-    loaded = load_rewards(rewards, messages=messages)
+    loaded = load_rewards(rewards.entries, functions=rewards.functions, messages=messages)
     if max_steps is not None:
         loaded.trainer_state.max_steps, loaded.trainer_state.epochs_a_step = max_steps, epochs_a_step
     return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)

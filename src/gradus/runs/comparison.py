@@ -9,16 +9,15 @@ from typing import Any
 
 from gradus import environments
 from gradus.core import Condition, ConfigError, EnvironmentSpec, Episode, Grader
-from gradus.core.documents import Results, Stages, read_document
+from gradus.core.documents import MANIFEST, ManifestDocument, Results, read_document
 from gradus.core.files import read_toml
 from gradus.core.printing import go_around
 from gradus.evidence.reports.run_files import evaluated_seeds, seed_folders
 from gradus.evidence.stage_files import changed_since
 from gradus.rollouts import read_episodes
-from gradus.runs.stages.state import CHECKPOINTS
+from gradus.runs.manifest import CHECKPOINTS
 
 STUDENTS = ("grpo", "distill", "sft", "base")
-_CODE = "code of "
 _GRADES = ("rewards.", "weights.", "reward_messages.")  # keys of a recipe
 OfRuns = Mapping[str, Mapping[int, Sequence[Episode]]]  # run -> training seed -> episodes
 
@@ -166,10 +165,13 @@ def _graded_alike(runs: Mapping[str, Path], environment: str) -> None:
 
 def _graded_by(run: Path) -> dict[str, str]:
     """The beginnings of the digests of the code of one's own that graded a run's evaluation."""
-    path = next((each for each in (run, *seed_folders(run).values()) if (each / "state.json").is_file()), None)
-    stages = read_document(path / "state.json", Stages)["stages"] if path else {}
-    sources: Mapping[str, str] = stages["eval"].get("sources", {}) if "eval" in stages else {}
-    return {label: digest[:8] for label, digest in sources.items() if label.startswith(_CODE)}
+    places = [run, *seed_folders(run).values()]
+    folder = next((place for place in places if (place / MANIFEST).is_file()), None)
+    if folder is None:
+        return {}
+    stages = read_document(folder / MANIFEST, ManifestDocument)["stages"]
+    code = stages["eval"]["code"] if "eval" in stages else {}
+    return {label: digest[:8] for label, digest in code.items()}
 
 
 def differing_settings(runs: Mapping[str, Path]) -> list[tuple[str, list[str]]]:

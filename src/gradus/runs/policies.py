@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gradus.policies.local.loading import LoadedModel
     from gradus.policies.local.policy import LocalPolicy
     from gradus.policies.local.shelf import ModelShelf
-    from gradus.runs.recipe.record import Recipe
 
 
 def teacher_name(spec: EnvironmentSpec, name: str | None) -> str:
@@ -153,7 +152,10 @@ def existing_model(name: str) -> Path:
     return folder
 
 
-def base_model(recipe: Recipe, folder: Path) -> str:
-    """The model before any training: the given one, or the nano model of this run folder."""
-    path = recipe.model.path
-    return str(folder / "model") if path is None else str(find_model(path) or path)
+def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
+    """Split ``a-b`` where names may hold hyphens themselves."""
+    for left in names:
+        for right in names:
+            if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
+                return left, right
+    raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")

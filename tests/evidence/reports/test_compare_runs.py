@@ -141,10 +141,10 @@ def test_rewards_of_one_name_and_another_composition_are_refused(
 def test_rewards_whose_code_changed_between_the_runs_are_refused(runs: dict[str, Path]) -> None:
     """A difference of two rewards was told as a gain."""
     for name, folder in runs.items():
-        sources = {"code of mine.py": f"{name:0<64}", "rows of rows.jsonl": name}
-        stage = {"settings": {}, "done": True, "cost": {}, "sources": sources}
-        (folder / "state.json").write_text(json.dumps({"schema": 1, "stages": {"eval": stage}}))
+        code = {"code of mine.py": f"{name:0<64}"}
+        record = {"settings": {}, "data": {}, "code": code, "outputs": {}, "done": True, "seconds": 1.0, "cost": {}}
+        (folder / "manifest.json").write_text(json.dumps({"stages": {"eval": record}, "summaries": {}}))
     with pytest.raises(ConfigError, match=r"not graded in one way \(code of mine.py: low low00000, high high0000\)"):
         compare_runs(runs)
-    shutil.copy(runs["low"] / "state.json", runs["high"] / "state.json")
+    shutil.copy(runs["low"] / "manifest.json", runs["high"] / "manifest.json")
     assert compare_runs(runs)["conditions"]

@@ -89,7 +89,7 @@ def holds_a_run(folder: Path) -> bool:
     parts = (
         "results.json",
         "audit.json",
-        "state.json",
+        "manifest.json",
         "doctor.json",
         "sft/metrics.jsonl",
         "distill/metrics.jsonl",

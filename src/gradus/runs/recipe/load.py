@@ -23,10 +23,11 @@ from gradus.core.naming import did_you_mean
 from gradus.core.printing import beginning
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
-from gradus.runs.planning.shapes import read_shape
+from gradus.rewards import RewardConfig
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
+from gradus.runs.shapes import read_shape
 from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
@@ -37,19 +38,19 @@ _ADDED = ("teach.", "eval.", "audit.")  # the sections of [lm] that change singl
 
 
 def load_recipe(
-    environment: str | None,
+    environment: str | EnvironmentSpec | None,
     *,
     path: Path | None = None,
     model: str | None = None,
     changes: Mapping[str, Any] | Sequence[str] = (),
-    rewards: Sequence[Mapping[str, Any]] = (),
+    rewards: Sequence[RewardConfig] = (),
     quick: bool = False,
     seed: int | None = None,
     grader: str | None = None,
     trackers: Sequence[str] = (),
     online: bool = False,
 ) -> Recipe:
-    """The recipe of an environment or of a file, with changes.
+    """The recipe of an environment or of a file, with changes. An environment that is an object stands in the recipe by its name.
 
     ``changes``: dotted keys to values (None unsets a key), or ``key=value`` as typed (``key=`` unsets it). ``rewards`` take the
     place of the grader and of all that the environment's own recipe says of it. ``online``: the hub may be asked for the size of a
@@ -71,7 +72,8 @@ def load_recipe(
         layers.append(Layer("model", changed))
     if quick:
         layers.append(Layer("quick", {**({} if stored else small), "quick": True}))
-    typed = {"model.path": model, "seed": seed, "grader": grader, "environment": environment}
+    name = environment.name if isinstance(environment, EnvironmentSpec) else environment
+    typed: dict[str, Any] = {"model.path": model, "seed": seed, "grader": grader, "environment": name}
     typed["trackers"] = list(trackers) or None
     typed = {key: value for key, value in typed.items() if value is not None}
     layers.append(Layer("command line", {**_for_rewards(rewards, whole=path is None), **typed, **edits}))
@@ -123,12 +125,12 @@ def _parameters(model: str, *, online: bool) -> int | None:
     return None
 
 
-def _for_rewards(rewards: Sequence[Mapping[str, Any]], *, whole: bool) -> dict[str, Any]:
+def _for_rewards(rewards: Sequence[RewardConfig], *, whole: bool) -> dict[str, Any]:
     """Rewards replace the grader. What an environment's own recipe (``whole``) says of its own grader goes with it."""
     if not rewards:
         return {}
     replaced = ("grader", *(("stage", "adaptive", "promises", "eval.graders") if whole else ()))
-    return {**dict.fromkeys(replaced), "rewards": [dict(each) for each in rewards]}
+    return {**dict.fromkeys(replaced), "rewards": [reward.model_dump() for reward in rewards]}
 
 
 def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:

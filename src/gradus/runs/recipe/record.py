@@ -1,27 +1,21 @@
-"""A recipe: everything a run is told, with nothing it does not know."""
+"""A recipe: the settings of a run as data, with every key checked."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from gradus import environments
-from gradus.core import EnvironmentSpec, Grader
 from gradus.environments import file_name
-from gradus.environments.verifiable.from_rows import with_own_rewards
 from gradus.policies.nano.model import NanoConfig
-from gradus.rewards import AdaptiveConfig, RewardConfig, RewardSchedule, StageConfig, own_grader, reweigh
-from gradus.rewards.grading import OWN_GRADER, WEIGHED, rewards_of
+from gradus.rewards import AdaptiveConfig, RewardConfig, StageConfig
+from gradus.rewards.grading import OWN_GRADER
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.recipe.promises import Promise
 from gradus.training.config import GrpoConfig
-from gradus.training.data.tasks import epochs_a_step
 from gradus.training.lesson_config import DistillConfig, LessonConfig, SftConfig
 
 _OF_SFT = {"seed", "max_steps", "validation_every"}  # what distillation does not take from SFT
@@ -170,16 +164,19 @@ class Recipe(_Section):
         """Stages that all say how long they are set ``grpo.max_steps``; if both are given they must agree."""
         stages: Any = table.get("stage") if isinstance(table, Mapping) else ()
         stages = stages if isinstance(stages, list | tuple) else ()
-        lengths = [each["steps"] for each in stages if isinstance(each, Mapping) and isinstance(each.get("steps"), int)]
+        steps = [stage.get("steps") for stage in stages if isinstance(stage, Mapping)]
+        lengths = [length for length in steps if isinstance(length, int)]
         grpo: Any = table.get("grpo", {}) if stages else None
         if not isinstance(grpo, Mapping) or len(lengths) < len(stages):
             return table
-        if (given := grpo.get("max_steps", sum(lengths))) != sum(lengths):
+        total = sum(lengths)
+        max_steps = grpo.get("max_steps", total)
+        if max_steps != total:
             raise ValueError(
-                f"the stages have {' + '.join(map(str, lengths))} = {sum(lengths)} steps and grpo.max_steps is {given}; "
+                f"the stages have {' + '.join(map(str, lengths))} = {total} steps and grpo.max_steps is {max_steps}; "
                 "leave max_steps out, or leave out the steps of the last stage, which then lasts to the end"
             )
-        return {**table, "grpo": {**grpo, "max_steps": sum(lengths)}}
+        return {**table, "grpo": {**grpo, "max_steps": total}}
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -190,10 +187,10 @@ class Recipe(_Section):
             raise ValueError(f"a recipe has rewards or a grader, got both; leave out grader = {self.grader!r}")
         if self.rewards and self.weights:
             raise ValueError("weights are a grader's; give each of the rewards its own weight")
-        begun = sum(stage.steps or 0 for stage in self.stage[:-1])
-        if begun >= self.grpo.max_steps:
+        earlier_steps = sum(stage.steps or 0 for stage in self.stage[:-1])
+        if earlier_steps >= self.grpo.max_steps:
             raise ValueError(
-                f"the stages before the last take {begun} steps, which leaves none of grpo.max_steps = "
+                f"the stages before the last take {earlier_steps} steps, which leaves none of grpo.max_steps = "
                 f"{self.grpo.max_steps} for {self.stage[-1].name!r}; raise max_steps"
             )
         return self
@@ -217,78 +214,6 @@ class Recipe(_Section):
     def default_folder(self) -> Path:
         """Returns the folder of its run if nobody names one: after the recipe's name or the environment, and apart at toy size."""
         return default_folder(self._shipped or self.environment, quick=self.quick)
-
-    def spec(self) -> EnvironmentSpec:
-        """Returns the environment that this recipe is about; its default grader is the recipe's own if it has rewards or weights."""
-        spec = environments.load(self.environment)
-        if self.weights:
-            grader = spec.grader(self.grader)
-            weighed = replace(reweigh(grader, self.weights), name=f"{grader.name}{WEIGHED}")
-            return replace(spec, graders={**spec.graders, weighed.name: weighed}, default_grader=weighed.name)
-        if not self.rewards:
-            return spec
-        own = own_grader(
-            spec,
-            self.rewards,
-            messages=self.reward_messages,
-            max_steps=self.grpo.max_steps,
-            epochs_a_step=epochs_a_step(spec, self.grpo),
-        )
-        return with_own_rewards(spec, own)
-
-    def evaluated(self, spec: EnvironmentSpec) -> tuple[str, ...]:
-        """The policies of the evaluation in ``spec``, in the order of its tables."""
-        random = ("random",) if "random" in spec.policies else ()
-        taught = (*(("sft",) if self.teach.enabled else ()), *(("distill",) if self.distill else ()))
-        names = self.eval.policies or (*random, *taught, "grpo", "grpo-greedy")
-        return names if "base" in names else ("base", *names)  # what training began with is in every table
-
-    @property
-    def grader_name(self) -> str | None:
-        """The grader to train with, in :meth:`spec`; None is its default one."""
-        return None if self.weights else self.grader
-
-    @cached_property
-    def _one_turn(self) -> bool:
-        """Kept, because every question reads all rows again."""
-        return self.spec().keeps_answers
-
-    def template(self) -> dict[str, Any]:
-        """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
-        keep = self.model.keep_history
-        if not keep and self.model.path is not None:
-            keep = self._one_turn
-        written = None if self.model.tool_calls == "auto" else self.model.tool_calls
-        return {
-            "keep_history": keep or None,
-            "template_options": self.model.template_options or None,
-            "tool_calls": written,
-        }
-
-    def loading(self) -> dict[str, Any]:
-        """Returns options of ``load_model`` for the model that the run begins with."""
-        return {**self.template(), **self.loading_trained(), "quantize": self.grpo.quantize}
-
-    def loading_trained(self) -> dict[str, Any]:
-        """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization: as GRPO does."""
-        grpo = self.grpo
-        return {
-            "dtype": grpo.weights_dtype,
-            "autocast": grpo.autocast,
-            "attention": grpo.attention,
-            "device": grpo.device,
-        }
-
-    def schedule(self, grader: Grader) -> RewardSchedule | None:
-        """Returns how weights change from step to step; None if they stay. Raises ConfigError.
-
-        Rewards of one's own have a schedule even where weights stay: their functions may look at the step.
-        """
-        if not self.stage and self.adaptive is None and not self.rewards:
-            return None
-        rewards = rewards_of(grader)
-        ranges = rewards.ranges if rewards else None
-        return RewardSchedule(grader.weights, stages=self.stage, adaptive=self.adaptive, ranges=ranges)
 
 
 def default_folder(environment: str, *, quick: bool = False) -> Path:

@@ -113,7 +113,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
+def raw_recipe(environment: str | EnvironmentSpec | None, path: Path | None) -> tuple[dict[str, Any], str, bool]:
     """The raw recipe, where it came from, and whether ``path`` is the bare name of one that comes with Gradus, and no file."""
     if path is not None and path.is_file():
         return beside(read_toml(path), path.parent), str(path), False
@@ -125,9 +125,10 @@ def raw_recipe(environment: str | None, path: Path | None) -> tuple[dict[str, An
             )
         return _shipped_table(f"{path}.toml"), str(path), True
     assert environment is not None
-    spec = environments.load(environment)
+    spec = environments.load(environment) if isinstance(environment, str) else environment
+    name = environment if isinstance(environment, str) else spec.name
     kind = "settings for" if spec.recipe is None else "recipe of"
-    return recipe_of(environment, spec), f"the {kind} {environment}", False
+    return recipe_of(name, spec), f"the {kind} {name}", False
 
 
 def recipe_of(environment: str, spec: EnvironmentSpec) -> dict[str, Any]:

@@ -1,23 +1,26 @@
-"""One run: a recipe and a folder, with what follows from the two. Every stage is a function of it."""
+"""One run: a job and a folder, with what follows from the two. Every stage is a function of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from gradus.core import EnvironmentSpec, Policy
+from gradus.core import EnvironmentSpec, Grader, Policy
+from gradus.core.files import digest
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.policies.local.shelf import ModelShelf, ShelvedPolicy
-from gradus.runs.policies import base_model, make_policy
+from gradus.runs.job import Job
+from gradus.runs.manifest import CHECKPOINTS, Manifest, StageInputs
+from gradus.runs.policies import make_policy
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
-from gradus.runs.stages.state import CHECKPOINTS, MadeFrom, RunState
+from gradus.runs.sources import algorithm_sources, data_sources, environment_sources, reward_sources
 from gradus.training.data.tasks import reserved_ids, training_tasks
+from gradus.training.distributed.processes import world
 
 GRADED = ("grader", "weights", "rewards", "reward_messages")
 TRAINED = ("model", "teach", "sft", "distill", "grpo", *GRADED, "stage", "adaptive")
@@ -26,49 +29,76 @@ Select = Callable[["RunContext"], dict[str, Any]]  # the settings that a stage d
 
 
 class RunContext:
-    """A recipe and a folder, with the environment, the grader and the state of the folder.
+    """A job and a folder, with the folder's manifest.
 
-    ``anyway``: go on although the audit failed. ``stored``: a file with episodes of policies that are not rolled out again.
+    ``anyway``: go on although the audit failed. ``rolled_out``: a file with episodes of policies that are not rolled out again. ``lessons``: files
+    of episodes that SFT learns, in place of those of the run's teacher. ``stages``: the names of those that are done in the run.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
+        job: Job,
         folder: Path,
         *,
         redo: bool,
         console: Console,
         anyway: bool = False,
-        stored: Path | None = None,
+        rolled_out: Path | None = None,
+        lessons: Sequence[Path] = (),
+        stages: Collection[str] = (),
     ) -> None:
-        self.recipe, self.folder, self.console, self.anyway, self.stored = recipe, folder, console, anyway, stored
-        self.spec: EnvironmentSpec = recipe.spec()
-        self.grader = self.spec.grader(recipe.grader_name)
-        self.schedule = recipe.schedule(self.grader)  # a stage that cannot be graded should fail now
-        if self.spec.content is not None:
-            reserved = reserved_ids(self.spec, recipe.grpo)
-            training_tasks(self.spec, recipe.grpo, 0, 1, reserved)  # and so should too few rows
-        self.state = RunState(folder, redo=redo)
+        self.job, self.folder, self.console, self.anyway = job, folder, console, anyway
+        self.rolled_out, self.lessons, self.stages = rolled_out, lessons, stages
+        job.schedule()  # a stage that cannot be graded should fail now
+        if job.environment.content is not None:
+            reserved = reserved_ids(job.environment, job.recipe.grpo)
+            training_tasks(job.environment, job.recipe.grpo, 0, 1, reserved)  # and so should too few rows
+        self.manifest = Manifest(folder, redo=redo, writing=world().main)
 
-    def made_from(self, select: Select) -> MadeFrom:
-        """The inputs of a stage: settings, and data and code that they name."""
+    @property
+    def recipe(self) -> Recipe:
+        """The settings."""
+        return self.job.recipe
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """The environment."""
+        return self.job.environment
+
+    @property
+    def grader(self) -> Grader:
+        """The grader that training uses."""
+        return self.job.grader
+
+    def inputs(self, select: Select) -> StageInputs:
+        """The inputs of a stage: settings, and the data and the code that they name."""
         settings = select(self)
-        rewards = self._rewards if "rewards" in settings else {}
-        algorithm = algorithm_sources(self.recipe.grpo.algorithm) if "grpo" in settings else {}
-        return MadeFrom(settings, {**self._environment, **rewards, **algorithm})
+        code = dict(self._environment_code)
+        if "rewards" in settings:
+            code |= self._reward_code
+        if "grpo" in settings:
+            code |= algorithm_sources(self.recipe.grpo.algorithm)
+        data = dict(self._data)
+        if "sft" in settings:
+            data |= {f"episodes of {path.name}": digest(path) for path in self.lessons}
+        return StageInputs(settings=settings, data=data, code=code)
 
     @cached_property
-    def _environment(self) -> dict[str, str]:
-        return environment_sources(self.recipe.environment, self.spec)
+    def _data(self) -> dict[str, str]:
+        return data_sources(self.job)
 
     @cached_property
-    def _rewards(self) -> dict[str, str]:
-        return reward_sources(self.recipe.rewards, self.grader)
+    def _environment_code(self) -> dict[str, str]:
+        return environment_sources(self.job)
+
+    @cached_property
+    def _reward_code(self) -> dict[str, str]:
+        return reward_sources(self.job)
 
     @property
     def base(self) -> str:
-        """The model before any training: the given one, or the nano model of this run."""
-        return base_model(self.recipe, self.folder)
+        """The model before any training."""
+        return self.job.base_model(self.folder)
 
     def checkpoint(self, stage: str) -> str:
         """The best checkpoint of a training stage, or the model before any."""
@@ -99,7 +129,7 @@ def _checkpoint(run: RunContext, name: str, shelf: ModelShelf) -> Policy:
     """A checkpoint of the run as a policy."""
     stage, greedy = CHECKPOINTS[name]
     grpo = run.recipe.grpo
-    options: Mapping[str, Any] = run.recipe.loading() if stage == "model" else run.recipe.loading_trained()
+    options: Mapping[str, Any] = run.job.loading() if stage == "model" else run.job.loading_trained()
     load = partial(load_model, run.checkpoint(stage), **options)
     make = partial(
         LocalPolicy,

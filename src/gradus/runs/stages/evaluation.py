@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Group, Policy
+from gradus.core import EnvironmentSpec, Episode, Group, Policy
 from gradus.core.metrics import read_metrics
 from gradus.evidence.evaluation import Evaluation, evaluate
 from gradus.evidence.reports.results import BEFORE
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
+from gradus.runs.policies import parse_pair
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.promises import check_promises
 
@@ -52,7 +53,7 @@ def graders_of(run: RunContext) -> list[str]:
 
 def pairs_of(run: RunContext) -> list[tuple[str, str]] | None:
     """Returns the pairs that the recipe names; None for those by default."""
-    return [parse_pair(text, run.recipe.evaluated(run.spec)) for text in run.recipe.eval.pairs] or None
+    return [parse_pair(text, run.job.policies()) for text in run.recipe.eval.pairs] or None
 
 
 def add_promises(run: RunContext, document: Results) -> None:
@@ -77,41 +78,33 @@ def read_rollouts(path: Path) -> dict[str, dict[str, list[Episode]]]:
     return rollouts
 
 
-def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split ``a-b`` where names may hold hyphens themselves."""
-    for left in names:
-        for right in names:
-            if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
-                return left, right
-    raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")
+def shown_groups(conditions: Mapping[str, Mapping[str, Sequence[Episode]]], count: int) -> list[Group]:
+    """``count`` episodes of every policy and condition, as groups of one: the first, and those of GRPO's largest gain and loss."""
+    groups: list[Group] = []
+    for policies in conditions.values():
+        places = _shown_places(policies, count)
+        for episodes in policies.values():
+            groups += [
+                Group(task=episodes[place].task, episodes=(episodes[place],))
+                for place in places
+                if place < len(episodes)
+            ]
+    return groups
 
 
-def shown_groups(episodes: Mapping[str, Mapping[str, Sequence[Episode]]], each: int) -> list[Group]:
-    """``each`` episodes of every policy and condition, as groups of one: the first, and those of GRPO's largest gain and loss."""
-    return [
-        Group(task=several[place].task, episodes=(several[place],))
-        for policies in episodes.values()
-        for places in [_shown_places(policies, each)]
-        for several in policies.values()
-        for place in places
-        if place < len(several)
-    ]
-
-
-def _shown_places(policies: Mapping[str, Sequence[Episode]], each: int) -> list[int]:
+def _shown_places(policies: Mapping[str, Sequence[Episode]], count: int) -> list[int]:
     before = next((policies[name] for name in BEFORE if policies.get(name)), ())
-    pairs = zip(policies.get("grpo", ()), before, strict=False)
-    changes = [
-        (after.reward.value - old.reward.value, place)
-        for place, (after, old) in enumerate(pairs)
-        if after.task == old.task
-        and after.reward is not None
-        and old.reward is not None
-        and after.reward.value is not None
-        and old.reward.value is not None
-    ]
-    extremes = [place for _, place in (max(changes), min(changes))] if changes and each > 1 else []
-    return list(dict.fromkeys([*extremes, *range(each)]))[:each]
+    changes: list[tuple[float, int]] = []
+    for place, (after, old) in enumerate(zip(policies.get("grpo", ()), before, strict=False)):
+        value, old_value = _value_of(after), _value_of(old)
+        if after.task == old.task and value is not None and old_value is not None:
+            changes.append((value - old_value, place))
+    extremes = [max(changes)[1], min(changes)[1]] if changes and count > 1 else []
+    return list(dict.fromkeys([*extremes, *range(count)]))[:count]
+
+
+def _value_of(episode: Episode) -> float | None:
+    return episode.reward.value if episode.reward else None
 
 
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:

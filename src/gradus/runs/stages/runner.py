@@ -13,47 +13,71 @@ from rich.console import Console
 from rich.text import Text
 
 from gradus.core import ConfigError
-from gradus.core.documents import SCHEMA, Results, read_document
+from gradus.core.documents import SCHEMA, PromiseOutcome, Results, read_document
 from gradus.core.files import write_json, write_text
 from gradus.core.printing import quiet, verbose
 from gradus.core.terminal import Terminal
 from gradus.evidence.reports import run_figures, show_results, write_report
-from gradus.runs.recipe.record import Recipe
+from gradus.runs.job import Job
 from gradus.runs.stages.context import RunContext
 from gradus.runs.stages.stages import Stage, stages_of
 from gradus.sandbox.locks import FolderLock
 from gradus.stats import format_money, format_number
+from gradus.training.distributed.processes import world
 from gradus.training.run.trackers import check_trackers
 
 _MOST_MISSED, _MOST_COSTS = 3, 3  # lines of the end of a run
 SEEDS = "seeds.json"  # in the folder of a run of several training seeds
 
 
-def run_recipe(
-    recipe: Recipe, *, out: Path | None = None, redo: bool = False, anyway: bool = False, console: Console | None = None
+def run_stages(
+    job: Job,
+    folder: Path | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    lessons: Sequence[Path] = (),
+    redo: bool = False,
+    anyway: bool = False,
+    console: Console | None = None,
 ) -> Path:
-    """Do all stages of a recipe in a run folder and return it. Stages whose output is there already are skipped.
+    """Do the stages of a job in a run folder and return it. Stages whose output is there already are skipped.
 
-    A failed audit stops the run, unless ``anyway``.
+    ``only``: the names of the stages to do, as in ``("grpo",)``; all of the recipe and the report by default. ``lessons``: files of episodes that
+    SFT learns, in place of a teacher's. A failed audit stops the run, unless ``anyway``.
     """
-    folder = out or recipe.default_folder()
+    folder = folder or job.recipe.default_folder()
     require_folder(folder)
-    check_trackers(recipe.trackers)
-    lock = FolderLock(folder)
+    check_trackers(job.recipe.trackers)
+    lock = FolderLock(folder) if world().main else None
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console or Terminal(quiet=quiet()), anyway=anyway)
-        do_stages(run, stages_of(recipe))
+        stages = stages_of(job.recipe, only)
+        run = RunContext(
+            job,
+            folder,
+            redo=redo,
+            console=console or Terminal(quiet=quiet()),
+            anyway=anyway,
+            lessons=lessons,
+            stages=stages,
+        )
+        if only is None:
+            run.manifest.leave_out([*stages, "plan"])
+        do_stages(run, stages)
+        if only is not None:
+            return folder
         store_costs(run)
-        return finish(run, run.state.costs(), console or Terminal())
+        return finish(run, run.manifest.costs(), console or Terminal())
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
 def require_folder(folder: Path, *, several: bool = False) -> None:
     """Raises ConfigError if a run of one seed, or of ``several``, cannot be in a folder: a file, or a run of the other kind, is there."""
-    there = next((each for each in (folder, *folder.parents) if each.exists() or each.is_symlink()), None)
-    if there is not None and not there.is_dir():
-        raise ConfigError(f"{there} is not a folder, and a run needs one; choose another with --out")
+    places = (place for place in (folder, *folder.parents) if place.exists() or place.is_symlink())
+    nearest = next(places, None)
+    if nearest is not None and not nearest.is_dir():
+        raise ConfigError(f"{nearest} is not a folder, and a run needs one; choose another with --out")
     if not several and (folder / SEEDS).is_file():
         raise ConfigError(
             f"{folder} holds a run of several seeds; go on with --seeds, or choose another folder with --out"
@@ -64,40 +88,39 @@ def require_folder(folder: Path, *, several: bool = False) -> None:
 
 def do_stages(run: RunContext, stages: Mapping[str, Stage]) -> None:
     """Do the stages that are not done yet, and store the recipe."""
-    recipe, folder = run.recipe, run.folder
-    made = {name: run.made_from(select) for name, (_, select) in stages.items()}
-    run.state.leave_out(stages)
+    recipe = run.recipe
+    inputs = {name: run.inputs(select) for name, (_, select) in stages.items()}
     for name, (do, _) in stages.items():
-        if run.state.done(name, made[name]):
+        if run.manifest.done(name, inputs[name]):
             run.console.print(f"{name}: there already", style="dim")
             continue
         run.console.rule(Text(name, style="bold"), align="left")
         threads = torch.get_num_threads()
         try:
-            with run.state.doing(name, made[name]) as cost:
+            with run.manifest.doing(name, inputs[name]) as cost:
                 do(run, cost)
         finally:  # the next stage computes with as many threads as in a run that was broken off before it
             torch.set_num_threads(threads)
         gc.collect()  # a model and its trainer refer to each other: they would stay in memory beside the next stage's
-        run.console.print(f"{name}: {cost['seconds']:.0f} s", style="dim")
-    write_text(
-        folder / "recipe.toml",
-        tomli_w.dumps(_without_none(recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick})),
-    )
+        run.console.print(f"{name}: {run.manifest.seconds(name):.0f} s", style="dim")
+    if world().main:
+        table = recipe.model_dump(mode="json", exclude_unset=True) | {"quick": recipe.quick}
+        write_text(run.folder / "recipe.toml", tomli_w.dumps(_without_none(table)))
 
 
 def store_costs(run: RunContext) -> None:
     """Write what the stages cost; a run ends with it."""
-    write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.state.costs()})
-    run.state.keep("costs.json", "recipe.toml")
+    if world().main:
+        write_json(run.folder / "costs.json", {"schema": SCHEMA, "stages": run.manifest.costs()})
+        run.manifest.keep("costs.json", "recipe.toml")
 
 
-def remaining(recipe: Recipe, folder: Path) -> list[str]:
+def remaining(job: Job, folder: Path) -> list[str]:
     """Returns the stages that a run in this folder would still do. Raises ConfigError if it holds a run with other settings."""
-    run = RunContext(recipe, folder, redo=False, console=Console(quiet=True))
-    stages = stages_of(recipe)
-    run.state.leave_out(stages)
-    return [name for name, (_, select) in stages.items() if not run.state.done(name, run.made_from(select))]
+    stages = stages_of(job.recipe)
+    run = RunContext(job, folder, redo=False, console=Console(quiet=True), stages=stages)
+    run.manifest.leave_out([*stages, "plan"])
+    return [name for name, (_, select) in stages.items() if not run.manifest.done(name, run.inputs(select))]
 
 
 def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console) -> Path:
@@ -111,9 +134,9 @@ def finish(run: RunContext, costs: Sequence[Mapping[str, Any]], console: Console
 def _without_none(value: Any) -> Any:
     """TOML has no null: what is unset is left out."""
     if isinstance(value, dict):
-        return {key: _without_none(each) for key, each in value.items() if each is not None}
+        return {key: _without_none(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
-        return [_without_none(each) for each in value]
+        return [_without_none(entry) for entry in value]
     return value
 
 
@@ -127,23 +150,23 @@ def show_end(console: Console, results: Mapping[str, Any], costs: Sequence[Mappi
     console.print(Text.assemble("report, with all conditions, graders and differences: ", (str(report), "bold")))
 
 
-def promise_lines(promises: Sequence[Mapping[str, Any]], *, every: bool = False) -> Iterator[str]:
+_OUTCOMES = {
+    True: {True: "reached", False: "not reached", None: "not measured"},  # of aims
+    False: {True: "kept", False: "missed", None: "not measured"},  # of promises
+}
+
+
+def promise_lines(promises: Sequence[PromiseOutcome], *, every: bool = False) -> Iterator[str]:
     """Yields what the recipe promised and what came."""
-    firm = [each for each in promises if not each["aim"]]
-    missed = [each for each in firm if each["met"] is False]
-    kept = sum(each["met"] is True for each in firm)
+    firm = [promise for promise in promises if not promise["aim"]]
+    aims = [promise for promise in promises if promise["aim"]]
+    missed = [promise for promise in firm if promise["met"] is False]
     if firm:
-        yield f"promises of the recipe: {kept} of {len(firm)} kept"
-    listed = list(promises) if every else [*missed[:_MOST_MISSED], *(each for each in promises if each["aim"])]
-    for each in listed:
-        kind = "aim" if each["aim"] else "promise"
-        met = {
-            True: "reached" if each["aim"] else "kept",
-            False: "not reached" if each["aim"] else "missed",
-            None: "not measured",
-        }
-        wanted = f"{each['direction']} {each['threshold']:g}"
-        yield f"  {kind} {met[each['met']]}: {each['text']} ({format_number(each['value'])}, wanted {wanted})"
+        yield f"promises of the recipe: {sum(promise['met'] is True for promise in firm)} of {len(firm)} kept"
+    for promise in promises if every else [*missed[:_MOST_MISSED], *aims]:
+        kind, outcome = "aim" if promise["aim"] else "promise", _OUTCOMES[promise["aim"]][promise["met"]]
+        bound = f"{promise['direction']} {promise['threshold']:g}"
+        yield f"  {kind} {outcome}: {promise['text']} ({format_number(promise['value'])}, wanted {bound})"
 
 
 def _cost_line(costs: Sequence[Mapping[str, Any]], *, every: bool) -> str:

@@ -17,8 +17,6 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gradus import environments
-from gradus.algorithms import is_registered_here
 from gradus.core import ConfigError, Episode, GradusError
 from gradus.core.documents import SCHEMA, Costs, read_document
 from gradus.core.files import read_json, write_json
@@ -28,6 +26,8 @@ from gradus.evidence.evaluation import compare_seeds
 from gradus.evidence.reports import write_report
 from gradus.evidence.stage_files import remove_evaluation
 from gradus.rollouts import write_episodes
+from gradus.runs.job import Job, resolve
+from gradus.runs.manifest import CHECKPOINTS
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.stages.context import GRADED, RunContext, run_policies, section_of
 from gradus.runs.stages.evaluation import (
@@ -40,7 +40,6 @@ from gradus.runs.stages.evaluation import (
 )
 from gradus.runs.stages.runner import SEEDS, do_stages, finish, remaining, require_folder, store_costs
 from gradus.runs.stages.stages import STAGES, stages_of
-from gradus.runs.stages.state import CHECKPOINTS
 from gradus.sandbox.locks import FolderLock
 from gradus.sandbox.processes import start_child
 from gradus.training.config import GrpoConfig
@@ -54,47 +53,41 @@ def seeds_at_once() -> int:
     return 1 if torch.cuda.is_available() else cores
 
 
-def known_elsewhere(recipe: Recipe) -> bool:
-    """True if another process finds the environment, the rewards and the algorithm by their names."""
-    head = recipe.environment.partition(":")[0]
-    local = head in environments.names() and not environments.is_registered_by_name(recipe.environment)
-    given = any(each.function.startswith("python:") for each in recipe.rewards)
-    return not (local or given or is_registered_here(recipe.grpo.algorithm))
-
-
-def train_here(members: Mapping[Path, Recipe], shared: Path, *, redo: bool, console: Console) -> None:
+def train_here(members: Mapping[Path, Job], shared: Path, *, redo: bool, console: Console) -> None:
     """Train one seed after another in this process, with one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for folder, recipe in members.items():
+        for folder, job in members.items():
             console.rule(Text(folder.name, style="bold"))
-            _train(recipe, folder, shared, redo=redo, console=console)
+            _train(job, folder, shared, redo=redo, console=console)
     finally:
         torch.set_num_threads(before)
 
 
-def _train(recipe: Recipe, folder: Path, shared: Path, *, redo: bool, console: Console) -> None:
+def _train(job: Job, folder: Path, shared: Path, *, redo: bool, console: Console) -> None:
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=console, stored=shared)
-        do_stages(run, stages_of(recipe))
+        stages = stages_of(job.recipe)
+        run = RunContext(job, folder, redo=redo, console=console, rolled_out=shared, stages=stages)
+        run.manifest.leave_out(stages)
+        do_stages(run, stages)
         store_costs(run)
         write_report(folder)
     finally:
         lock.release()
 
 
-def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *, redo: bool, console: Console) -> None:
+def train_beside(members: Mapping[Path, Job], shared: Path, parallel: int, *, redo: bool, console: Console) -> None:
     """Train up to ``parallel`` seeds at a time, each in a process that ends with this one. What they print is passed on.
 
     A seed that fails leaves the others alone; the error comes when they are done.
     """
     running: list[subprocess.Popen[str]] = []
 
-    def follow(folder: Path, recipe: Recipe) -> str | None:
+    def follow(folder: Path, job: Job) -> str | None:
         """Returns the last line that a seed printed if it failed."""
-        process = _start(recipe, folder, shared, redo=redo)
+        process = _start(job.recipe, folder, shared, redo=redo)
         running.append(process)
         last = ""
         for line in process.stdout or ():
@@ -113,57 +106,66 @@ def train_beside(members: Mapping[Path, Recipe], shared: Path, parallel: int, *,
                 process.kill()
     failed = [f"{folder.name}: {last}" for folder, last in zip(members, ends, strict=True) if last is not None]
     if failed:
-        told = "; ".join(failed)
-        raise GradusError(f"{len(failed)} of {len(members)} seeds failed ({told}); the same command goes on with them")
+        reasons = "; ".join(failed)
+        raise GradusError(
+            f"{len(failed)} of {len(members)} seeds failed ({reasons}); the same command goes on with them"
+        )
 
 
 def _start(recipe: Recipe, folder: Path, shared: Path, *, redo: bool) -> subprocess.Popen[str]:
     """Start a process with one thread that trains one seed."""
-    told = {"recipe": recipe.model_dump(mode="json", exclude_unset=True), "folder": str(folder), "shared": str(shared)}
-    return start_child(f"{__name__}:train_seed", {**told, "redo": redo}, threads=1)
+    table = recipe.model_dump(mode="json", exclude_unset=True)
+    arguments = {"recipe": table, "folder": str(folder), "shared": str(shared), "redo": redo}
+    return start_child(f"{__name__}:train_seed", arguments, threads=1)
 
 
-def train_seed(told: Mapping[str, Any]) -> None:
+def train_seed(arguments: Mapping[str, Any]) -> None:
     """Train the seed that this process was started for."""
     torch.set_num_threads(1)
-    recipe = Recipe.model_validate(told["recipe"])
-    _train(recipe, Path(told["folder"]), Path(told["shared"]), redo=told["redo"], console=Terminal(width=72))
+    job = resolve(Recipe.model_validate(arguments["recipe"]))
+    folder, shared = Path(arguments["folder"]), Path(arguments["shared"])
+    _train(job, folder, shared, redo=arguments["redo"], console=Terminal(width=72))
 
 
 SHARED = "eval/shared.jsonl.gz"
 
 
-def run_seeds(recipe: Recipe, *, seeds: int, out: Path | None = None, redo: bool = False, anyway: bool = False) -> Path:
-    """Train a recipe from ``seeds`` seeds, its own and the following ones, and return the folder with all of them.
+def run_seeds(job: Job, folder: Path | None = None, *, seeds: int, redo: bool = False, anyway: bool = False) -> Path:
+    """Train a job from ``seeds`` seeds, the recipe's and the following ones, and return the folder with all of them.
 
-    They are trained beside each other, each in a process with one thread; the numbers do not depend on it. Environments, rewards and algorithms that only this process knows are trained here, one after another.
+    They are trained beside each other, each in a process with one thread; the numbers do not depend on it. Environments and rewards that only
+    this process has are trained here, one after another.
     """
+    recipe = job.recipe
     if seeds < 2:
         raise ConfigError(f"seeds must be at least 2, got {seeds}; one seed is a plain run, chosen with --seed")
-    folder = out or recipe.default_folder()
+    folder = folder or recipe.default_folder()
     require_folder(folder, several=True)
     check_trackers(recipe.trackers)
     lock = FolderLock(folder)
     try:
-        run = RunContext(recipe, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway)
-        chosen = [recipe.seed + index for index in range(seeds)]
-        members = {folder / f"seed-{seed}": seed_recipe(recipe, seed) for seed in chosen}
-        for member, own in () if redo else members.items():
-            remaining(own, member)  # raises if a seed was trained with other settings, before any is trained
         # A given model is rolled out before training, as GRPO will sample from it.
         shared_settings = section_of(*GRADED, "eval", *(("model", "grpo") if recipe.model.path else ()))
-        do_stages(run, {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)})
+        shared_stages = {"audit": STAGES["audit"], "eval": (_do_shared, shared_settings)}
+        run = RunContext(job, folder, redo=redo, console=Terminal(quiet=quiet()), anyway=anyway, stages=shared_stages)
+        numbers = [recipe.seed + index for index in range(seeds)]
+        members = {folder / f"seed-{seed}": job.with_recipe(seed_recipe(recipe, seed)) for seed in numbers}
+        if not redo:
+            for member, member_job in members.items():
+                remaining(member_job, member)  # raises if a seed was trained with other settings, before any is trained
+        run.manifest.leave_out([*shared_stages, "plan"])
+        do_stages(run, shared_stages)
         before = read_json(folder / SEEDS)["seeds"] if (folder / SEEDS).is_file() else []
-        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *chosen})})
+        write_json(folder / SEEDS, {"schema": SCHEMA, "seeds": sorted({*before, *numbers})})
         if redo:  # seeds may be trained again: if that is stopped, nothing should speak of their old weights
             remove_evaluation(folder)
         shared = folder / SHARED
-        beside = min(seeds_at_once(), seeds)
-        if beside > 1 and known_elsewhere(recipe):
-            train_beside(members, shared, beside, redo=redo, console=run.console)
+        parallel = min(seeds_at_once(), seeds)
+        if parallel > 1 and job.portable:
+            train_beside(members, shared, parallel, redo=redo, console=run.console)
         else:
             train_here(members, shared, redo=redo, console=run.console)
-        _evaluate(run, chosen)
+        _evaluate(run, numbers)
         costs = _costs(run, list(members))
         write_json(folder / "costs.json", {"schema": SCHEMA, "stages": costs})
         return finish(run, costs, Terminal())
@@ -195,7 +197,7 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
 def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
     """Roll out the policies that no training seed changes: all but the run's checkpoints, and a given model before training."""
     trained = {name for name, (stage, _) in CHECKPOINTS.items() if stage != "model" or run.recipe.model.path is None}
-    policies = run_policies(run, [name for name in run.recipe.evaluated(run.spec) if name not in trained])
+    policies = run_policies(run, [name for name in run.job.policies() if name not in trained])
     episodes = evaluate_in_run(run, policies, graders=[run.grader.name], pairs=[]).flat if policies else []
     write_episodes(run.folder / SHARED, episodes, environment=run.spec.name, note="gradus run --seeds")
     cost.update(episodes=len(episodes))
@@ -204,7 +206,7 @@ def _do_shared(run: RunContext, cost: dict[str, Any]) -> None:
 def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
     """One results.json over all seeds, from the episodes that each of them stored."""
     section = run.recipe.eval
-    names = run.recipe.evaluated(run.spec)
+    names = run.job.policies()
     shared = {name for policies in read_rollouts(run.folder / SHARED).values() for name in policies}
     rollouts: dict[str, dict[str, dict[int, list[Episode]]]] = {}
     for seed in seeds:
@@ -233,7 +235,7 @@ def _evaluate(run: RunContext, seeds: Sequence[int]) -> None:
 
 def _costs(run: RunContext, members: Sequence[Path]) -> list[dict[str, Any]]:
     """The costs of what was done once, then of each stage, added up over the seeds."""
-    once = [{**row, "stage": "eval, once" if row["stage"] == "eval" else row["stage"]} for row in run.state.costs()]
+    once = [{**row, "stage": "eval, once"} if row["stage"] == "eval" else row for row in run.manifest.costs()]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for member in members:
         for row in read_document(member / "costs.json", Costs)["stages"]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from gradus.policies.local.folders import find_model
 from gradus.policies.local.loading import load_model
 from gradus.policies.local.shelf import ShelvedPolicy
 from gradus.rollouts import roll_out, write_episodes
-from gradus.runs.planning.model_probe import check_model
+from gradus.runs.forecast.model_probe import check_model
+from gradus.runs.manifest import TRAINING, stage_names
 from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.progress import progress_bar
 from gradus.runs.recipe.record import Recipe
@@ -59,15 +61,15 @@ def _do_model(run: RunContext, cost: dict[str, Any]) -> None:
     """Make the nano model, unless a model was given."""
     if run.recipe.model.path is not None:
         # Fail now rather than after the teacher has worked.
-        loaded = load_model(run.base, **run.recipe.loading())
+        loaded = load_model(run.base, **run.job.loading())
         run.console.print(check_model(loaded).sentence, highlight=False)
         return
-    if find_model(run.base) is None:  # it is whole if it is there: a kill came before that was written down
-        make_nano_model(run.recipe, run.folder / "model")
+    if find_model(run.base) is None:  # after a kill it may be complete, and not yet written down
+        make_nano_model(run.job, run.folder / "model")
 
 
 def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
-    """Audit the grader that is going to pay."""
+    """Audit the grader that training will use."""
     if not run.recipe.audit.enabled:
         run.console.print(
             "switched off (audit.enabled = false, in most --quick runs too); gradus audit asks the grader"
@@ -85,12 +87,12 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
     )
     if result.verdict == "fail" and not run.anyway:
         evidence = {check.name: check.evidence for check in result.checks if check.status == "fail"}
-        name, told = next(iter(evidence.items()))
+        name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
-        others = ", ".join(each for each in run.spec.graders if each != run.grader.name)
+        others = ", ".join(grader for grader in run.spec.graders if grader != run.grader.name)
         other = f"choose another with --set grader=NAME ({others}), " if others else ""
         raise AuditFailed(
-            f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {told}; see {page}); "
+            f"expected a grader that passes its audit, got {run.grader.name}, which fails ({name}: {reason}; see {page}); "
             f"mend it, {other}or run with --anyway (in Python anyway=True)",
             evidence=evidence,
             page=page,
@@ -120,8 +122,9 @@ def _do_teach(run: RunContext, cost: dict[str, Any]) -> None:
 
 
 def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
-    data, folder = [run.folder / "teach" / "episodes.jsonl.gz"], run.folder / "sft"
-    result = sft_stage(run.recipe, run.base, read_lessons(run.spec, data), folder, resume=begun(folder))
+    files = run.lessons or [run.folder / "teach" / "episodes.jsonl.gz"]
+    folder = run.folder / "sft"
+    result = sft_stage(run.job, run.base, read_lessons(run.spec, files), folder, resume=begun(folder))
     run.console.print(
         f"loss {format_number(result.loss)}, held out {format_number(result.validation_loss)} nats per action token"
     )
@@ -130,26 +133,25 @@ def _do_sft(run: RunContext, cost: dict[str, Any]) -> None:
 
 def _do_distill(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "distill"
-    result = distill_stage(run.recipe, run.checkpoint(_before("distill", run.recipe)), folder, resume=begun(folder))
+    result = distill_stage(run.job, _start(run, "distill"), folder, resume=begun(folder))
     run.console.print(f"divergence {format_number(result.loss)} nats per token", highlight=False)
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
 def _do_grpo(run: RunContext, cost: dict[str, Any]) -> None:
     folder = run.folder / "grpo"
-    start = run.checkpoint(_before("grpo", run.recipe))
-    result = grpo_stage(run.recipe, start, folder, run.grader, resume=begun(folder))
+    result = grpo_stage(run.job, _start(run, "grpo"), folder, resume=begun(folder))
     cost.update(steps=result.steps, tokens=_tokens(folder))
 
 
 def _do_eval(run: RunContext, cost: dict[str, Any]) -> None:
-    names = run.recipe.evaluated(run.spec)
-    stored = read_rollouts(run.stored) if run.stored else {}
-    there = {name for policies in stored.values() for name in policies}
-    policies = run_policies(run, [name for name in names if name not in there])
+    names = run.job.policies()
+    stored = read_rollouts(run.rolled_out) if run.rolled_out else {}
+    stored_names = {name for policies in stored.values() for name in policies}
+    policies = run_policies(run, [name for name in names if name not in stored_names])
     evaluation = evaluate_in_run(
         run,
-        {name: None if name in there else policies[name] for name in names},
+        {name: policies.get(name) for name in names},
         stored=stored,
         graders=graders_of(run),
         pass_k=run.recipe.eval.pass_k,
@@ -207,23 +209,18 @@ def _advantages(config: GrpoConfig, grader: Grader, renderer: Renderer) -> Calla
     config = config.resolved(grader)
 
     def of_group(group: Group) -> list[list[float]]:
-        sums = [[0.0] * len(episode.turns) for episode in group.episodes]
-        counts = [[0] * len(episode.turns) for episode in group.episodes]
+        values = [[list[float]() for _ in episode.turns] for episode in group.episodes]
         graded = [
-            index
-            for index, each in enumerate(group.episodes)
-            if each.reward and each.reward.value is not None and each.turns
+            member
+            for member, episode in enumerate(group.episodes)
+            if episode.turns and episode.reward and episode.reward.value is not None
         ]
         for credited in credit_groups([group], config, renderer, weights=grader.weights):
-            member = graded[credited.episode]
             assert credited.advantages is not None
-            for turn, value in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):
-                sums[member][turn] += value
-                counts[member][turn] += 1
-        return [
-            [total / count if count else 0.0 for total, count in zip(*row, strict=True)]
-            for row in zip(sums, counts, strict=True)
-        ]
+            turns = values[graded[credited.episode]]
+            for turn, advantage in zip(credited.turns.tolist(), credited.advantages.tolist(), strict=True):
+                turns[turn].append(advantage)
+        return [[fmean(turn) if turn else 0.0 for turn in turns] for turns in values]
 
     return of_group
 
@@ -246,13 +243,14 @@ STAGES: Mapping[str, Stage] = {
 }
 
 
-def stages_of(recipe: Recipe) -> dict[str, Stage]:
-    """Returns the stages that a recipe wants, in order."""
-    left_out = {*(() if recipe.teach.enabled else ("teach", "sft")), *(() if recipe.distill else ("distill",))}
-    return {name: stage for name, stage in STAGES.items() if name not in left_out}
+def stages_of(recipe: Recipe, only: Collection[str] | None = None) -> dict[str, Stage]:
+    """Returns the stages that a recipe has, in order; with ``only`` these, and the model that they begin with."""
+    if only is not None:
+        return {name: stage for name, stage in STAGES.items() if name == "model" or name in only}
+    return {name: STAGES[name] for name in stage_names(recipe)}
 
 
-def _before(stage: str, recipe: Recipe) -> str:
-    """The training stage whose student ``stage`` begins with."""
-    trained = [name for name in stages_of(recipe) if name in ("model", "sft", "distill", "grpo")]
-    return trained[trained.index(stage) - 1]
+def _start(run: RunContext, stage: str) -> str:
+    """The checkpoint that a training stage begins with: of the last one before it that was begun in this folder."""
+    earlier = [name for name in TRAINING[: TRAINING.index(stage)] if name in run.stages]
+    return run.checkpoint(earlier[-1])

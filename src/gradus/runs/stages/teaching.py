@@ -17,7 +17,7 @@ from gradus.environments.verifiable.items import TableTasks
 from gradus.rewards.grading import OWN_GRADER, WEIGHED
 from gradus.rollouts import EpisodeWriter, grade_episodes, read_episodes, roll_out, write_episodes
 from gradus.runs.recipe import MOST_EPISODES
-from gradus.runs.stages.sources import rows_digest
+from gradus.runs.sources import rows_digest
 from gradus.stats import format_money, format_number
 from gradus.training.data.tasks import taught_indices
 

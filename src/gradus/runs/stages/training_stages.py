@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from pydantic import BaseModel
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy
-from gradus.core.files import digest, read_json, write_folder, write_json
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
+from gradus.core.files import write_folder
 from gradus.core.printing import go_around
 from gradus.core.waiting import blocking
 from gradus.evidence.health import Monitor
@@ -25,10 +23,10 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import make_nano
 from gradus.policies.vllm.http_sampler import HttpSampler, served_model
 from gradus.rollouts import MAX_CONCURRENT, read_episodes
-from gradus.runs.planning.model_probe import check_model
-from gradus.runs.policies import base_model, make_policy, teacher_name
+from gradus.runs.forecast.model_probe import check_model
+from gradus.runs.job import Job, vocabulary_of
+from gradus.runs.policies import make_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.sources import algorithm_sources, environment_sources, reward_sources
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sft_sequences import text_only
 from gradus.training.data.tasks import reserved_ids
@@ -39,7 +37,6 @@ from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import GrpoResult, train_grpo
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.lessons import LessonResult
-from gradus.training.run.folder import SOURCES
 from gradus.training.run.options import GrpoOptions, Observer, PushWeights, RunOptions
 from gradus.training.run.trackers import open_trackers
 from gradus.training.sft import train_sft
@@ -101,75 +98,6 @@ def weights_to_server(policy: HttpSampler, folder: Path) -> PushWeights:
     return push_weights
 
 
-def sft_alone(recipe: Recipe, data: Sequence[Path], folder: Path, *, resume: bool) -> Path:
-    """`gradus sft`: warm-start a model (a nano model if none is named) on stored episodes; returns the best checkpoint."""
-    episodes = read_lessons(recipe.spec(), data)
-    made_from = {f"episodes of {path.name}": digest(path) for path in data}
-    fresh = recipe.model.path is None and not begun(folder)
-    base = base_model(recipe, folder)
-    if fresh:
-        make_nano_model(recipe, folder / "model")
-    try:
-        with _same_sources(folder, made_from):
-            return sft_stage(recipe, base, episodes, folder, resume=resume).best
-    finally:
-        if fresh and not begun(folder):  # it failed before it began: the next try may want another model
-            shutil.rmtree(folder / "model", ignore_errors=True)
-            with suppress(OSError):  # something else is in it
-                folder.rmdir()
-
-
-def distill_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
-    """`gradus distill`: teach a model (a nano model if none is named); returns the best checkpoint."""
-    spec = recipe.spec()
-    base = base_model(recipe, folder)
-    if recipe.model.path is None and not begun(folder):
-        make_nano_model(recipe, folder / "model")
-    with _same_sources(folder, environment_sources(recipe.environment, spec)):
-        return distill_stage(recipe, str(find_model(base) or base), folder, resume=resume).best
-
-
-def grpo_alone(recipe: Recipe, folder: Path, *, resume: bool) -> Path:
-    """`gradus grpo`: train ``model.path`` on the recipe's environment; returns the best checkpoint."""
-    model = recipe.model.path or ""
-    spec = recipe.spec()
-    grader = spec.grader(recipe.grader_name)
-    model = str(find_model(model) or model)
-    made_from = {
-        **environment_sources(recipe.environment, spec),
-        **reward_sources(recipe.rewards, grader),
-        **algorithm_sources(recipe.grpo.algorithm),
-    }
-    with _same_sources(folder, made_from):
-        return grpo_stage(recipe, model, folder, grader, resume=resume).best
-
-
-@contextmanager
-def _same_sources(folder: Path, sources: Mapping[str, str]) -> Iterator[None]:
-    """Raise ConfigError if a run that goes on was begun with other data or code than ``sources`` (what it is -> digest).
-
-    The caller's threads are left as they were: what is evaluated next has the digits that it has in a process of its own.
-    """
-    path, threads = folder / SOURCES, torch.get_num_threads()
-    if begun(folder):
-        before: Mapping[str, str] = read_json(path) if path.exists() else {}
-        other = [name for name, now in sources.items() if before.get(name, now) != now]
-        if other:
-            raise ConfigError(
-                f"{folder} was begun with other {' and other '.join(other)}; put back what it was made from, or choose another folder with --out"
-            )
-    elif world().main:
-        write_json(path, dict(sources))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        if world().main and not begun(folder):  # it failed before it began
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # something else is in it
-                folder.rmdir()
-
-
 C = TypeVar("C", SftConfig, DistillConfig, GrpoConfig)
 
 
@@ -186,19 +114,20 @@ def read_lessons(spec: EnvironmentSpec, data: Sequence[Path]) -> list[Episode]:
     return episodes
 
 
-def sft_stage(recipe: Recipe, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> LessonResult:
-    """SFT with what the recipe wants besides: trackers."""
-    config = _seeded(recipe.sft, recipe)
-    with track(recipe.trackers, folder, config) as trackers:
-        loaded = _model_to_train(recipe, recipe.spec(), model, config)
+def sft_stage(job: Job, model: str, episodes: Sequence[Episode], folder: Path, *, resume: bool) -> LessonResult:
+    """SFT with the trackers of the recipe."""
+    config = _seeded(job.recipe.sft, job.recipe)
+    with track(job.recipe.trackers, folder, config) as trackers:
+        loaded = _model_to_train(job, model, config)
         return train_sft(loaded, episodes, config, folder, resume=resume, options=RunOptions(on_record=trackers))
 
 
-def distill_stage(recipe: Recipe, model: str, folder: Path, *, resume: bool) -> LessonResult:
-    """Distillation with what the recipe wants besides: trackers."""
-    config, spec = _seeded(recipe.distill or DistillConfig(), recipe), recipe.spec()
+def distill_stage(job: Job, model: str, folder: Path, *, resume: bool) -> LessonResult:
+    """Distillation with the trackers of the recipe."""
+    recipe, spec = job.recipe, job.environment
+    config = _seeded(recipe.distill or DistillConfig(), recipe)
     with track(recipe.trackers, folder, config) as trackers:
-        loaded = prepare_model(_model_to_train(recipe, spec, model, config), config)
+        loaded = prepare_model(_model_to_train(job, model, config), config)
         return train_distill(
             loaded,
             find_teacher(spec, loaded, config, recipe.grpo.sampling),
@@ -224,20 +153,19 @@ def find_teacher(
     return ScriptedTeacher(make_policy(spec, name), spec, student)
 
 
-def make_nano_model(recipe: Recipe, folder: Path) -> None:
-    """A nano model of the environment's words; one process makes it for all."""
-    spec = recipe.spec()
-    if spec.language.vocabulary is None:
-        raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
+def make_nano_model(job: Job, folder: Path) -> None:
+    """Make a nano model of the environment's words; one process makes it for all."""
+    vocabulary = vocabulary_of(job.environment)
     if world().main:
-        make_nano(folder, spec.language.vocabulary(), recipe.model.nano, seed=recipe.seed)
+        make_nano(folder, vocabulary, job.recipe.model.nano, seed=job.recipe.seed)
     barrier()
 
 
-def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, *, resume: bool) -> GrpoResult:
-    """GRPO with what the recipe wants besides: trackers, and a server that samples."""
-    config, spec = _seeded(recipe.grpo, recipe), recipe.spec()
-    loaded = _model_to_train(recipe, spec, str(model), config)
+def grpo_stage(job: Job, model: str, folder: Path, *, resume: bool) -> GrpoResult:
+    """GRPO with the trackers of the recipe, and the server that samples."""
+    recipe, spec = job.recipe, job.environment
+    config = _seeded(recipe.grpo, recipe)
+    loaded = _model_to_train(job, model, config)
     source, sampler, push_weights = served_sampler(loaded, config, folder)
     with track(recipe.trackers, folder, config) as trackers:
         return train_grpo(
@@ -247,8 +175,8 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
             folder,
             resume=resume,
             options=GrpoOptions(
-                grader=grader,
-                schedule=recipe.schedule(grader),
+                grader=job.grader,
+                schedule=job.schedule(),
                 monitor=Monitor(),
                 on_record=trackers,
                 sampler=sampler,
@@ -260,23 +188,26 @@ def grpo_stage(recipe: Recipe, model: Path | str, folder: Path, grader: Grader, 
         )
 
 
-def _model_to_train(recipe: Recipe, spec: EnvironmentSpec, model: str, config: TrainerConfig) -> LoadedModel:
+def _model_to_train(job: Job, model: str, config: TrainerConfig) -> LoadedModel:
     """The model with what it is trained with, which is stored beside it: sampling, template, system prompt, environment."""
     device = world().device or config.device if config.device == "auto" else config.device
     options = {"dtype": config.weights_dtype, "attention": config.attention, "quantize": config.quantize}
-    loaded = load_model(model, device=device, **options, **recipe.template())
+    loaded = load_model(model, device=device, **options, **job.template())
     check_model(loaded)
-    system_prompt, tools = _rules(recipe, spec)
+    system_prompt, tools = _rules(job)
     loaded.renderer.for_tools(tools)  # what the chat template cannot do is refused before anything is trained
     return loaded.with_settings(
-        environment=recipe.environment, system_prompt=system_prompt, tools=tools, sampling=recipe.grpo.sampling
+        environment=job.recipe.environment,
+        system_prompt=system_prompt,
+        tools=tools,
+        sampling=job.recipe.grpo.sampling,
     )
 
 
-def _rules(recipe: Recipe, spec: EnvironmentSpec) -> tuple[str, tuple[dict[str, Any], ...]]:
+def _rules(job: Job) -> tuple[str, tuple[dict[str, Any], ...]]:
     """Returns the system prompt of the first training task, and the tools that can be called there."""
-    task = spec.train_task(recipe.grpo.first_task)
-    environment = blocking(spec.make())
+    task = job.environment.train_task(job.recipe.grpo.first_task)
+    environment = blocking(job.environment.make())
     try:
         environment.reset(seed=task.seed, **task.options)
         return environment.system_prompt, tuple(dict(tool) for tool in getattr(environment, "tools", ()))

@@ -9,11 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError
-from gradus.runs.checks.subject import Circumstances, Finding, Subject, failed, passed, skipped, warned
-from gradus.runs.planning.memory import check_fits, fit_to_memory, make_plan
-from gradus.runs.planning.shapes import GIB, Lengths, card_of, this_machine
-from gradus.runs.recipe.record import Recipe
+from gradus.core.findings import Finding
+from gradus.runs.forecast.memory import check_fits, fit_to_memory, make_plan
+from gradus.runs.forecast.subject import Circumstances, Subject, failed, not_checked, passed, warned
+from gradus.runs.job import Job
 from gradus.runs.recipe.starter import by_size
+from gradus.runs.shapes import GIB, Lengths, card_of, this_machine
 from gradus.training.trainer_config import TrainerConfig
 
 _LONG = 3 * 3600  # seconds of a run from which on it is warned of
@@ -28,7 +29,9 @@ def model(subject: Subject) -> list[Finding]:
         try:
             cached_file(name, "config.json", local_files_only=True)
         except OSError:
-            return [skipped(f"{name} is not a folder and not in the cache of the hub", "give --online, or a folder")]
+            return [
+                not_checked(f"{name} is not a folder and not in the cache of the hub", "give --online, or a folder")
+            ]
     text = subject.config.get_text_config()
     renderer = subject.renderer  # raises for a template that rewrites what was said
     tokens = len(renderer.tokenizer)
@@ -74,21 +77,21 @@ def context(subject: Subject) -> list[Finding]:
 def probe(subject: Subject) -> list[Finding]:
     """Sampler, trainer and plain forward give the model's own tokens the same log-probs."""
     from gradus.policies.local.loading import load_model
-    from gradus.runs.planning.model_probe import check_model
+    from gradus.runs.forecast.model_probe import check_model
 
-    loaded = load_model(subject.model, **subject.recipe.loading())
+    loaded = load_model(subject.model, **subject.job.loading())
     return [passed(check_model(loaded).sentence)]
 
 
 def base(subject: Subject) -> list[Finding]:
     """Tells what the base earns on questions of the run before training, and how long the run will take."""
-    from gradus.runs.stages.fitting import is_probed, look_at_base
+    from gradus.runs.forecast.time import is_probed, look_at_base
 
-    if not is_probed(subject.recipe):
+    if not is_probed(subject.job):
         return [passed("a nano model, or a run at toy size: it is not asked before")]
     if subject.grader.remote and not subject.online:
-        return [skipped(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
-    look = look_at_base(subject.recipe, time=subject.given.time, fixed=subject.given.fixed)
+        return [not_checked(f"the grader {subject.grader.name} asks a server and was not asked", "give --online")]
+    look = look_at_base(subject.job, time=subject.circumstances.time, fixed=subject.circumstances.fixed)
     findings = [passed(line) for line in look.probe.lines()]
     if look.problem is not None:
         findings.append(failed(*look.problem))
@@ -100,25 +103,25 @@ def base(subject: Subject) -> list[Finding]:
 _TIGHT = 0.8  # of the memory: a forecast is within a quarter
 
 
-def changes_for_card(recipe: Recipe, memory: str, *, online: bool) -> list[str]:
+def changes_for_card(job: Job, memory: str, *, online: bool) -> list[str]:
     """Returns the changes that fit a recipe to a card of this size, as ``--set`` takes them. Raises ConfigError if nothing fits.
 
     ``online``: the hub may be asked for the config and tokenizer of a model that is named.
     """
     card = card_of(memory)
-    asked = Circumstances(online=online and recipe.model.path is not None)
+    circumstances = Circumstances(online=online and job.recipe.model.path is not None)
     with TemporaryDirectory(prefix="gradus-plan-") as scratch:
-        subject = Subject(recipe, Path(scratch), asked)
+        subject = Subject(job, Path(scratch), circumstances)
         if (wrong := too_long(subject)) is not None:
-            raise ConfigError(f"{wrong.message}; {wrong.remedy}")
-        plan, config, changed = fit_to_memory(subject.shape, recipe.grpo, lengths_of(subject), card)
+            raise ConfigError(f"{wrong.evidence}; {wrong.remedy}")
+        plan, config, changed = fit_to_memory(subject.shape, job.recipe.grpo, lengths_of(subject), card)
     check_fits(plan, config)
     return [*changed, *_for_sft(changed)]
 
 
 def memory(subject: Subject) -> list[Finding]:
     """The forecast of GRPO's memory, against what this machine or the card that was named has."""
-    config, given = subject.recipe.grpo, subject.given.memory
+    config, given = subject.recipe.grpo, subject.circumstances.memory
     hardware = this_machine() if given is None else card_of(given)
     plan = make_plan(subject.shape, config, lengths_of(subject), hardware)
     check_fits(plan, config)  # raises, naming the setting to change
@@ -140,8 +143,8 @@ def _for_sft(changed: Sequence[str]) -> list[str]:
 def lengths_of(subject: Subject) -> Lengths:
     """Lengths in the model's tokens. A forecast multiplies them by the turns; here they are shares of a real sequence, so that both agree."""
     longest, config, context = subject.longest, subject.recipe.grpo, subject.shape.context
-    answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.said / longest.turns)
-    prompt = math.ceil(longest.read / longest.turns)
+    answer = config.sampling.max_new_tokens if longest.turns == 1 else math.ceil(longest.answers / longest.turns)
+    prompt = math.ceil(longest.prompts / longest.turns)
     lengths = Lengths(prompt=prompt, answer=answer, turns=longest.turns, first=longest.first)
     if context is not None and lengths.whole > context:
         return replace(lengths, answer=max(1, context // longest.turns - prompt))

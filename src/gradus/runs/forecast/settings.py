@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradus.core import ConfigError, GradusError
+from gradus.core.findings import Finding
 from gradus.policies.local.loading import check_quantize
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, warned
-from gradus.runs.policies import require_policy, teacher_name
+from gradus.runs.forecast.subject import Subject, failed, passed, warned
+from gradus.runs.manifest import CHECKPOINTS, stage_names
+from gradus.runs.policies import parse_pair, require_policy, teacher_name
 from gradus.runs.recipe.record import Recipe
-from gradus.runs.stages.evaluation import parse_pair
-from gradus.runs.stages.stages import stages_of
-from gradus.runs.stages.state import CHECKPOINTS
 from gradus.training.run.trackers import check_trackers
 
 _FEW_MEMBERS, _FEW_EPISODES, _COLD = 4, 30, 0.7
@@ -34,7 +33,7 @@ def names(subject: Subject) -> list[Finding]:
     if findings:
         return findings
     section = subject.recipe.eval
-    evaluated = subject.recipe.evaluated(subject.spec)
+    evaluated = subject.job.policies()
     count = len(evaluated), len(section.conditions or subject.spec.conditions), len(subject.recipe.promises)
     return [passed(", ".join(f"{n} {what if n != 1 else one}" for n, (what, one) in zip(count, _COUNTED, strict=True)))]
 
@@ -48,7 +47,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for name in section.policies:
         yield lambda name=name: _policy(subject, name)
     for text in section.pairs:
-        yield lambda text=text: parse_pair(text, recipe.evaluated(spec))
+        yield lambda text=text: parse_pair(text, subject.job.policies())
     for name in (*section.graders, *(promise.grader for promise in recipe.promises if promise.grader)):
         yield lambda name=name: spec.grader(name)
     for name in section.conditions or spec.conditions:
@@ -57,7 +56,7 @@ def _named(subject: Subject) -> Iterator[Callable[[], Any]]:
     for config in (recipe.sft, recipe.grpo) if recipe.teach.enabled else (recipe.grpo,):
         yield lambda config=config: check_quantize(config.quantize)
     yield lambda: check_trackers(recipe.trackers)
-    yield lambda: recipe.schedule(subject.grader)
+    yield lambda: subject.job.schedule()
 
 
 def _enough_tasks(subject: Subject) -> None:
@@ -76,7 +75,7 @@ def _enough_tasks(subject: Subject) -> None:
 def _policy(subject: Subject, name: str) -> None:
     if name not in CHECKPOINTS:
         require_policy(subject.spec, name, also=CHECKPOINTS)
-    elif CHECKPOINTS[name][0] not in stages_of(subject.recipe):
+    elif CHECKPOINTS[name][0] not in stage_names(subject.recipe):
         raise ConfigError(f"policy {name!r} is of a stage that the recipe leaves out; name base instead")
 
 

@@ -1,74 +1,63 @@
-"""Findings of a check, and its subject: a recipe with its environment, model and sample episodes, each made when first needed."""
+"""Findings of a check, and its subject: a job with its model and sample episodes, each made when first needed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, GradusError
 from gradus.core.errors import first_line
+from gradus.core.findings import Finding
 from gradus.policies.local.folders import adapter_base, check_model_source, find_model, is_nano, tokenizer_source
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.scripted import constant_policy
 from gradus.rollouts import roll_out
-from gradus.runs.planning.shapes import ModelShape, read_shape
+from gradus.runs.job import Job, vocabulary_of
 from gradus.runs.policies import scripted_names
-from gradus.runs.recipe.record import Recipe
+from gradus.runs.shapes import ModelShape, read_shape
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One line of the table. ``warn``: a run would go through, and disappoint. ``fail``: a run would break, or train on something wrong.
-
-    ``skip``: could not be looked at. ``remedy`` is empty if nothing is to be done.
-    """
-
-    check: str = ""
-    status: Literal["pass", "warn", "fail", "skip"]
-    message: str
-    remedy: str = ""
+def passed(evidence: str) -> Finding:
+    """Returns the finding that nothing is wrong."""
+    return Finding(status="pass", subject="", evidence=evidence)
 
 
-def passed(message: str) -> Finding:
-    return Finding(status="pass", message=message)
+def warned(evidence: str, remedy: str) -> Finding:
+    """Returns the finding that a run would go through, and disappoint."""
+    return Finding(status="warn", subject="", evidence=evidence, remedy=remedy)
 
 
-def warned(message: str, remedy: str) -> Finding:
-    return Finding(status="warn", message=message, remedy=remedy)
+def failed(evidence: str, remedy: str) -> Finding:
+    """Returns the finding that a run would break, or train on something wrong."""
+    return Finding(status="fail", subject="", evidence=evidence, remedy=remedy)
 
 
-def failed(message: str, remedy: str) -> Finding:
-    return Finding(status="fail", message=message, remedy=remedy)
+def not_checked(evidence: str, remedy: str = "") -> Finding:
+    """Returns the finding that something could not be looked at."""
+    return Finding(status="open", subject="", evidence=evidence, remedy=remedy)
 
 
-def skipped(message: str, remedy: str) -> Finding:
-    return Finding(status="skip", message=message, remedy=remedy)
-
-
-def from_error(error: GradusError, check: str, way: str = "") -> Finding:
-    """Errors end in the way out, behind a semicolon."""
-    message, _, remedy = str(error).partition("; ")
-    return Finding(check=check, status="fail", message=message, remedy=remedy or way)
-
-
-def status_of(findings: Sequence[Finding]) -> str:
-    """``fail`` if anything fails, else ``warn`` if anything does, else ``pass``."""
-    statuses = {finding.status for finding in findings}
-    return next((status for status in ("fail", "warn") if status in statuses), "pass")
+def from_error(error: GradusError, subject: str = "", remedy: str = "") -> Finding:
+    """Returns the finding of an error. Errors end in the way out, behind a semicolon."""
+    evidence, _, way_out = str(error).partition("; ")
+    return Finding(status="fail", subject=subject, evidence=evidence, remedy=way_out or remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Longest:
-    """The longest training sequence that was seen. ``read`` and ``said`` are tokens of all its ``turns``, ``first`` those read in the first; ``answer`` the longest
-    single answer; ``needed`` what the context must hold when the model's last answer is as long as it may be."""
+    """The longest training sequence among some episodes, in tokens.
+
+    ``prompts`` and ``answers``: of all its ``turns``. ``first``: the prompt of the first turn. ``answer``: the longest single answer. ``needed``: what
+    the context must hold if the model's last answer is as long as it may be.
+    """
 
     turns: int
     first: int
-    read: int
-    said: int
+    prompts: int
+    answers: int
     answer: int
     needed: int
 
@@ -88,21 +77,21 @@ class Circumstances:
 
 
 class Subject:
-    """A recipe, and what follows from it. ``scratch``: a folder for a nano model."""
+    """A job, and what follows from it. ``scratch``: a folder for a nano model."""
 
-    def __init__(self, recipe: Recipe, scratch: Path, given: Circumstances) -> None:
-        self.recipe, self.scratch, self.given = recipe, scratch, given
-        self.online = given.online
+    def __init__(self, job: Job, scratch: Path, circumstances: Circumstances) -> None:
+        self.job, self.recipe, self.scratch, self.circumstances = job, job.recipe, scratch, circumstances
+        self.online = circumstances.online
 
-    @cached_property
+    @property
     def spec(self) -> EnvironmentSpec:
         """The environment."""
-        return self.recipe.spec()
+        return self.job.environment
 
     @property
     def grader(self) -> Grader:
         """The grader that the run trains with."""
-        return self.spec.grader(self.recipe.grader_name)
+        return self.job.grader
 
     @property
     def offline_grader(self) -> Grader:
@@ -125,11 +114,7 @@ class Subject:
         path = self.recipe.model.path
         if path is not None:
             return str(find_model(path) or check_model_source(path))
-        if self.spec.language.vocabulary is None:
-            raise ConfigError(
-                f"{self.spec.name} has no vocabulary to make a nano model from; give a model with --model"
-            )
-        return str(make_nano(self.scratch / "model", self.spec.language.vocabulary(), self.recipe.model.nano))
+        return str(make_nano(self.scratch / "model", vocabulary_of(self.spec), self.recipe.model.nano))
 
     @cached_property
     def config(self) -> Any:
@@ -150,17 +135,17 @@ class Subject:
 
         base = adapter_base(self.model)
         tokenizer = self._read(AutoTokenizer, tokenizer_source(base, self.model) if base else self.model)
-        return ChatRenderer(tokenizer, **self.recipe.template())
+        return ChatRenderer(tokenizer, **self.job.template())
 
     @cached_property
     def episodes(self) -> list[Episode]:
         """A few training tasks, rolled out by the best policy at hand: gold, the teacher, any scripted policy, or a constant answer."""
         few = 64 if self.spec.max_turns == 1 else 2
         tasks = [self.spec.train_task(self.recipe.grpo.first_task + index) for index in range(few)]
-        there = scripted_names(self.spec)
-        named = [name for name in (self.spec.audit.gold, self.spec.teacher, *there) if name in there]
-        # Where nobody knows anything, the prompts are there all the same.
-        policy = self.spec.policy(named[0]) if named else constant_policy("0")
+        scripted = scripted_names(self.spec)
+        best_first = [name for name in (self.spec.audit.gold, self.spec.teacher, *scripted) if name in scripted]
+        # A constant answer has the same prompts.
+        policy = self.spec.policy(best_first[0]) if best_first else constant_policy("0")
         limit = self.recipe.grpo.max_turns or self.spec.max_turns
         return roll_out(self.spec, policy, tasks, grader=self.offline_grader, max_turns=limit).episodes
 
@@ -168,14 +153,16 @@ class Subject:
     def longest(self) -> Longest:
         """The longest training sequence among :attr:`episodes`, in the model's tokens."""
         allowed = self.recipe.grpo.sampling.max_new_tokens
-        sequences = [each for episode in self.episodes for each in _sequences(episode, self.renderer, allowed)]
+        sequences: list[Longest] = []
+        for episode in self.episodes:
+            sequences += _sequences(episode, self.renderer, allowed)
         if not sequences:
             raise ConfigError(
-                f"no episode of {self.spec.name} has a turn; look at it with gradus play {self.spec.name}"
+                f"no episode of {self.spec.name} has a turn; look at it with gradus show --play {self.spec.name}"
             )
-        answer = max(each.answer for each in sequences)
-        whole = max(sequences, key=lambda each: each.needed)
-        return replace(whole, answer=answer)
+        answer = max(sequence.answer for sequence in sequences)
+        longest = max(sequences, key=lambda sequence: sequence.needed)
+        return replace(longest, answer=answer)
 
     def _read(self, kind: Any, source: str) -> Any:
         """A config or a tokenizer."""
@@ -193,16 +180,18 @@ class Subject:
 def _sequences(episode: Episode, renderer: ChatRenderer, allowed: int) -> list[Longest]:
     """The training sequences of an episode: a restart opens a new one."""
     sequences: list[Longest] = []
-    turns = first = read = said = longest = 0
+    turns = first = prompts = answers = longest = 0
     speaker = renderer.for_tools(episode.tools)
     for turn in episode.turns:
         if turn.index == 0 or turn.restart:
-            turns = said = longest = 0
-            first = read = len(speaker.first(episode.system_prompt, turn.shown))
+            turns = answers = longest = 0
+            first = prompts = len(speaker.first(episode.system_prompt, turn.shown))
         else:
-            read += len(speaker.following(turn.shown))
-        needed = read + said + allowed
-        spoken = len(speaker.encode_answer(turn.action))
-        turns, said, longest = turns + 1, said + spoken, max(longest, spoken)
-        sequences.append(Longest(turns=turns, first=first, read=read, said=said, answer=longest, needed=needed))
+            prompts += len(speaker.following(turn.shown))
+        needed = prompts + answers + allowed
+        answer = len(speaker.encode_answer(turn.action))
+        turns, answers, longest = turns + 1, answers + answer, max(longest, answer)
+        sequences.append(
+            Longest(turns=turns, first=first, prompts=prompts, answers=answers, answer=longest, needed=needed)
+        )
     return sequences

@@ -6,17 +6,18 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from gradus.core import EnvironmentSpec, Episode, Grader
+from gradus.core import EnvironmentSpec, Episode
 from gradus.environments.verifiable.items import SYSTEM_PROMPT
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy
 from gradus.rollouts import roll_out
+from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe.record import Recipe
 from gradus.stats import Interval, format_interval, mean_interval
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
@@ -63,7 +64,7 @@ class BaseProbe:
     def step_seconds(self, config: GrpoConfig) -> float:
         """Seconds of a step of GRPO here; shorter limits make shorter episodes."""
         most = config.sampling.max_new_tokens
-        kept = sum(min(each, most) for each in self.lengths) / max(1, sum(self.lengths))
+        kept = sum(min(length, most) for length in self.lengths) / max(1, sum(self.lengths))
         episodes = config.groups * config.group_size
         return (
             episodes * kept * (self.rollout + config.epochs * self.train)
@@ -80,10 +81,10 @@ class BaseProbe:
         ]
 
 
-def probe_base(recipe: Recipe, spec: EnvironmentSpec, grader: Grader, model: str) -> BaseProbe:
+def probe_base(job: Job) -> BaseProbe:
     """Samples, grades and trains once, on a model that is thrown away. Several turns take a quarter of the questions."""
-    config = recipe.grpo
-    loaded = prepare_model(load_model(model, **recipe.loading()), config)
+    config, spec = job.recipe.grpo, job.environment
+    loaded = prepare_model(load_model(job.base_model(Path()), **job.loading()), config)
     policy = LocalPolicy(
         loaded,
         config.sampling,
@@ -104,9 +105,9 @@ def probe_base(recipe: Recipe, spec: EnvironmentSpec, grader: Grader, model: str
                 policy,
                 tasks[first : first + part],
                 group_size=SAMPLES,
-                seed=recipe.seed,
+                seed=job.recipe.seed,
                 key=("probe",),
-                grader=grader,
+                grader=job.grader,
                 max_turns=config.max_turns,
                 first_group=first,
             )

@@ -13,22 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gradus.core import ConfigError, GradusError
-from gradus.runs.checks.data import data, environment
-from gradus.runs.checks.model import base, context, memory, model, probe, too_long
-from gradus.runs.checks.settings import names, settings
-from gradus.runs.checks.subject import Circumstances, Finding, Subject, from_error, passed, status_of
+from gradus.core.findings import Finding
+from gradus.runs.forecast.data import data, environment
+from gradus.runs.forecast.model import base, context, memory, model, probe, too_long
+from gradus.runs.forecast.settings import names, settings
+from gradus.runs.forecast.subject import Circumstances, Subject, from_error
+from gradus.runs.job import Job
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe.record import Recipe
-
-__all__ = [
-    "CHECKS",
-    "Circumstances",
-    "Finding",
-    "check_recipe",
-    "from_error",
-    "require_names",
-    "status_of",
-]
 
 Check = Callable[[Subject], Sequence[Finding]]
 
@@ -46,41 +37,48 @@ CHECKS: dict[str, tuple[Check, tuple[str, ...]]] = {
 }
 
 
-def check_recipe(recipe: Recipe, given: Circumstances) -> tuple[Finding, ...]:
-    """All findings about a recipe that is going to be run as ``given``. Servers and hubs are asked only if that says so."""
-    findings = [replace(passed(f"the recipe for {recipe.environment} is understood"), check="recipe")]
+def check_job(job: Job, circumstances: Circumstances) -> tuple[Finding, ...]:
+    """All findings about a job that is going to be run under these circumstances. Servers and hubs are asked only if they say so."""
+    evidence = f"the recipe for {job.recipe.environment} is understood"
+    findings = [Finding(status="pass", subject="recipe", evidence=evidence)]
     with (
         TemporaryDirectory(prefix="gradus-check-") as scratch,
         progress_bar("check", len(CHECKS), "checks") as advance,
     ):
-        subject = Subject(recipe, Path(scratch), given)
+        subject = Subject(job, Path(scratch), circumstances)
         for number, (name, (check, needs)) in enumerate(CHECKS.items()):
             advance(number, len(CHECKS), note=name)  # the data of 100,000 rows take a minute
-            findings += _done(name, check, needs, subject, findings)
+            findings += _findings(name, check, needs, subject, findings)
     return tuple(findings)
 
 
-def require_names(recipe: Recipe) -> None:
-    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that is about nothing that is there, and
-    for prompts and answers that are longer than the context of a model that was given.
+def require_names(job: Job) -> None:
+    """Raise ConfigError for a policy, pair, condition, grader or promise of the recipe that does not exist, and for prompts and answers
+    that are longer than the context of a model that was named.
 
     A run asks this before it trains; it costs next to nothing.
     """
-    subject = Subject(recipe, Path(), Circumstances(online=recipe.model.path is not None))
+    pretrained = job.recipe.model.path is not None
+    subject = Subject(job, Path(), Circumstances(online=pretrained))
     wrong = [finding for finding in names(subject) if finding.status == "fail"]
-    if recipe.model.path is not None:
+    if pretrained:
         with suppress(GradusError):  # what cannot be tried beforehand will be seen in the run
             wrong += [finding for finding in [too_long(subject)] if finding is not None]
     if wrong:
-        lines = [f"{each.message}; {each.remedy}" for each in wrong]
+        lines = [f"{finding.evidence}; {finding.remedy}" for finding in wrong]
         raise ConfigError("this run could not be finished:\n  " + "\n  ".join(lines))
 
 
-def _done(name: str, check: Check, needs: Sequence[str], subject: Subject, so_far: Sequence[Finding]) -> list[Finding]:
-    missing = [each.check for each in so_far if each.check in needs and each.status in ("fail", "skip")]
+def _findings(
+    name: str, check: Check, needs: Sequence[str], subject: Subject, earlier: Sequence[Finding]
+) -> list[Finding]:
+    """The findings of one check; one that says so if a check that it needs did not pass."""
+    missing = [
+        finding.subject for finding in earlier if finding.subject in needs and finding.status in ("fail", "open")
+    ]
     if missing:
-        return [Finding(check=name, status="skip", message=f"not looked at: {missing[0]} comes first")]
+        return [Finding(status="open", subject=name, evidence=f"not looked at: {missing[0]} comes first")]
     try:
-        return [replace(finding, check=name) for finding in check(subject)]
+        return [replace(finding, subject=name) for finding in check(subject)]
     except GradusError as error:
         return [from_error(error, name)]

@@ -16,7 +16,7 @@ from gradus.core import ConfigError
 from gradus.policies.local.cpu.support import autocasts
 from gradus.policies.local.sampling import MANY_WORDS
 from gradus.rollouts import MAX_CONCURRENT
-from gradus.runs.planning.shapes import GIB, Hardware, Lengths, ModelShape
+from gradus.runs.shapes import GIB, Hardware, Lengths, ModelShape
 from gradus.training.config import GrpoConfig
 from gradus.training.engine.vocabulary_loss import MAX_LOGITS
 from gradus.training.trainer_config import TrainerConfig

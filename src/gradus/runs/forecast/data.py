@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from gradus.core import EnvironmentSpec, GradusError, Task
+from gradus.core.findings import Finding
 from gradus.core.waiting import blocking
 from gradus.environments.verifiable.items import Item, TableTasks, prompt_of, question_key
 from gradus.environments.verifiable.policies import in_format
 from gradus.rewards import gold_answer, read_answer, same_answer
 from gradus.rollouts import roll_out
 from gradus.rollouts.under_way import checked_prompt, make_environment, received, start_of, unequal_starts
-from gradus.runs.checks.subject import Finding, Subject, failed, passed, skipped, warned
+from gradus.runs.forecast.subject import Subject, failed, not_checked, passed, warned
 
 Length = Callable[[str, str], int]  # tokens of system prompt and question
 
@@ -24,36 +25,40 @@ def data(subject: Subject) -> list[Finding]:
     if not isinstance(tasks, TableTasks):
         return [passed("tasks are made from seeds, there is no data set")]
     length, limit = _length(subject)
-    found = faults(tasks, length, limit, answered=subject.spec.audit.gold is not None)
-    return found or [passed("no fault found in the questions and answers")]
+    findings = faults(tasks, length, limit, answered=subject.spec.audit.gold is not None)
+    return findings or [passed("no fault in the questions and answers")]
 
 
 def faults(tasks: TableTasks, length: Length, limit: int | None, *, answered: bool = True) -> list[Finding]:
     """Returns the faults of a data set. Prompts longer than ``limit`` fail. ``answered``: every row needs an answer; reward functions may need none."""
-    everything = [item for split in ("train", "in-distribution", "held-out") for item in tasks.splits[split]]
-    items = list({id(item): item for item in everything}.values())
-    twice, torn = _repeats(items)
+    splits = [tasks.splits[name] for name in ("train", "in-distribution", "held-out")]
+    items = list({id(item): item for item in chain(*splits)}.values())
+    repeated, contradicted = _repeats(items)
+    unanswered = [item for item in items if answered and not gold_answer(item.answer)]
+    unscored = [item for item in items if not _gold_scores(item)]
 
     def too_long(item: Item) -> bool:
         system = tasks.system_prompt if item.system is None else item.system
         return limit is not None and length(system, item.question) > limit
 
     rules = [
-        (failed, "empty answers: rows without an answer", [each for each in items if answered and not gold_answer(each.answer)],
+        (failed, "empty answers: rows without an answer", unanswered,
          "remove these rows, or name the right column with answer="),
-        (failed, "gold answers: rows whose own gold answer does not score 1", [each for each in items if not _gold_scores(each)],
+        (failed, "gold answers: rows whose own gold answer does not score 1", unscored,
          "write the answers as plain values, or grade them with a reward function of your own"),
-        (failed, f"prompt length: rows with a prompt of more than {limit} tokens", [each for each in items if too_long(each)],
+        (failed, f"prompt length: rows with a prompt of more than {limit} tokens", [item for item in items if too_long(item)],
          "remove these rows, lower grpo.sampling.max_new_tokens, or use a model with a longer context"),
-        (warned, "duplicates: questions that more than one row asks", twice,
+        (warned, "duplicates: questions that more than one row asks", repeated,
          "remove the repeats, or they are trained on more often than the others"),
-        (failed, "contradictions: questions that have different answers in different rows", torn,
+        (failed, "contradictions: questions that have different answers in different rows", contradicted,
          "decide which answer is right and remove the other rows"),
         (failed, "overlap: questions that are held out and trained on as well", _overlap(tasks),
          "remove these questions from the training file, or what is held out proves nothing"),
     ]  # fmt: skip
     return [
-        kind(f"{fault}: {len(rows)}, as in {rows[0].question[:80]!r}", way) for kind, fault, rows, way in rules if rows
+        report(f"{fault}: {len(rows)}, as in {rows[0].question[:80]!r}", remedy)
+        for report, fault, rows, remedy in rules
+        if rows
     ]
 
 
@@ -77,17 +82,17 @@ def _gold_scores(item: Item) -> bool:
 
 def _repeats(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     """Finds questions that several rows ask, and those of them whose answers differ."""
-    keys = [prompt_of(item) for item in items]
-    counts = Counter(keys)
-    answers: dict[tuple[str | None, str], list[str]] = {}
-    for key, item in zip(keys, items, strict=True):
-        told, gold = answers.setdefault(key, []), gold_answer(item.answer)
-        # Two are enough to differ: thousands of rows may ask the same. 1,680 minutes and 1680 are one answer.
-        if len(told) < 2 and not any(gold == other or same_answer(gold, other) for other in told):
-            told.append(gold)
-    first = dict(zip(reversed(keys), reversed(items), strict=True))
-    twice = [key for key, count in counts.items() if count > 1 and key[1]]
-    return [first[key] for key in twice], [first[key] for key in twice if len(answers[key]) > 1]
+    rows: dict[tuple[str | None, str], list[Item]] = {}
+    for item in items:
+        rows.setdefault(prompt_of(item), []).append(item)
+    repeated = [group for (_, question), group in rows.items() if question and len(group) > 1]
+    return [group[0] for group in repeated], [group[0] for group in repeated if _answers_differ(group)]
+
+
+def _answers_differ(items: Sequence[Item]) -> bool:
+    """True if rows of one question have other answers than the first: 1,680 minutes and 1680 are one answer."""
+    golds = list(dict.fromkeys(gold_answer(item.answer) for item in items))
+    return any(not same_answer(golds[0], gold) for gold in golds[1:])
 
 
 def _overlap(tasks: TableTasks) -> list[Item]:
@@ -101,11 +106,11 @@ def _overlap(tasks: TableTasks) -> list[Item]:
 def environment(subject: Subject) -> list[Finding]:
     """It can be loaded, begins an episode, begins it alike with the same seed, shows something, and can be rolled out by its teacher."""
     if "://" in subject.recipe.environment and not subject.online:
-        return [skipped(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
+        return [not_checked(f"{subject.recipe.environment} is a server and was not asked", "give --online")]
     spec = subject.spec
     task = spec.train_task(subject.recipe.grpo.first_task)
     try:
-        first, again = (_begun(spec, task) for _ in range(2))
+        first, again = (_first_observation(spec, task) for _ in range(2))
     except GradusError:
         raise
     except (Exception, SystemExit) as error:
@@ -115,10 +120,10 @@ def environment(subject: Subject) -> list[Finding]:
     if (differing := unequal_starts(first, again)) is not None:
         return [failed(f"seed {task.seed} began with {differing}", _ALIKE)]
     if spec.teacher is not None and spec.teacher in spec.policies:
-        played = roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader)
-        if (fault := played.episodes[0].failure) is not None:
-            told = f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}"
-            return [failed(told, _PLAY)]
+        episode = roll_out(spec, spec.policy(spec.teacher), [task], grader=subject.offline_grader).episodes[0]
+        if (fault := episode.failure) is not None:
+            evidence = f"an episode of {spec.teacher} failed in {fault.stage}: {fault.type}: {fault.message}"
+            return [failed(evidence, _PLAY)]
     turns = "one turn" if spec.max_turns == 1 else f"up to {spec.max_turns} turns"
     words = len(first["system prompt"].split())
     return [passed(f"{spec.name}, {turns}, system prompt of {words} words, grader {subject.grader.name}")]
@@ -128,11 +133,11 @@ _PLAY = "look at it with gradus play; docs/own_environment.md says what reset, s
 _ALIKE = "a group shares its seed: draw all that is random in reset from a generator that the seed begins"
 
 
-def _begun(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
+def _first_observation(spec: EnvironmentSpec, task: Task) -> Mapping[str, Any]:
     """Begins a task; returns everything that is known before the first answer."""
-    made = blocking(make_environment(spec))
+    environment = blocking(make_environment(spec))
     try:
-        shown = received(made.reset(seed=task.seed, **task.options), "reset")
-        return start_of(shown, checked_prompt(made.system_prompt), getattr(made, "tools", ()))
+        observation = received(environment.reset(seed=task.seed, **task.options), "reset")
+        return start_of(observation, checked_prompt(environment.system_prompt), getattr(environment, "tools", ()))
     finally:
-        made.close()
+        environment.close()

@@ -1,0 +1,143 @@
+"""A job: everything that a run needs, as objects. Names stand in recipes and on the command line alone.
+
+:func:`resolve` turns the names of a recipe into objects once. The stages of a run are functions of a job and a folder. Two jobs of one process,
+or of two threads, share nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradus import environments
+from gradus.core import ConfigError, EnvironmentSpec, Grader
+from gradus.core.spec import Vocabulary
+from gradus.environments.verifiable.from_rows import with_own_rewards
+from gradus.policies.local.folders import find_model
+from gradus.rewards import RewardChoice, RewardSchedule, own_grader, reweigh
+from gradus.rewards.catalog import IN_MEMORY
+from gradus.rewards.grading import WEIGHED, rewards_of
+from gradus.runs.recipe.record import Recipe
+from gradus.training.data.tasks import epochs_a_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A recipe and the objects that its names stand for.
+
+    ``environment``: what is trained on; its default grader is the one that training uses. ``grader``: that grader, composed and weighed.
+    ``bare``: the environment before the recipe's rewards and weights. ``rewards``: the reward functions of the recipe. ``named``: the environment
+    was loaded by its name.
+    """
+
+    recipe: Recipe
+    environment: EnvironmentSpec
+    grader: Grader
+    bare: EnvironmentSpec
+    rewards: RewardChoice
+    named: bool
+
+    @property
+    def portable(self) -> bool:
+        """True if another process finds the same objects by the recipe's names."""
+        return self.named and not any(entry.function.startswith(IN_MEMORY) for entry in self.rewards.entries)
+
+    def with_recipe(self, recipe: Recipe) -> Job:
+        """Returns the job with other settings of the same environment and rewards."""
+        return _job(recipe, self.bare, self.rewards, named=self.named)
+
+    def schedule(self) -> RewardSchedule | None:
+        """Returns how weights change from step to step, before its first step; None if they stay. Raises ConfigError.
+
+        Rewards of one's own have a schedule even if weights stay: their functions may look at the step.
+        """
+        recipe = self.recipe
+        if not self.rewards.entries and not recipe.stage and recipe.adaptive is None:
+            return None
+        rewards = rewards_of(self.grader)
+        ranges = rewards.ranges if rewards else None
+        return RewardSchedule(self.grader.weights, stages=recipe.stage, adaptive=recipe.adaptive, ranges=ranges)
+
+    def policies(self) -> tuple[str, ...]:
+        """Returns the names of the policies of the evaluation, in the order of its tables."""
+        recipe = self.recipe
+        names = list(recipe.eval.policies)
+        if not names:
+            names += ["random"] if "random" in self.environment.policies else []
+            names += ["sft"] if recipe.teach.enabled else []
+            names += ["distill"] if recipe.distill else []
+            names += ["grpo", "grpo-greedy"]
+        return tuple(names if "base" in names else ["base", *names])  # what training began with is in every table
+
+    def template(self) -> dict[str, Any]:
+        """Returns options of the chat template for ``load_model``. Episodes of one turn have no earlier answers to rewrite."""
+        model = self.recipe.model
+        keep = model.keep_history or (model.path is not None and self.environment.keeps_answers)
+        return {
+            "keep_history": keep or None,
+            "template_options": model.template_options or None,
+            "tool_calls": None if model.tool_calls == "auto" else model.tool_calls,
+        }
+
+    def loading(self) -> dict[str, Any]:
+        """Returns options of ``load_model`` for the model that the run begins with."""
+        return {**self.template(), **self.loading_trained(), "quantize": self.recipe.grpo.quantize}
+
+    def loading_trained(self) -> dict[str, Any]:
+        """Returns options of ``load_model`` for a checkpoint of the run, which stores its template and its quantization."""
+        grpo = self.recipe.grpo
+        return {
+            "dtype": grpo.weights_dtype,
+            "autocast": grpo.autocast,
+            "attention": grpo.attention,
+            "device": grpo.device,
+        }
+
+    def base_model(self, folder: Path) -> str:
+        """Returns the model before any training: the one that the recipe names, or the nano model of this run folder."""
+        path = self.recipe.model.path
+        return str(folder / "model") if path is None else str(find_model(path) or path)
+
+
+def resolve(recipe: Recipe, *, environment: EnvironmentSpec | None = None, rewards: RewardChoice | None = None) -> Job:
+    """Turns the names of a recipe into objects, once. Raises ConfigError for a name that stands for nothing.
+
+    ``environment`` and ``rewards``: objects that take the place of the recipe's names.
+    """
+    functions = {} if rewards is None else rewards.functions
+    bare = environments.load(recipe.environment) if environment is None else environment
+    choice = RewardChoice(entries=recipe.rewards, functions=functions)
+    return _job(recipe, bare, choice, named=environment is None)
+
+
+def _job(recipe: Recipe, bare: EnvironmentSpec, rewards: RewardChoice, *, named: bool) -> Job:
+    spec = bare
+    if recipe.weights:
+        grader = bare.grader(recipe.grader)
+        weighed = replace(reweigh(grader, recipe.weights), name=f"{grader.name}{WEIGHED}")
+        spec = replace(bare, graders={**bare.graders, weighed.name: weighed}, default_grader=weighed.name)
+    elif rewards.entries:
+        composed = own_grader(
+            bare,
+            rewards,
+            messages=recipe.reward_messages,
+            max_steps=recipe.grpo.max_steps,
+            epochs_a_step=epochs_a_step(bare, recipe.grpo),
+        )
+        spec = with_own_rewards(bare, composed)
+    return Job(
+        recipe=recipe,
+        environment=spec,
+        grader=spec.grader(None if recipe.weights else recipe.grader),
+        bare=bare,
+        rewards=rewards,
+        named=named,
+    )
+
+
+def vocabulary_of(spec: EnvironmentSpec) -> Vocabulary:
+    """Returns the words that a nano model of an environment is made of. Raises ConfigError if it has none."""
+    if spec.language.vocabulary is None:
+        raise ConfigError(f"{spec.name} has no vocabulary to make a nano model from; give a model with --model")
+    return spec.language.vocabulary()

@@ -1,0 +1,243 @@
+"""The manifest of a run folder: what each stage was made from, what it wrote, and what it cost.
+
+"Is this the same run?" is asked here alone. A stage is the same if its settings and its data are; code that has changed since is said, and
+does not stop a run.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradus.core import ConfigError, StorageError
+from gradus.core.documents import MANIFEST, SCHEMA, ManifestDocument, StageRecord, read_document
+from gradus.core.files import digest, write_json
+from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
+from gradus.runs.recipe.record import Recipe
+from gradus.training.config import GrpoConfig
+from gradus.training.lesson_config import DistillConfig, SftConfig
+
+# The stages that a stage builds on: if one of these is done again, so must the stage be.
+UPSTREAM: Mapping[str, tuple[str, ...]] = {
+    "plan": (),
+    "model": (),
+    "audit": (),
+    "teach": (),
+    "sft": ("model", "teach"),
+    "distill": ("model", "sft"),
+    "grpo": ("sft", "distill"),
+    "eval": ("grpo",),
+    "doctor": ("grpo", "eval"),
+}
+
+TRAINING = ("model", "sft", "distill", "grpo")  # each begins with the model of the one before it
+
+# A run's own models as policies -> the stage folder, and whether they are greedy.
+CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
+    "base": ("model", False),
+    "base-greedy": ("model", True),
+    "sft": ("sft", False),
+    "sft-greedy": ("sft", True),
+    "distill": ("distill", False),
+    "distill-greedy": ("distill", True),
+    "grpo": ("grpo", False),
+    "grpo-greedy": ("grpo", True),
+}
+
+_CONFIGS = {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}
+# Settings that change no number, such as the number of threads.
+_RESOURCES = {f"{stage}.{key}" for stage, config in _CONFIGS.items() for key in config.resources}
+_SHOWN = 4  # settings in an error
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageInputs:
+    """What a stage is made from: settings of the recipe, and digests of data and of code by a name for each."""
+
+    settings: Mapping[str, Any]
+    data: Mapping[str, str] = field(default_factory=dict[str, str])
+    code: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def stage_names(recipe: Recipe) -> list[str]:
+    """Returns the stages that a recipe has, in order."""
+    absent = {"plan"}
+    absent |= set() if recipe.teach.enabled else {"teach", "sft"}
+    absent |= set() if recipe.distill else {"distill"}
+    return [name for name in UPSTREAM if name not in absent]
+
+
+class Manifest:
+    """``manifest.json`` of a run folder.
+
+    A stage that is done is skipped. One whose settings or data have changed since is refused, or with ``redo`` done again together with all that
+    builds on it. With ``writing`` false it is only read: one process of several writes.
+    """
+
+    def __init__(self, folder: Path, *, redo: bool = False, writing: bool = True) -> None:
+        self.folder, self.redo, self.writing = folder, redo, writing
+        self.path = folder / MANIFEST
+        document = read_document(self.path, ManifestDocument) if self.path.exists() else None
+        self._stages: dict[str, StageRecord] = dict(document["stages"]) if document else {}
+        self._summaries: dict[str, str] = dict(document["summaries"]) if document else {}
+
+    def done(self, stage: str, inputs: StageInputs) -> bool:
+        """True if ``stage`` can be skipped. Raises ConfigError if it was begun with other settings or data, without redo.
+
+        Settings that change no number (``resources`` of SFT and GRPO) may differ.
+        """
+        record = self._stages.get(stage)
+        if record is None:
+            return False
+        now = json.loads(json.dumps(inputs.settings))
+        settings = [row for row in _differences(record["settings"], now) if row[0] not in _RESOURCES]
+        data = _changed(record["data"], inputs.data)
+        if settings or data:
+            self._require_redo(stage, settings, data)
+            self._forget(stage)
+            return False
+        code = _changed(record["code"], inputs.code)
+        if code and self.redo:
+            self._forget(stage)
+            return False
+        for name in code:
+            print(f"{stage}: {name} has changed since; --redo does the stage again", file=sys.stderr)
+        return record["done"] and self._is_as_written(stage, record["outputs"])
+
+    def begun(self, stage: str) -> bool:
+        """True if ``stage`` was begun."""
+        return stage in self._stages
+
+    def extra(self, stage: str) -> Mapping[str, Any]:
+        """Returns what a stage stored with :meth:`doing` for a later call; empty if it is not done."""
+        record = self._stages.get(stage)
+        return record["cost"] if record and record["done"] else {}
+
+    def leave_out(self, stages: Collection[str]) -> None:
+        """With redo, forget the stages that are not among ``stages``: they are another recipe's, and reports and costs would show them.
+
+        Raises ConfigError if there are any and redo is off.
+        """
+        others = [name for name in self._stages if name not in stages]
+        if others and not self.redo:
+            raise ConfigError(
+                f"{self.folder} holds the stage {others[0]!r} of another recipe, which this one leaves out; choose another folder "
+                "with --out, or remove it and what builds on it with --redo"
+            )
+        for name in others:
+            if name in self._stages:  # what builds on a stage is forgotten with it
+                self._forget(name)
+
+    @contextmanager
+    def doing(self, stage: str, inputs: StageInputs) -> Iterator[dict[str, Any]]:
+        """Do a stage: the cost that is filled in here is stored when it ends well; seconds add up over resumed tries."""
+        record = self._stages.get(stage)
+        before = record["seconds"] if record else 0.0
+        self._stages[stage] = {**asdict(inputs), "outputs": {}, "done": False, "seconds": before, "cost": {}}  # pyright: ignore[reportArgumentType]
+        record = self._stages[stage]
+        self._write()
+        started = time.perf_counter()
+        try:
+            yield record["cost"]
+            record["done"], record["outputs"] = True, stage_files(self.folder, stage)
+        finally:
+            record["seconds"] = round(before + time.perf_counter() - started, 2)
+            if record["done"] or any(self.folder.glob(f"{stage}/*")):
+                self._write()
+            else:
+                self._forget_failed(stage)
+
+    def seconds(self, stage: str) -> float:
+        """Returns the seconds that a stage has taken, over all tries."""
+        return self._stages[stage]["seconds"]
+
+    def keep(self, *names: str) -> None:
+        """Store the checksums of files that belong to no stage."""
+        self._summaries = {name: digest(self.folder / name) for name in names}
+        self._write()
+
+    def costs(self) -> list[dict[str, Any]]:
+        """One row a stage, in order: stage, seconds, and what else it reported."""
+        rows = [(name, self._stages[name]) for name in UPSTREAM if name in self._stages and name != "plan"]
+        return [{"stage": name, **record["cost"], "seconds": record["seconds"]} for name, record in rows]
+
+    def _require_redo(self, stage: str, settings: list[tuple[str, Any, Any]], data: list[str]) -> None:
+        """Raises ConfigError if a stage with other inputs may not be done again."""
+        alone = stage == "model" and set(self._stages) <= {"plan", "model"}  # it is made again in a second
+        if self.redo or alone or stage == "plan":
+            return
+        rows = [f"{key} was {json.dumps(old)}, is now {json.dumps(new)}" for key, old, new in settings[:_SHOWN]]
+        reasons = [f"settings ({'; '.join(rows)})"] if rows else []
+        trained = stage == "grpo" and (self.folder / "grpo" / "best").is_dir()
+        onward = f" (with --model {shlex.quote(str(self.folder))} from these weights)" if trained else ""
+        raise ConfigError(
+            f"{self.folder} holds a stage {stage!r} made with other {' and other '.join([*reasons, *data])}; "
+            f"choose another folder with --out{onward}, or do it and what builds on it again with --redo"
+        )
+
+    def _is_as_written(self, stage: str, outputs: Mapping[str, str]) -> bool:
+        """True if a stage's files are those that it wrote; otherwise redo forgets it. Raises StorageError that names them."""
+        changed = changed_files(self.folder, outputs)
+        if changed and not self.redo:
+            raise StorageError(
+                f"{', '.join(changed)} in {self.folder} is damaged or gone: it is not what the stage {stage!r} wrote there; "
+                "restore it, or do the stage and what builds on it again with --redo"
+            )
+        if changed:
+            self._forget(stage)
+        return not changed
+
+    def _forget(self, stage: str) -> None:
+        """Remove a stage's output and everything that builds on it."""
+        names = [stage, *_downstream(stage)]
+        if self.writing:
+            remove_stages(self.folder, names)
+        for name in names:
+            self._stages.pop(name, None)
+        self._summaries = {}
+        self._write()
+
+    def _forget_failed(self, stage: str) -> None:
+        """Forget a stage that failed before it left anything: it may be tried with other settings."""
+        self._stages.pop(stage)
+        with suppress(OSError):  # it is not there
+            (self.folder / stage).rmdir()
+        if self._stages:
+            self._write()
+        elif self.writing:
+            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # something else is in it
+                self.folder.rmdir()
+
+    def _write(self) -> None:
+        if self.writing:
+            write_json(self.path, {"schema": SCHEMA, "stages": self._stages, "summaries": self._summaries})
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The names whose digest is another one now."""
+    return [name for name, value in now.items() if before.get(name, value) != value]
+
+
+def _downstream(stage: str) -> list[str]:
+    names: list[str] = []
+    for name, needs in UPSTREAM.items():
+        if stage in needs or set(names) & set(needs):
+            names.append(name)
+    return names
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else str(key))
+    elif old != new:
+        yield path, old, new
