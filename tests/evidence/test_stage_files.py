@@ -53,6 +53,16 @@ def test_a_stage_goes_on_with_other_resources(tmp_path: Path) -> None:
         state.done("grpo", StageInputs(settings={"sft": {"batch_size": 4}, "grpo": {"batch_size": 8}}))
 
 
+def test_a_stage_that_goes_on_says_its_other_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "metrics.jsonl").touch()
+    stage = Manifest(tmp_path).doing("grpo", StageInputs(settings={"grpo": {"batch_size": 8}}))
+    stage.__enter__()
+    stage.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not Manifest(tmp_path).done("grpo", StageInputs(settings={"grpo": {"batch_size": 4}}))
+    assert "grpo goes on with grpo.batch_size = 4 (it was 8)" in capsys.readouterr().err
+
+
 def test_a_changed_figure_in_any_file_of_a_stage_is_noticed(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     assert changed_since(run) == []

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from tiny_qwen2 import make_tiny_qwen2
 
 import gradus
 from gradus.commands.training import make_job
@@ -15,6 +17,7 @@ from gradus.core import ConfigError
 from gradus.rollouts import read_episodes
 from gradus.runs.job import resolve
 from gradus.runs.recipe.record import Recipe
+from gradus.runs.stages.context import RunContext, section_of
 
 Reward = Callable[..., list[float]]
 SMALL: dict[str, Any] = {
@@ -79,3 +82,20 @@ def test_a_name_that_stands_for_nothing_is_refused_at_the_door() -> None:
         ConfigError, match=r"'score' is a function of another session; give it again with rewards=\[...\]"
     ):
         resolve(Recipe(environment="arithmetic", rewards=recipe.rewards))
+
+
+def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings(folder: Path | str, model: Path | str) -> Any:
+        job = make_job("arithmetic", model=model, online=False)
+        context = RunContext(job, Path(folder), redo=False, console=Console(quiet=True))
+        return context.inputs(section_of("model")).settings["model"]["path"]
+
+    make_tiny_qwen2(tmp_path / "both" / "model")
+    before = settings(tmp_path / "both" / "run", tmp_path / "both" / "model")
+    monkeypatch.chdir(tmp_path)
+    assert settings("both/run", "both/model") == before
+    (tmp_path / "both").rename(tmp_path / "moved")
+    assert settings("moved/run", "moved/model") == before
+    make_tiny_qwen2(tmp_path / "other")
+    assert settings("moved/run", "other") != before
+    assert settings("moved/run", "owner/name") == "owner/name"

@@ -126,22 +126,6 @@ def test_a_folder_of_a_model_is_no_runs(tmp_path: Path, resume: bool, file: str)
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_a_run_can_be_named_in_another_way_and_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run" / "model").mkdir(parents=True)
-    (tmp_path / "other").mkdir()
-    run, elsewhere = RunFolder(tmp_path / "run" / "sft"), {"model": str(tmp_path / "other")}
-    run.open(SftConfig(), resume=False, context={"model": str(tmp_path / "run" / "model")})
-    monkeypatch.chdir(tmp_path)
-    RunFolder("run/sft").open(SftConfig(), resume=True, context={"model": "run/model"})
-    del run  # its lock with it
-    (tmp_path / "run").rename(tmp_path / "moved")
-    RunFolder("moved/sft").open(SftConfig(), resume=True, context={"model": "moved/model"})
-    with pytest.raises(ConfigError, match="model was"):
-        RunFolder("moved/sft").open(SftConfig(), resume=True, context=elsewhere)
-    RunFolder("hub").open(SftConfig(), resume=False, context={"model": "owner/name"})
-    RunFolder("hub").open(SftConfig(), resume=True, context={"model": "owner/name"})
-
-
 def test_metrics_are_cut_back_to_a_checkpoint(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.append({"step": 1, "loss": math.nan, "parts": {"a": math.inf}})

@@ -160,14 +160,6 @@ def test_what_does_not_fit_is_an_error_with_both_lengths(loaded: LoadedModel, ta
         text_sequences(loaded, [replace(taught[0], stop=StopReason.FAILED)])
 
 
-def test_the_size_of_a_step_cannot_change_on_resume(lamps_model: Path, tmp_path: Path) -> None:
-    """It decides which episodes a step holds; GRPO's batch_size, of the same name, is what a sampler computes at once."""
-    train(lamps_model, tmp_path, settings(max_steps=2))
-    with pytest.raises(ConfigError, match="batch_size was"):
-        train(lamps_model, tmp_path, settings(max_steps=2, batch_size=5), resume=True)
-    train(lamps_model, tmp_path, settings(max_steps=2, token_budget=99), resume=True)
-
-
 @pytest.fixture(scope="module")
 def unbroken(lamps_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LessonResult]:
     folder = tmp_path_factory.mktemp("unbroken") / "run"

@@ -97,7 +97,8 @@ class Manifest:
         if record is None:
             return False
         now = json.loads(json.dumps(inputs.settings))
-        settings = [row for row in _differences(record["settings"], now) if row[0] not in _RESOURCES]
+        differing = list(_differences(record["settings"], now))
+        settings = [row for row in differing if row[0] not in _RESOURCES]
         data = _changed(record["data"], inputs.data)
         if settings or data:
             self._require_redo(stage, settings, data)
@@ -107,6 +108,8 @@ class Manifest:
         if code and self.redo:
             self._forget(stage)
             return False
+        if not record["done"]:
+            _say_resources(stage, [row for row in differing if row[0] in _RESOURCES])
         for name in code:
             print(f"{stage}: {name} has changed since; --redo does the stage again", file=sys.stderr)
         return record["done"] and self._is_as_written(stage, record["outputs"])
@@ -219,6 +222,13 @@ class Manifest:
     def _write(self) -> None:
         if self.writing:
             write_json(self.path, {"schema": SCHEMA, "stages": self._stages, "summaries": self._summaries})
+
+
+def _say_resources(stage: str, differing: list[tuple[str, Any, Any]]) -> None:
+    """Say which settings that change no number are others now."""
+    if differing:
+        rows = [f"{key} = {json.dumps(new)} (it was {json.dumps(old)})" for key, old, new in differing]
+        print(f"{stage} goes on with {', '.join(rows)}", file=sys.stderr)
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

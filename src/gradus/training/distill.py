@@ -55,8 +55,7 @@ def train_distill(
     """
     options = options or RunOptions()
     run_folder = RunFolder(folder, writing=world().main, observer=options.on_record)
-    context = {"model": str(loaded.path), "environment": spec.name, "teacher": teacher.name}
-    run_folder.open(config, resume=resume, context=context)
+    run_folder.open(config, resume=resume)
     try:
         lessons = _DistillLessons(loaded, teacher, spec, config, sampling, reserved)
         store_splits(run_folder, {"teach": {spec.identify(task).id for task in lessons.tasks}})

@@ -94,8 +94,7 @@ def train_grpo(
     config = config.resolved(grader)
     loaded = prepare_model(model, config)
     loaded = loaded.with_settings(sampling=config.sampling, environment=loaded.settings.environment or spec.name)
-    context = {"model": str(loaded.path), "environment": spec.name, "grader": grader.name}
-    run_folder.open(config, resume=resume, context=context)
+    run_folder.open(config, resume=resume)
     try:
         loop = GrpoLoop(loaded, spec, config, run_folder, grader, options)
         if resume:

@@ -51,7 +51,7 @@ def train_sft(
             "observations is about what the environment shows after an answer, and these episodes have nothing after one; leave it out"
         )
     checks = text_sequences(loaded, validation) if validation else []
-    run_folder.open(config, resume=resume, context={"model": str(loaded.path), "episodes": len(episodes)})
+    run_folder.open(config, resume=resume)
     try:
         splits = {"teach": map(task_id, training), "validation": map(task_id, validation)}
         store_splits(run_folder, {role: set(ids) for role, ids in splits.items()})

@@ -13,7 +13,7 @@ from gradus.core.files import check_checksums, read_json
 from gradus.policies.local.gguf import dequantized, is_gguf
 from gradus.policies.nano.model import NANO_TEMPLATE
 
-RUN_MODELS = ("grpo/best", "grpo/final", "sft/best", "sft/final", "sft/model", "best", "final")
+RUN_MODELS = ("grpo/best", "grpo/final", "distill/best", "distill/final", "sft/best", "sft/final", "best", "final")
 
 
 def model_kind(folder: Path) -> Literal["model", "adapter"] | None:

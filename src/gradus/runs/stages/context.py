@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -73,6 +74,8 @@ class RunContext:
     def inputs(self, select: Select) -> StageInputs:
         """The inputs of a stage: settings, and the data and the code that they name."""
         settings = select(self)
+        if "model" in settings:  # a run can be moved together with its model, and be named in another way
+            settings["model"]["path"] = _as_seen_from(self.folder, self.recipe.model.path)
         code = dict(self._environment_code)
         if "rewards" in settings:
             code |= self._reward_code
@@ -103,6 +106,14 @@ class RunContext:
     def checkpoint(self, stage: str) -> str:
         """The best checkpoint of a training stage, or the model before any."""
         return self.base if stage == "model" else str(self.folder / stage / "best")
+
+
+def _as_seen_from(folder: Path, model: str | None) -> str | None:
+    """A model's folder as a path from the run's folder if both lie beside each other; another name as it is."""
+    if model is None or not Path(model).exists():
+        return model
+    path, run = Path(model).resolve(), folder.resolve()
+    return os.path.relpath(path, run) if run.parent in path.parents else str(path)
 
 
 def section_of(*names: str) -> Select:
