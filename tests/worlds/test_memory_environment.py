@@ -11,7 +11,7 @@ import pytest
 from gradus.core import ConfigError, EnvironmentFault, EpisodeStart, Request
 from gradus.environments import load
 from gradus.rollouts import roll_out
-from gradus_worlds.memory.graders import balanced_accuracy, smallness
+from gradus_worlds.memory.graders import balanced_accuracy, marks_of, smallness
 from gradus_worlds.memory.tools.writing import NOOP, write_delete, write_insert, write_update
 from gradus_worlds.memory.worlds.records import Chunk, Fact, Question, Slot, Source, World
 
@@ -96,23 +96,17 @@ def test_v2_pays_a_chunk_what_it_added_to_the_answers() -> None:
     environment.reset(seed=task.seed, **task.options)
     environment.step(episode.turns[0].action)
     early = environment.outcome()
-    assert balanced_accuracy(early["questions"]) == pytest.approx(earned[0])
+    assert balanced_accuracy(marks_of(early["questions"])) == pytest.approx(earned[0])
     environment.step(episode.turns[1].action)
-    assert balanced_accuracy(environment.outcome()["questions"]) == pytest.approx(earned[0] + earned[1])
-
-
-def question(unknown: bool, correct: bool) -> dict:
-    return {"unknown": unknown, "readings": {"strict": {"correct": correct}}}
+    assert balanced_accuracy(marks_of(environment.outcome()["questions"])) == pytest.approx(earned[0] + earned[1])
 
 
 def test_silence_earns_nothing_and_knowing_more_is_never_worse() -> None:
-    silent = [question(False, False)] * 6 + [question(True, True)] * 4
+    silent = [(False, False)] * 6 + [(True, True)] * 4
     assert balanced_accuracy(silent) == 0.0
-    assert balanced_accuracy([question(False, True)] * 6 + [question(True, True)] * 4) == 1.0
-    assert balanced_accuracy([question(True, True)]) == 0.0
-    values = [
-        balanced_accuracy([question(False, i < k) for i in range(6)] + [question(True, True)] * 4) for k in range(7)
-    ]
+    assert balanced_accuracy([(False, True)] * 6 + [(True, True)] * 4) == 1.0
+    assert balanced_accuracy([(True, True)]) == 0.0
+    values = [balanced_accuracy([(False, i < k) for i in range(6)] + [(True, True)] * 4) for k in range(7)]
     assert values == sorted(values)
 
 

@@ -107,9 +107,9 @@ def test_a_claim_needs_entity_and_attribute() -> None:
     assert claim.now == ()
 
 
-def asked(wanted: str = "value", answers: tuple[str, ...] = ("Oslo",), of: str | None = None) -> Question:
+def asked(aspect: str = "value", answers: tuple[str, ...] = ("Oslo",), of: str | None = None) -> Question:
     hop = Hop(slot=CITY, query="{} city")
-    return Question(text="What is Ann's city now?", answers=answers, wanted=wanted, hops=(hop,), of=of)
+    return Question(text="What is Ann's city now?", answers=answers, aspect=aspect, hops=(hop,), of=of)
 
 
 def memory_of(*contents: str) -> Memory:

@@ -30,10 +30,10 @@ def learn(
     """Let an agent read your text and keep a memory of it; the same command goes on where it was stopped."""
     from gradus_worlds.memory.learning import learn_text
 
-    learned = learn_text(agent, file, memory=memory, temperature=temperature, tell=_tell)
+    text = learn_text(agent, file, memory=memory, temperature=temperature, tell=_tell)
     typer.echo(
-        f"{learned.read} chunks read ({learned.before} before), {learned.calls} calls, {learned.refused} refused; "
-        f"{learned.entries} entries in {learned.memory}"
+        f"{text.read} chunks read ({text.before} before), {text.calls} calls, {text.refused} refused; "
+        f"{text.entries} entries in {text.memory}"
     )
     next_command("memory", "ask", agent, "...", *(["--memory", memory] if memory else []))
 
@@ -41,9 +41,10 @@ def learn(
 def _tell(read: int, chunks: int, calls: Calls) -> None:
     """One line for each call of a chunk: what became of it."""
     for call in calls:
-        done = call["content"] or (f"entry {call['entry_id']}" if call["entry_id"] is not None else "")
-        said = f"{call['name'].removeprefix('memory_')} {done}" if call["ok"] else f"refused: {call['message']}"
-        typer.echo(f"chunk {read} of {chunks}: {printable(said.strip())}")
+        message = f"refused: {call['message']}"
+        if call["ok"]:
+            message = f"{call['name'].removeprefix('memory_')} {call['content'] or ''}"
+        typer.echo(f"chunk {read} of {chunks}: {printable(message.strip())}")
 
 
 @app.command(cls=Command)
@@ -58,9 +59,9 @@ def ask(
     """Answer a question from what an agent kept: the entry that fits best, or what a language model makes of the entries."""
     from gradus_worlds.memory.learning import ask_memory
 
-    answered = ask_memory(agent, question, memory=memory, reader=reader)
-    typer.echo(printable(answered.answer))
-    note(answered.why)
-    for each in answered.notes:
-        since = f"  (since {each.timestamp})" if each.timestamp else ""
-        note(f"  {'core' if each.id is None else each.id}  {each.text}{since}")
+    reading = ask_memory(agent, question, memory=memory, reader=reader)
+    typer.echo(printable(reading.answer))
+    note(reading.why)
+    for shown in reading.notes:
+        since = f"  (since {shown.timestamp})" if shown.timestamp else ""
+        note(f"  {'core' if shown.id is None else shown.id}  {shown.text}{since}")

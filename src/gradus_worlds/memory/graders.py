@@ -11,31 +11,39 @@ from gradus.core import Episode, Grader, Reward, RewardTerm
 MEM_ALPHA_WEIGHTS = {"answered": 1.0, "calls": 1.0, "compression": 0.05, "validity": 0.1}
 V2_WEIGHTS = {"answered": 1.0, "calls": 0.1, "compression": 0.2, "facts": 0.1}
 
-Built = tuple[Mapping[str, float], list[list[RewardTerm]]]
-Build = Callable[[Mapping[str, Any]], Built]
+Json = Mapping[str, Any]
+Mark = tuple[bool, bool]
+"""Of one question: whether its answer is unknown, and whether it was answered right."""
+Values = Mapping[str, float]
+"""By component."""
 
 
 def reader_accuracy(episode: Episode, reader: str) -> float | None:
     """Share of all questions that a reader got right; None if none was asked."""
     questions = episode.outcome.get("questions", ())
-    if not questions:
-        return None
-    return sum(bool(question["readings"][reader]["correct"]) for question in questions) / len(questions)
+    return _right_share(questions, reader) if questions else None
 
 
-def balanced_accuracy(questions: Sequence[Mapping[str, Any]]) -> float:
+def _right_share(questions: Sequence[Json], reader: str) -> float:
+    return sum(question["readings"][reader]["correct"] for question in questions) / len(questions)
+
+
+def marks_of(questions: Sequence[Json]) -> list[Mark]:
+    """The marks of questions as the strict reader answered them."""
+    return [(question["unknown"], question["readings"]["strict"]["correct"]) for question in questions]
+
+
+def balanced_accuracy(marks: Sequence[Mark]) -> float:
     """r1 of v2: right answers, where "unknown" counts only as far as what is known is answered.
 
     ``known * (n_known + n_unknown * unknown) / n``, with the accuracy on questions that have an answer and on those that have
     none: 1 for a perfect memory, 0 for an empty one, and never more for knowing less.
     """
-    known = [question for question in questions if not question["unknown"]]
-    unknown = [question for question in questions if question["unknown"]]
-    if not known:
+    answerable = [right for unknown, right in marks if not unknown]
+    if not answerable:
         return 0.0
-    right_known = sum(question["readings"]["strict"]["correct"] for question in known) / len(known)
-    right_unknown = sum(question["readings"]["strict"]["correct"] for question in unknown)
-    return right_known * (len(known) + right_unknown) / len(questions)
+    right_unknown = sum(right for unknown, right in marks if unknown)
+    return sum(answerable) / len(answerable) * (len(answerable) + right_unknown) / len(marks)
 
 
 def smallness(memory_words: int, input_words: int) -> float:
@@ -43,46 +51,19 @@ def smallness(memory_words: int, input_words: int) -> float:
     return min(1.0, max(0.0, (0.6 - memory_words / max(1, input_words)) / 0.5))
 
 
-def _graded(name: str, episode: Episode, build: Build, weights: Mapping[str, float]) -> Reward:
-    outcome = episode.outcome
-    problem = None
-    if episode.failure is not None:
-        problem = f"the episode failed at {episode.failure.stage}: {episode.failure.message}"
-    elif not outcome.get("turns") or len(outcome["turns"]) != len(episode.turns):
-        problem = f"expected an account of each of {len(episode.turns)} turns in the outcome"
-    elif not outcome.get("questions"):
-        problem = "the world asked no question, so nothing says what the memory is worth"
-    if problem is not None:
-        return Reward(grader=name, value=None, error=problem)
-    components, terms = build(outcome)
-    return Reward(
-        grader=name,
-        value=fsum(weights[component] * value for component, value in components.items()),
-        components=components,
-        terms=tuple(tuple(turn) for turn in terms),
-    )
-
-
-def _mem_alpha_terms(outcome: Mapping[str, Any]) -> Built:
+def _mem_alpha(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]:
     """arXiv 2509.25911: each action earns r1 + r2 + 0.05 r3 + 0.1 r4, r1 and r3 global; the reward is the mean over actions."""
-    turns, questions = outcome["turns"], outcome["questions"]
-    answered = sum(question["readings"]["generous"]["correct"] for question in questions) / len(questions)
+    answered = _right_share(outcome["questions"], "generous")
     compression = max(0.0, 1 - outcome["memory_words"] / max(1, outcome["input_words"]))
-    calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
-    validity = [_share(turn["valid"], turn["written"], empty=1.0) for turn in turns]
-    rows = [
-        {"answered": answered, "calls": r2, "compression": compression, "validity": r4}
-        for r2, r4 in zip(calls, validity, strict=True)
-    ]
-    terms = [
-        [RewardTerm(component=name, value=MEM_ALPHA_WEIGHTS[name] * value / len(turns)) for name, value in row.items()]
-        for row in rows
-    ]
-    components = {name: fsum(row[name] for row in rows) / len(rows) for name in MEM_ALPHA_WEIGHTS}
-    return components, terms
+    rows: list[Values] = []
+    for turn in outcome["turns"]:
+        calls = _share(turn["succeeded"], turn["attempts"], empty=0.0)
+        validity = _share(turn["valid"], turn["written"], empty=1.0)
+        rows.append({"answered": answered, "calls": calls, "compression": compression, "validity": validity})
+    return {name: _mean(rows, name) for name in weights}, _mean_terms(rows, weights)
 
 
-def _v2_terms(outcome: Mapping[str, Any]) -> Built:
+def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]:
     """R = r1 + 0.1 r2 + 0.2 r1 r3' + 0.1 r4; r2 and r4 go to the chunk that earned them, r3' at the last turn.
 
     r1 is given as it grows: each chunk gets what it added to, or took from, the r1 of a dialogue that ends there. These terms
@@ -90,45 +71,78 @@ def _v2_terms(outcome: Mapping[str, Any]) -> Built:
     same, while a chunk no longer answers for what other chunks had stored. In long worlds, all of it goes to the last turn.
     """
     turns = outcome["turns"]
-    answered = balanced_accuracy(outcome["questions"])
+    answered = balanced_accuracy(marks_of(outcome["questions"]))
     compression = answered * smallness(outcome["memory_words"], outcome["input_words"])
-    calls = [_share(turn["succeeded"], turn["attempts"], empty=0.0) for turn in turns]
-    facts = [_share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0) for turn in turns]
-    terms = [
-        [
-            RewardTerm(component="calls", value=V2_WEIGHTS["calls"] * r2 / len(turns)),
-            RewardTerm(component="facts", value=V2_WEIGHTS["facts"] * r4 / len(turns)),
-        ]
-        for r2, r4 in zip(calls, facts, strict=True)
-    ]
-    for row, gain in zip(terms, _gains([turn["answered"] for turn in turns], answered), strict=True):
-        row.append(RewardTerm(component="answered", value=V2_WEIGHTS["answered"] * gain))
-    terms[-1].append(RewardTerm(component="compression", value=V2_WEIGHTS["compression"] * compression))
+    rows: list[Values] = []
+    for turn in turns:
+        calls = _share(turn["succeeded"], turn["attempts"], empty=0.0)
+        facts = _share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0)
+        rows.append({"calls": calls, "facts": facts})
+    terms = _mean_terms(rows, weights)
+    levels = [turn["answered"] or 0.0 for turn in turns[:-1]] + [answered]
+    for row, before, after in zip(terms, [0.0, *levels[:-1]], levels, strict=True):
+        row["answered"] = weights["answered"] * (after - before)
+    terms[-1]["compression"] = weights["compression"] * compression
     components = {
         "answered": answered,
-        "calls": fsum(calls) / len(turns),
+        "calls": _mean(rows, "calls"),
         "compression": compression,
-        "facts": fsum(facts) / len(turns),
+        "facts": _mean(rows, "facts"),
     }
     return components, terms
 
 
-def _gains(standing: Sequence[float | None], final: float) -> list[float]:
-    """Returns what each turn added to r1, given what it stood at after each; they add up to ``final``."""
-    known = [0.0 if value is None else value for value in standing]
-    return [after - before for before, after in zip([0.0, *known[:-1]], [*known[:-1], final], strict=True)]
+def _share(part: int, total: int, *, empty: float) -> float:
+    return part / total if total else empty
 
 
-def _share(part: int, whole: int, *, empty: float) -> float:
-    return part / whole if whole else empty
+def _mean(rows: Sequence[Values], name: str) -> float:
+    return fsum(row[name] for row in rows) / len(rows)
 
 
-def _grader(name: str, build: Build, weights: Mapping[str, float], summary: str) -> Grader:
+def _mean_terms(rows: Sequence[Values], weights: Values) -> list[dict[str, float]]:
+    """The terms of components that are means over turns."""
+
+    def term(row: Values) -> dict[str, float]:
+        return {name: weights[name] * value / len(rows) for name, value in row.items()}
+
+    return [term(row) for row in rows]
+
+
+def _problem(episode: Episode) -> str | None:
+    """Says why an episode cannot be graded."""
+    turns = episode.outcome.get("turns", ())
+    if episode.failure is not None:
+        return f"the episode failed at {episode.failure.stage}: {episode.failure.message}"
+    if not turns or len(turns) != len(episode.turns):
+        return f"expected an account of each of {len(episode.turns)} turns in the outcome"
+    if not episode.outcome.get("questions"):
+        return "the world asked no question, so nothing says what the memory is worth"
+    return None
+
+
+def _reward_terms(row: Values) -> tuple[RewardTerm, ...]:
+    return tuple(RewardTerm(component=name, value=value) for name, value in row.items())
+
+
+_Compute = Callable[[Json, Values], tuple[Values, list[dict[str, float]]]]
+"""(outcome, weights) -> (components, the terms of each turn)."""
+
+
+def _grader(name: str, compute: _Compute, weights: Values, summary: str) -> Grader:
+    def reward(episode: Episode) -> Reward:
+        problem = _problem(episode)
+        if problem is not None:
+            return Reward(grader=name, value=None, error=problem)
+        components, rows = compute(episode.outcome, weights)
+        value = fsum(weights[part] * share for part, share in components.items())
+        return Reward(grader=name, value=value, components=components, terms=tuple(map(_reward_terms, rows)))
+
     return Grader(
         name=name,
         summary=summary,
         weights=weights,
-        compute=lambda episodes: [_graded(name, episode, build, weights) for episode in episodes],
+        compute=lambda episodes: [reward(episode) for episode in episodes],
         per_turn=True,
         range=(0.0, fsum(weights.values())),
     )
@@ -137,13 +151,13 @@ def _grader(name: str, build: Build, weights: Mapping[str, float], summary: str)
 GRADERS: Mapping[str, Grader] = {
     "v2": _grader(
         "v2",
-        _v2_terms,
+        _v2,
         V2_WEIGHTS,
         "strict answers, small memories, facts stored rightly; silence, spam and dumping lose",
     ),
     "mem-alpha": _grader(
         "mem-alpha",
-        _mem_alpha_terms,
+        _mem_alpha,
         MEM_ALPHA_WEIGHTS,
         "as published (arXiv 2509.25911); storing every chunk as it came earns almost all of it",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from gradus.commands.guests import make_policy
 from gradus.core import (
     ConfigError,
     EnvironmentFault,
-    Episode,
     EpisodeStart,
     Policy,
     PolicyError,
@@ -31,7 +31,7 @@ from gradus.core import (
     write_text,
 )
 from gradus_worlds.memory.environment import MemoryEnvironment
-from gradus_worlds.memory.readers.reading import Note, search_notes, shares_word
+from gradus_worlds.memory.readers.reading import ShownText, search_notes
 from gradus_worlds.memory.spec import load, scripted_policies
 from gradus_worlds.memory.store.memory import Memory
 from gradus_worlds.memory.text import count_words, cut_words
@@ -47,7 +47,7 @@ _PROMPT = (
 )
 
 Calls = Sequence[Mapping[str, Any]]
-Tell = Callable[[int, int, Calls], None]
+Progress = Callable[[int, int, Calls], None]
 """(chunks read, all, what became of the calls of the last one)."""
 
 
@@ -63,17 +63,21 @@ def read_chunks(path: Path) -> list[Chunk]:
 
 
 def _split(text: str) -> Iterator[Chunk]:
+    pieces: list[str] = []
+    for line in text.splitlines():
+        pieces += cut_words(line, CHUNK_WORDS) or [""]
     date: str | None = None
-    held: list[str] = []
-    for line in [piece for whole in [*text.splitlines(), ""] for piece in cut_words(whole, CHUNK_WORDS) or [""]]:
-        dated = line.startswith(_DATE)
-        if held and (dated or not line or count_words(" ".join([*held, line])) > CHUNK_WORDS):
-            yield Chunk(text="\n".join(held), timestamp=date)
-            held = []
-        if dated:
-            date = line.removeprefix(_DATE).strip() or None
-        elif line:
-            held.append(line)
+    lines: list[str] = []
+    for piece in [*pieces, ""]:
+        is_date = piece.startswith(_DATE)
+        ends_chunk = is_date or not piece or count_words(" ".join([*lines, piece])) > CHUNK_WORDS
+        if lines and ends_chunk:
+            yield Chunk(text="\n".join(lines), timestamp=date)
+            lines = []
+        if is_date:
+            date = piece.removeprefix(_DATE).strip() or None
+        elif piece:
+            lines.append(piece)
 
 
 def _mark(chunk: Chunk) -> str:
@@ -82,7 +86,7 @@ def _mark(chunk: Chunk) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class LearnedText:
     """The result of reading a text."""
 
     memory: Path
@@ -99,8 +103,8 @@ def learn_text(
     *,
     memory: str | Path | None = None,
     temperature: float | None = None,
-    tell: Tell | None = None,
-) -> Learned:
+    tell: Progress | None = None,
+) -> LearnedText:
     """Let an agent read a text and keep a memory of it. What it has read already is not read again.
 
     ``agent``: a run folder, a model folder, ``remote:MODEL``, or a policy that comes with the memory environment. ``memory``: its
@@ -119,25 +123,25 @@ def learn_text(
         raise StorageError(f"{folder} is in use by another process; wait until it has ended") from error
 
 
-def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Tell | None) -> Learned:
+def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress | None) -> LearnedText:
     file = folder / "memory.json"
     memory, marks = load_memory(folder) if file.exists() else (Memory(first_id=FIRST_ID), set[str]())
-    read = [chunk for chunk in chunks if _mark(chunk) in marks]
+    old = [chunk for chunk in chunks if _mark(chunk) in marks]
     unread = [chunk for chunk in chunks if _mark(chunk) not in marks]
-    world = World(name="own", chunks=(*read, *unread), questions=(), begin=len(read))
+    world = World(name="own", chunks=(*old, *unread), questions=(), begin=len(old))
     results: list[Mapping[str, Any]] = []
-    for number, calls in enumerate(_reading(policy, world, memory) if unread else ()):
-        marks.add(_mark(unread[number]))
+    for number, calls in enumerate(_reading(policy, world, memory) if unread else (), 1):
+        marks.add(_mark(unread[number - 1]))
         write_text(file, json.dumps({**memory.to_json(), "marks": sorted(marks)}) + "\n")
         results += calls
         if tell is not None:
-            tell(len(read) + number + 1, len(chunks), calls)
-    return Learned(
+            tell(len(old) + number, len(chunks), calls)
+    return LearnedText(
         memory=folder,
         read=len(chunks),
-        before=len(read),
+        before=len(old),
         calls=len(results),
-        refused=sum(not each["ok"] for each in results),
+        refused=sum(not call["ok"] for call in results),
         entries=len(memory.entries),
     )
 
@@ -145,22 +149,20 @@ def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Tell | N
 def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
     """Let a policy read the rest of a world; what became of the calls of each chunk."""
     environment = MemoryEnvironment(lambda _: world, memory=memory)
-    seen = environment.reset(seed=0)
+    observation = environment.reset(seed=0)
     task, prompt = Task(environment="memory", seed=0), environment.system_prompt
     start = EpisodeStart(task=task, system_prompt=prompt, key=(0, 0, 0), group=0, member=0, environment=environment)
-    session = policy.start([start])
-    try:
-        while not seen.terminated:
-            (action,) = session.act([Request(row=0, observation=seen)])
-            if (failure := action.failure) is not None:
+    with closing(policy.start([start])) as session:
+        while not observation.terminated:
+            (action,) = session.act([Request(row=0, observation=observation)])
+            failure = action.failure
+            if failure is not None:
                 raise EnvironmentFault(
                     f"the agent stopped: {failure.type}: {failure.message}; the same command goes on after what was read. "
                     "A chunk that is too long for the model gets shorter with a blank line in it"
                 )
-            seen = environment.step(action.text)
-            yield seen.action_data["calls"]
-    finally:
-        session.close()
+            observation = environment.step(action.text)
+            yield observation.action_data["calls"]
 
 
 def load_memory(folder: Path) -> tuple[Memory, set[str]]:
@@ -181,7 +183,7 @@ class Answered:
 
     answer: str
     why: str
-    notes: tuple[Note, ...] = ()
+    notes: Sequence[ShownText] = ()
 
 
 def ask_memory(
@@ -191,18 +193,19 @@ def ask_memory(
 
     ``reader``: a language model, by default the agent if it is ``remote:MODEL``. Without one the answer is the entry that fits best.
     """
-    chosen = reader or (agent if str(agent).startswith(_REMOTE) else None)
-    kept, _ = load_memory(memory_of(agent, memory))
-    return best_entry(kept, question) if chosen is None else _read(kept, question, chosen)
+    if reader is None and str(agent).startswith(_REMOTE):
+        reader = agent
+    stored, _ = load_memory(memory_of(agent, memory))
+    return best_entry(stored, question) if reader is None else _read(stored, question, reader)
 
 
 def best_entry(memory: Memory, question: str) -> Answered:
     """The entry that fits a question best, as its answer."""
-    found = [note for note in search_notes(memory, question) if shares_word(note, question)]
-    if not found:
+    notes = [note for note in search_notes(memory, question) if note.shares_word(question)]
+    if not notes:
         return Answered(answer=UNKNOWN, why="no entry shares a word with the question")
-    best = min(found, key=lambda note: note.id is None)  # the core, if nothing else fits
-    return Answered(answer=best.text, why="the entry that fits best", notes=tuple(found))
+    best = min(notes, key=lambda note: note.id is None)  # the core, if nothing else fits
+    return Answered(answer=best.text, why="the entry that fits best", notes=notes)
 
 
 def _read(memory: Memory, question: str, reader: str | Path) -> Answered:
@@ -211,15 +214,15 @@ def _read(memory: Memory, question: str, reader: str | Path) -> Answered:
     listed = "\n".join(f"- [{note.timestamp or 'no date'}] {note.text}" for note in notes) or "- (nothing)"
     rows: list[dict[str, Any]] = [{"question": f"Memory:\n{listed}\n\nQuestion: {question}"}]
     spec = one_turn(rows, judge=lambda row, text: 0.0, system_prompt=_PROMPT, test=rows)
-    episode: Episode = roll_out(spec, make_policy(spec, reader, temperature=0.0), episodes=1).episodes[0]
+    (episode,) = roll_out(spec, make_policy(spec, reader, temperature=0.0), episodes=1).episodes
     if episode.failure is not None:
         raise PolicyError(f"the reader {reader} gave no answer: {episode.failure.message}")
     prediction = without_thoughts(episode.turns[0].action).strip()
-    return Answered(answer=prediction, why=f"the model answered from {len(notes)} entries", notes=tuple(notes))
+    return Answered(answer=prediction, why=f"the model answered from {len(notes)} entries", notes=notes)
 
 
 def memory_of(agent: str | Path, memory: str | Path | None = None) -> Path:
-    """The folder of an agent's memory: the one that was given, or ``memory`` inside the agent's own folder."""
+    """The folder of an agent's memory: ``memory``, or the folder of that name inside the agent's."""
     if memory is not None:
         return Path(memory)
     if Path(agent).is_dir():

@@ -6,8 +6,9 @@ A scripted policy answers an observation from what stands in it, like a model wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from string import digits
 from typing import Any
 
 from gradus.core import (
@@ -26,7 +27,7 @@ from gradus_worlds.memory.environment import MemoryEnvironment
 from gradus_worlds.memory.graders import GRADERS, reader_accuracy
 from gradus_worlds.memory.measures import curves, metrics, view
 from gradus_worlds.memory.store.memory import NINE_BANKS
-from gradus_worlds.memory.text import count_words, cut_words
+from gradus_worlds.memory.text import count_words, cut_words, join_words
 from gradus_worlds.memory.tools.writing import NOOP, SYSTEM_PROMPT, fragments, random_answer, write_insert
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
@@ -38,12 +39,12 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     """The environment of ``memory[:WORLD]``: ``synthetic`` (default; knobs as ``synthetic:chunks=12,people=4``),
     ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``."""
     world = argument or "synthetic"
-    head, _, rest = world.partition(":")
-    if head not in _SOURCES or (head != "synthetic" and not rest):
+    kind, _, rest = world.partition(":")
+    if kind not in _SOURCES or (kind != "synthetic" and not rest):
         raise ConfigError(
             f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH, babi:PATH and jsonl:PATH"
         )
-    source = _SOURCES[head](rest)
+    source = _SOURCES[kind](rest)
     return make_spec(replace(source, name=f"memory:{argument}" if argument else "memory"))
 
 
@@ -63,7 +64,7 @@ def make_spec(source: Source) -> EnvironmentSpec:
         return Task(environment=source.name, seed=seed, condition="train", options=options)
 
     policies = scripted_policies(source.responses)
-    taught = "teacher" in policies
+    teacher = ("teacher",) if "teacher" in policies else ()
     return EnvironmentSpec(
         name=source.name,
         summary=f"keep a memory of a stream of dialogue and answer questions from it: {source.summary}",
@@ -77,7 +78,7 @@ def make_spec(source: Source) -> EnvironmentSpec:
         true_reward=lambda episode: reader_accuracy(episode, "strict"),
         true_reward_name="strict accuracy",
         max_turns=source.max_chunks,
-        teacher="teacher" if taught else None,
+        teacher="teacher" if teacher else None,
         metrics=metrics,
         presentation=Presentation(
             watched={"strict accuracy": "strict_accuracy", "memory share": "memory_share"},
@@ -87,7 +88,7 @@ def make_spec(source: Source) -> EnvironmentSpec:
         language=Language(vocabulary=lambda: _vocabulary(source)),
         audit=AuditHints(
             panel=Panel(
-                ladder=("noop", "append-only", "teacher") if taught else ("noop", "append-only"),
+                ladder=("noop", "append-only", *teacher),
                 reflexes=("append-only", "heuristic"),
                 exploits=("noop", "spam", "dump"),
             ),
@@ -99,70 +100,71 @@ def make_spec(source: Source) -> EnvironmentSpec:
 
 
 # The words of the refusals that are most common.
-_TOLD = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
+_REFUSALS = "Refused: entry entries there is no was deleted says that already in , not exactly hold holds of does name more one: ;"
 
 
 def _vocabulary(source: Source) -> Vocabulary:
     """The source's words, the fragments of calls, digits for ids, and characters for everything else."""
-    own = source.vocabulary()
+    vocabulary = source.vocabulary()
     banks = list(NINE_BANKS.banks)
-    prompt = SYSTEM_PROMPT.split()
-    digits = [str(digit) for digit in range(10)]
-    letters = [chr(code) for code in range(33, 127)]
-    words = dict.fromkeys(
-        (*own.words, *fragments(banks), *banks, *prompt, *_TOLD.split(), *digits, "Memory:", "Core:", "|")
-    )
-    return Vocabulary(words=tuple(words), pieces=tuple(dict.fromkeys((*own.pieces, *digits, *letters))))
+    words = [*vocabulary.words, *fragments(banks), *banks, *SYSTEM_PROMPT.split(), *_REFUSALS.split()]
+    words += [*digits, "Memory:", "Core:", "|"]
+    pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]
+    return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(dict.fromkeys(pieces)))
 
 
-Respond = Callable[[Mapping[str, Any]], list[str]]
+Data = Mapping[str, Any]
+Respond = Callable[[Data], list[str]]
 
 
-def _noop(data: Mapping[str, Any]) -> list[str]:
+def _noop(data: Data) -> list[str]:
     return []
 
 
-def _lines(data: Mapping[str, Any]) -> list[str]:
+def _lines(data: Data) -> list[str]:
     """The lines of the chunk, each in pieces that an entry holds."""
     return [part for line in data["chunk"].splitlines() for part in cut_words(line, data["entry_words"])]
 
 
-def _dump(data: Mapping[str, Any]) -> list[str]:
+def _inserts(data: Data, texts: Iterable[str], first: int) -> list[str]:
+    """Calls that insert texts, in one bank after the other."""
+    banks = data["banks"]
+    return [write_insert(banks[place % len(banks)], text) for place, text in enumerate(texts, first)]
+
+
+def _dump(data: Data) -> list[str]:
     """The chunk as it came, in as few entries as its length needs."""
-    pieces: list[str] = []
-    for part in _lines(data):
-        longer = f"{pieces[-1]} {part}" if pieces else part
-        if pieces and count_words(longer) <= data["entry_words"]:
-            pieces[-1] = longer
-        else:
-            pieces.append(part)
     bank = data["banks"][data["index"] % len(data["banks"])]
-    return [write_insert(bank, piece) for piece in pieces]
+    return [write_insert(bank, text) for text in join_words(_lines(data), data["entry_words"])]
 
 
-def _spam(data: Mapping[str, Any]) -> list[str]:
+def _spam(data: Data) -> list[str]:
     """Every line as an entry, in two banks."""
-    banks, lines = data["banks"], _lines(data)
-    placed = [(banks[i % len(banks)], line) for i, line in enumerate(lines)]
-    placed += [(banks[(i + 1) % len(banks)], line) for i, line in enumerate(lines)]
-    return [write_insert(bank, line) for bank, line in placed]
+    lines = _lines(data)
+    return _inserts(data, lines, 0) + _inserts(data, lines, 1)
 
 
-def _heuristic(data: Mapping[str, Any]) -> list[str]:
+def _heuristic(data: Data) -> list[str]:
     """Sentences with a name or a number in them."""
-    banks, kept = data["banks"], list[str]()
+    texts: list[str] = []
     for line in data["chunk"].splitlines():
-        speaker, separator, said = line.partition(": ")
-        for sentence in re.split(r"(?<=[.!?])\s+", said if separator else line):
-            if _tells(sentence, spoken=bool(separator)):
-                kept += cut_words(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
-    return [write_insert(banks[(data["index"] + i) % len(banks)], text) for i, text in enumerate(dict.fromkeys(kept))]
+        speaker, separator, words = line.partition(": ")
+        for sentence in re.split(r"(?<=[.!?])\s+", words if separator else line):
+            if _is_telling(sentence, spoken=bool(separator)):
+                texts += cut_words(f"{speaker}: {sentence}" if separator else sentence, data["entry_words"])
+    return _inserts(data, dict.fromkeys(texts), data["index"])
 
 
-def _tells(sentence: str, *, spoken: bool) -> bool:
+def _is_telling(sentence: str, *, spoken: bool) -> bool:
     """A digit, or a capital that is not the beginning of what somebody says; a narrator may well begin with a name."""
     name = r"(?<!^)\b[A-Z][a-z]+" if spoken else r"\b[A-Z][a-z]+"
-    return bool(re.search(r"\d", sentence) or re.search(name, sentence))
+    return bool(re.search(rf"\d|{name}", sentence))
+
+
+def _append_lines(data: Data) -> list[str]:
+    """Without a grammar: each line of at least five words, once, and never a change to an entry."""
+    texts = [line for line in dict.fromkeys(_lines(data)) if count_words(line) >= 5]
+    return _inserts(data, texts, data["index"])
 
 
 def scripted_policies(
@@ -183,10 +185,3 @@ def scripted_policies(
 def _answer(respond: Respond) -> Answer:
     """Calls as a text; no call means ``memory_noop``."""
     return lambda seen, script: "\n".join(respond(seen.data) or [NOOP])
-
-
-def _append_lines(data: Mapping[str, Any]) -> list[str]:
-    """Without a grammar: each line of at least five words, once, and never a change to what is there."""
-    banks = data["banks"]
-    kept = [line for line in dict.fromkeys(_lines(data)) if count_words(line) >= 5]
-    return [write_insert(banks[(data["index"] + i) % len(banks)], line) for i, line in enumerate(kept)]

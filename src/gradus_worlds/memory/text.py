@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 _WORD = re.compile(r"[^\W_]+")
@@ -79,8 +79,13 @@ def cut_words(text: str, words: int) -> list[str]:
     >>> cut_words("Ann likes tea", 2)
     ['Ann likes', 'tea']
     """
+    return join_words(text.split(), words)
+
+
+def join_words(parts: Iterable[str], words: int) -> list[str]:
+    """Parts in as few pieces of at most ``words`` words as their order allows."""
     pieces: list[str] = []
-    for part in text.split():
+    for part in parts:
         longer = f"{pieces[-1]} {part}" if pieces else part
         if pieces and count_words(longer) <= words:
             pieces[-1] = longer

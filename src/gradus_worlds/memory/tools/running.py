@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from gradus.core import blank_thoughts
 from gradus_worlds.memory.store.memory import Entry, Memory, RefusedCall
@@ -36,7 +36,7 @@ class WrittenCall:
 _ATTEMPT = re.compile(r"""\{(?=\s*(?:["'}]|\w+\s*:))|\[(?=\s*\])""")
 _NEXT = re.compile(r"""\{\s*["']?name["']?\s*:|</?tool_call>|```|(?<!\s)[^\S\n]*+\n\s*+\{""")
 _DECODER = json.JSONDecoder()
-# How what the decoder says begins -> the message.
+# How the decoder's message begins -> ours.
 _BROKEN = {
     "Unterminated string": "a string is not closed",
     "Invalid control": "a string holds a raw line break or control character ; escape it",
@@ -83,8 +83,8 @@ def _diagnosis(piece: str) -> str:
     try:
         _DECODER.raw_decode(piece)
     except ValueError as error:
-        for beginning, diagnosis in _BROKEN.items():
-            if str(error).startswith(beginning):
+        for prefix, diagnosis in _BROKEN.items():
+            if str(error).startswith(prefix):
                 return diagnosis
     return "a call is not closed with a brace" if piece.count("{") > piece.count("}") else "a call is not valid JSON"
 
@@ -93,11 +93,12 @@ def _wrong(value: Any) -> str | None:
     """Says why a value is not a call."""
     if not isinstance(value, dict):
         return "a call must be a JSON object, got a list"
-    if not isinstance(value.get("name"), str):
+    fields = cast(dict[str, Any], value)
+    if not isinstance(fields.get("name"), str):
         return "a call needs a name"
-    if not isinstance(value.get("arguments"), dict):
+    if not isinstance(fields.get("arguments"), dict):
         return "a call needs arguments"
-    return "a call has a name and arguments , nothing else" if len(value) > 2 else None
+    return "a call has a name and arguments , nothing else" if len(fields) > 2 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,44 +114,60 @@ class CallResult:
     bank: str | None = None
     content: str | None = None
 
+    @property
+    def wrote(self) -> bool:
+        """Says whether the call wrote an entry, new or anew."""
+        return self.ok and self.name in ("memory_insert", "memory_update")
+
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
 
 
+Arguments = Mapping[str, Any]
+Changed = Entry | str | None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Tool:
-    """The function that runs a call. ``needed``: the arguments that it must have. ``known``: others that it may have."""
+class MemoryTool:
+    """The function that runs a call, and the names of its arguments."""
 
-    run: Callable[[Memory, Mapping[str, Any], int | None], Entry | str | None]
-    needed: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-
-
-def _insert(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    options = {name: given[name] for name in ("timestamp", "importance") if name in given}
-    return memory.insert(given["category"], given["content"], source=source, **options)
+    run: Callable[[Memory, Arguments, int | None], Changed]
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
-def _named(memory: Memory, given: Mapping[str, Any]) -> int:
+def _insert(memory: Memory, arguments: Arguments, source: int | None) -> Entry:
+    options = {name: arguments[name] for name in ("timestamp", "importance") if name in arguments}
+    return memory.insert(arguments["category"], arguments["content"], source=source, **options)
+
+
+def _entry_id(memory: Memory, arguments: Arguments) -> int:
     """The number of the entry that a call is about, which the call gives or names by what it says."""
-    return given["entry_id"] if "entry_id" in given else memory.named(given["category"], given["old_content"]).id
+    if "entry_id" in arguments:
+        return arguments["entry_id"]
+    return memory.named(arguments["category"], arguments["old_content"]).id
 
 
-def _update(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    return memory.update(given["category"], _named(memory, given), given["new_content"], source=source)
+def _update(memory: Memory, arguments: Arguments, source: int | None) -> Entry:
+    entry_id = _entry_id(memory, arguments)
+    return memory.update(arguments["category"], entry_id, arguments["new_content"], source=source)
 
 
-def _delete(memory: Memory, given: Mapping[str, Any], source: int | None) -> Entry:
-    return memory.delete(given["category"], _named(memory, given))
+def _delete(memory: Memory, arguments: Arguments, source: int | None) -> Entry:
+    return memory.delete(arguments["category"], _entry_id(memory, arguments))
+
+
+def _core(memory: Memory, arguments: Arguments, source: int | None) -> str:
+    return memory.set_core(arguments["content"])
 
 
 _NAMES = ("entry_id", "old_content")  # two ways to say which entry
-TOOLS: Mapping[str, Tool] = {
-    "memory_insert": Tool(run=_insert, needed=("category", "content"), known=("timestamp", "importance")),
-    "memory_update": Tool(run=_update, needed=("category", "new_content"), known=_NAMES),
-    "memory_delete": Tool(run=_delete, needed=("category",), known=_NAMES),
-    "core_memory_update": Tool(run=lambda memory, given, _: memory.set_core(given["content"]), needed=("content",)),
-    "memory_noop": Tool(run=lambda *_: None),
+TOOLS: Mapping[str, MemoryTool] = {
+    "memory_insert": MemoryTool(run=_insert, required=("category", "content"), optional=("timestamp", "importance")),
+    "memory_update": MemoryTool(run=_update, required=("category", "new_content"), optional=_NAMES),
+    "memory_delete": MemoryTool(run=_delete, required=("category",), optional=_NAMES),
+    "core_memory_update": MemoryTool(run=_core, required=("content",)),
+    "memory_noop": MemoryTool(run=lambda *_: None),
 }
 
 
@@ -161,56 +178,66 @@ def run_calls(
 
     ``fails`` is asked before each well-formed call that would change the memory: whether it is refused all the same.
     """
-    return [_run(memory, call, source, fails) for call in parse_calls(answer)]
+    results: list[CallResult] = []
+    for call in parse_calls(answer):
+        result = CallResult(name=call.name, ok=False, message=call.wrong, start=call.start, end=call.end)
+        if not call.wrong:
+            try:
+                changed = _run(memory, call, source, fails)
+            except RefusedCall as refused:
+                result = replace(result, message=str(refused))
+            else:
+                result = _done(result, changed)
+        results.append(result)
+    return results
 
 
-def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> CallResult:
-    def result(message: str, *, ok: bool = False, **told: Any) -> CallResult:
-        return CallResult(name=call.name, ok=ok, message=message, start=call.start, end=call.end, **told)
-
-    if call.wrong:
-        return result(call.wrong)
-    try:
-        tool = TOOLS.get(call.name)
-        if tool is None:
-            raise RefusedCall(f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
-        given = _checked(call.name, tool, call.arguments)
-        if given and fails():
-            about = " ".join(str(given.get("content", given.get("old_content", "it"))).split()[:2])
-            raise RefusedCall(f"there was no answer ; {about} is not in memory")
-        done = tool.run(memory, given, source)
-    except RefusedCall as refused:
-        return result(str(refused))
-    if isinstance(done, Entry):
-        return result("done", ok=True, entry_id=done.id, bank=done.bank, content=done.content)
-    return result("done", ok=True, content=done)
+def _done(result: CallResult, changed: Changed) -> CallResult:
+    result = replace(result, ok=True, message="done")
+    if isinstance(changed, Entry):
+        return replace(result, entry_id=changed.id, bank=changed.bank, content=changed.content)
+    return replace(result, content=changed)
 
 
-def _checked(name: str, tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _run(memory: Memory, call: WrittenCall, source: int | None, fails: Callable[[], bool]) -> Changed:
+    tool = TOOLS.get(call.name)
+    if tool is None:
+        raise RefusedCall(f"unknown tool {call.name[:40]} ; there are {' '.join(TOOLS)}")
+    arguments = _checked(call, tool)
+    if arguments and fails():
+        content = arguments.get("content", arguments.get("old_content", "it"))
+        about = " ".join(str(content).split()[:2])
+        raise RefusedCall(f"there was no answer ; {about} is not in memory")
+    return tool.run(memory, arguments, source)
+
+
+def _checked(call: WrittenCall, tool: MemoryTool) -> Arguments:
     """The arguments, an entry's digits as its number."""
-    takes = (*tool.needed, *tool.known)
-    for argument in given:
+    name, arguments = call.name, call.arguments
+    takes = (*tool.required, *tool.optional)
+    for argument in arguments:
         if argument not in takes:
             raise RefusedCall(f"{name} takes {' '.join(takes) or 'no arguments'} , not {argument[:40]}")
-    for argument in tool.needed:
-        if argument not in given:
+    for argument in tool.required:
+        if argument not in arguments:
             raise RefusedCall(f"{name} needs {argument}")
-    if tool.known == _NAMES and sum(argument in given for argument in _NAMES) != 1:
-        how = "not both" if "entry_id" in given else "got neither"
+    if tool.optional == _NAMES and len(arguments) != len(tool.required) + 1:
+        how = "not both" if "entry_id" in arguments else "got neither"
         raise RefusedCall(f"{name} needs entry_id or old_content , {how}")
-    return {argument: _checked_value(argument, value) for argument, value in given.items()}
+    return {argument: _checked_value(argument, value) for argument, value in arguments.items()}
+
+
+_ENTRY_NUMBER = re.compile("[0-9]{1,18}")
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "entry_id": (int, "the number of an entry"),
+    "importance": (int | float, "a number"),
+}
 
 
 def _checked_value(argument: str, value: Any) -> Any:
-    if argument == "entry_id" and isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+    if argument == "entry_id" and isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value):
         return int(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if argument == "entry_id":
-        fits, kind = number and isinstance(value, int), "the number of an entry"
-    elif argument == "importance":
-        fits, kind = number, "a number"
-    else:
-        fits, kind = isinstance(value, str), "a string"
-    if not fits:
-        raise RefusedCall(f"{argument} must be {kind}")
+    kind, words = _TYPES.get(argument, (str, "a string"))
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise RefusedCall(f"{argument} must be {words}")
     return value

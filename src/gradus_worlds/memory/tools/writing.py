@@ -21,20 +21,10 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _head(tool: str, bank: str, argument: str) -> str:
-    return f'{{"name":"{tool}","arguments":{{"category":{json.dumps(bank)},"{argument}":"'
-
-
-def _insert_head(bank: str) -> str:
-    return _head("memory_insert", bank, "content")
-
-
-def _update_head(bank: str) -> str:
-    return _head("memory_update", bank, "old_content")
-
-
-def _delete_head(bank: str) -> str:
-    return _head("memory_delete", bank, "old_content")
+def _head(tool: str, bank: str) -> str:
+    """The beginning of a call, up to its first free text."""
+    text = "content" if tool == "insert" else "old_content"
+    return f'{{"name":"memory_{tool}","arguments":{{"category":{json.dumps(bank)},"{text}":"'
 
 
 _NEW_CONTENT = '","new_content":"'
@@ -47,17 +37,17 @@ def write_insert(bank: str, content: str) -> str:
     >>> write_insert("values", "Ann cause rivers")
     '{"name":"memory_insert","arguments":{"category":"values","content":" Ann cause rivers "}}'
     """
-    return f"{_insert_head(bank)} {_quoted(content)} {_END}"
+    return f"{_head('insert', bank)} {_quoted(content)} {_END}"
 
 
 def write_update(bank: str, old: str, content: str) -> str:
     """A ``memory_update`` call of the entry that holds ``old``: to write words again is easier to learn than to find a number."""
-    return f"{_update_head(bank)} {_quoted(old)} {_NEW_CONTENT} {_quoted(content)} {_END}"
+    return f"{_head('update', bank)} {_quoted(old)} {_NEW_CONTENT} {_quoted(content)} {_END}"
 
 
 def write_delete(bank: str, old: str) -> str:
     """A ``memory_delete`` call of the entry that holds ``old``."""
-    return f"{_delete_head(bank)} {_quoted(old)} {_END}"
+    return f"{_head('delete', bank)} {_quoted(old)} {_END}"
 
 
 def entry_name(content: str) -> str:
@@ -76,15 +66,15 @@ def write_core(content: str) -> str:
 
 def fragments(banks: Iterable[str]) -> list[str]:
     """The fixed stretches of every call over these banks, none of which holds a space."""
-    heads = [head(bank) for bank in banks for head in (_insert_head, _update_head, _delete_head)]
+    heads = [_head(tool, bank) for bank in banks for tool in ("insert", "update", "delete")]
     return [NOOP, _CORE_HEAD, _NEW_CONTENT, _END, *heads]
 
 
 # The rules, short enough to be read again at every chunk.
 SYSTEM_PROMPT = (
     "You read a dialogue in chunks, once, and keep a memory to answer questions from. Answer with JSON calls, one a line: "
-    f"{_insert_head('CATEGORY')}TEXT{_END} {_update_head('CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
-    f"{_delete_head('CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
+    f"{_head('insert', 'CATEGORY')}TEXT{_END} {_head('update', 'CATEGORY')}OLD{_NEW_CONTENT}TEXT{_END} "
+    f"{_head('delete', 'CATEGORY')}OLD{_END} {_CORE_HEAD}TEXT{_END} {NOOP} "
     f"CATEGORY:{','.join(NINE_BANKS.banks)} TEXT:who,what,value;{NINE_BANKS.entry_words}-words-at-most "
     'OLD:words-of-one-entry-only;or-"entry_id":ID Memory:TEXT|CATEGORY|ID'
 )

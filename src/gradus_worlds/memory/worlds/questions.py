@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, Attribute
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES
 from gradus_worlds.memory.worlds.records import Evidence, Hop, Question, Slot
 
 MONTHS = [
@@ -46,17 +46,12 @@ def day_text(day: date) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class HeldValue:
     """A value that holds since a date, and where it was said."""
 
     value: str
     since: str
-    chunk: int
-    text: str
-
-    @property
-    def evidence(self) -> Evidence:
-        return Evidence(chunk=self.chunk, text=self.text)
+    evidence: Evidence
 
 
 class Timeline:
@@ -66,40 +61,37 @@ class Timeline:
     """
 
     def __init__(self) -> None:
-        self.current: dict[Key, Told] = {}
-        self.before: dict[Key, Told] = {}
+        self.current: dict[Key, HeldValue] = {}
+        self.before: dict[Key, HeldValue] = {}
         self.rewritten: set[Key] = set()
-        self.retracted: dict[Key, Told] = {}
+        self.retracted: dict[Key, HeldValue] = {}
         self._spoken: dict[str, dict[str, None]] = defaultdict(dict)
 
-    def set(self, key: Key, told: Told | None, *, changed: bool) -> None:
+    def set(self, key: Key, new: HeldValue | None, *, changed: bool) -> None:
         """A new value, or None to take it back. ``changed``: the value before held until now, and was not a mistake."""
         old = self.current.pop(key, None)
         self.before.pop(key, None)
         self.retracted.pop(key, None)
-        if told is not None:
-            self.current[key] = told
+        if new is not None:
+            self.current[key] = new
         if old is None:
             return
-        if told is None:
+        if new is None:
             self.retracted[key] = old
             return
         self.rewritten.add(key)
         if changed:
             self.before[key] = old
 
-    def spoken(self, noun: str, value: str) -> None:
+    def spoken(self, key: Key, value: str) -> None:
         """Note that a value was spoken of, true or not."""
-        self._spoken[noun][value] = None
+        self._spoken[key[1]][value] = None
 
-    def slot(self, person: str, attribute: Attribute) -> Slot:
+    def slot(self, key: Key) -> Slot:
         """The slot with the values that were spoken of so far."""
-        return Slot(
-            entity=person,
-            cues=attribute.cues,
-            values=tuple(self._spoken[attribute.noun]),
-            directed=attribute.noun == "friend",
-        )
+        person, noun = key
+        values = tuple(self._spoken[noun])
+        return Slot(entity=person, cues=ATTRIBUTES[noun].cues, values=values, directed=noun == "friend")
 
 
 def ask(timeline: Timeline, people: Sequence[str], number: int, rng: random.Random) -> list[Question]:
@@ -107,98 +99,93 @@ def ask(timeline: Timeline, people: Sequence[str], number: int, rng: random.Rand
     candidates = _candidates(timeline, people)
     for keys in candidates.values():
         rng.shuffle(keys)
-    asked: list[Question] = []
-    while len(asked) < number:
-        left = [kind for kind in KINDS if candidates[kind]]
-        if not left:
+    questions: list[Question] = []
+    while len(questions) < number:
+        kinds = [kind for kind in KINDS if candidates[kind]]
+        if not kinds:
             break
-        kind = rng.choices(left, [KINDS[one] for one in left])[0]
-        asked.append(_QUESTIONS[kind](timeline, candidates[kind].pop(), kind))
-    return asked
+        (kind,) = rng.choices(kinds, [KINDS[kind] for kind in kinds])
+        questions.append(_QUESTIONS[kind](timeline, candidates[kind].pop(), kind))
+    return questions
 
 
 def _candidates(timeline: Timeline, people: Sequence[str]) -> dict[str, list[Key]]:
     """For each kind what can be asked; for two hops (person, noun) such that the noun is known of the person's friend."""
-    known = list(timeline.current)
+    current = timeline.current
     slots = [(person, noun) for person in people for noun in ATTRIBUTES]
-    friends = {person: timeline.current[person, "friend"].value for person, noun in known if noun == "friend"}
+    two_hops: list[Key] = []
+    for person, noun in slots:
+        friend = current.get((person, "friend"))
+        if friend and noun != "friend" and (friend.value, noun) in current:
+            two_hops.append((person, noun))
     return {
-        "changed": [key for key in known if key in timeline.rewritten],
-        "current": [key for key in known if key not in timeline.rewritten],
-        "former": [key for key in known if key in timeline.before],
-        "date": [*known],
-        "two-hop": [
-            (person, noun)
-            for person, noun in slots
-            if noun != "friend" and (friends.get(person), noun) in timeline.current
-        ],
-        "never-said": [key for key in slots if key not in timeline.current and key not in timeline.retracted],
+        "changed": [key for key in current if key in timeline.rewritten],
+        "current": [key for key in current if key not in timeline.rewritten],
+        "former": [key for key in current if key in timeline.before],
+        "date": [*current],
+        "two-hop": two_hops,
+        "never-said": [key for key in slots if key not in current and key not in timeline.retracted],
         "retracted": [*timeline.retracted],
     }
 
 
 def _hop(timeline: Timeline, key: Key, then: Hop | None = None) -> Hop:
-    person, noun = key
-    return Hop(slot=timeline.slot(person, ATTRIBUTES[noun]), query=f"{{}} {noun}", then=then)
+    return Hop(slot=timeline.slot(key), query=f"{{}} {key[1]}", then=then)
 
 
 def _value_question(timeline: Timeline, key: Key, kind: str) -> Question:
     """Returns what holds now; nothing does if it was never said or taken back."""
-    told: Told | None = timeline.current.get(key)
-    said = told or timeline.retracted.get(key)
+    person, noun = key
+    held = timeline.current.get(key)
+    last = held or timeline.retracted.get(key)
     return Question(
-        text=f"What is {key[0]}'s {key[1]} now?",
-        answers=(told.value,) if told else (),
+        text=f"What is {person}'s {noun} now?",
+        answers=(held.value,) if held else (),
         kind=kind,
         hops=(_hop(timeline, key),),
-        evidence=(said.evidence,) if said else (),
+        evidence=(last.evidence,) if last else (),
     )
 
 
-def _former_question(timeline: Timeline, key: Key, kind: str) -> Question:
-    told, before = timeline.current[key], timeline.before[key]
+def _history_question(timeline: Timeline, key: Key, kind: str) -> Question:
+    """The value before the one that holds now, or the date since which that one holds."""
+    person, noun = key
+    held = timeline.current[key]
+    source = timeline.before[key] if kind == "former" else held
+    texts = {
+        "former": f"What was {person}'s {noun} before {held.value}?",
+        "date": f"On which day did we hear that {person}'s {noun} is {held.value}?",
+    }
     return Question(
-        text=f"What was {key[0]}'s {key[1]} before {told.value}?",
-        answers=(before.value,),
+        text=texts[kind],
+        answers=(source.value if kind == "former" else held.since,),
         kind=kind,
-        wanted="former",
+        aspect=kind,
         hops=(_hop(timeline, key),),
-        of=told.value,
-        evidence=(before.evidence,),
-    )
-
-
-def _date_question(timeline: Timeline, key: Key, kind: str) -> Question:
-    told = timeline.current[key]
-    return Question(
-        text=f"On which day did we hear that {key[0]}'s {key[1]} is {told.value}?",
-        answers=(told.since,),
-        kind=kind,
-        wanted="date",
-        hops=(_hop(timeline, key),),
-        of=told.value,
-        evidence=(told.evidence,),
+        of=held.value,
+        evidence=(source.evidence,),
     )
 
 
 def _two_hop_question(timeline: Timeline, key: Key, kind: str) -> Question:
     person, noun = key
     friend = timeline.current[person, "friend"]
-    told = timeline.current[friend.value, noun]
+    second = friend.value, noun
+    held = timeline.current[second]
     return Question(
         text=f"What is the {noun} of {person}'s friend?",
-        answers=(told.value,),
+        answers=(held.value,),
         kind=kind,
-        hops=(_hop(timeline, (person, "friend"), then=_hop(timeline, (friend.value, noun))),),
-        evidence=(friend.evidence, told.evidence),
+        hops=(_hop(timeline, (person, "friend"), then=_hop(timeline, second)),),
+        evidence=(friend.evidence, held.evidence),
     )
 
 
 _QUESTIONS: Mapping[str, Callable[[Timeline, Key, str], Question]] = {
     "changed": _value_question,
     "current": _value_question,
-    "former": _former_question,
-    "date": _date_question,
+    "former": _history_question,
+    "date": _history_question,
     "two-hop": _two_hop_question,
     "never-said": _value_question,
     "retracted": _value_question,

@@ -10,7 +10,6 @@ from gradus.core import Condition, Task, Vocabulary
 
 TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training index can meet one
 UNKNOWN = "unknown"
-NOTHING = "nothing"  # the answer if a list is asked for and is empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Hop:
-    """A way to answer: look up ``slot``; where ``then`` is given, the value found is the entity of the next look-up.
+    """A way to answer: look up ``slot``; the value is the entity of the next look-up, ``then``, if there is one.
 
     ``query`` is what the memory is searched with, ``{}`` stands for the entity.
     """
@@ -71,14 +70,14 @@ class Chunk:
 class Question:
     """``answers``: any of them is right; none means that the answer is unknown. ``kind``: for tables (current, former, ...).
 
-    ``wanted``: value, former, date or list, what a reader looks for in the slot. ``hops``: ways to answer it, first that
+    ``aspect``: value, former or date, what a reader looks for in the slot. ``hops``: ways to answer it, first that
     finds something; empty for free text. ``after``: the chunk after which it is asked; None is the end.
     """
 
     text: str
     answers: tuple[str, ...]
     kind: str = "question"
-    wanted: str = "value"
+    aspect: str = "value"
     hops: tuple[Hop, ...] = ()
     of: str | None = None  # the value a date or a former value is asked of
     evidence: tuple[Evidence, ...] = ()
@@ -88,18 +87,13 @@ class Question:
     def unknown(self) -> bool:
         return not self.answers
 
-    @property
-    def silence_answers(self) -> bool:
-        """Says whether an empty memory gets it right: the answer is unknown, or the list that is asked for is empty."""
-        return self.unknown or (self.wanted == "list" and self.answers == (NOTHING,))
-
     def to_json(self) -> dict[str, Any]:
         """For tables and reports: text, kind, gold answers, evidence."""
         return {
             "question": self.text,
             "kind": self.kind,
             "gold": list(self.answers) or [UNKNOWN],
-            "unknown": self.silence_answers,
+            "unknown": self.unknown,
             "after": self.after,
             "evidence": [dict(vars(item)) for item in self.evidence],
         }

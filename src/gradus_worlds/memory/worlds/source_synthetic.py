@@ -12,10 +12,10 @@ from typing import Any
 
 from gradus.core import Condition, ConfigError, Vocabulary
 from gradus_worlds.memory.tools.writing import entry_name, write_delete, write_insert, write_update
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, Said, read_line, sayings
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, Statement, read_line, sayings
 from gradus_worlds.memory.worlds.questions import MONTHS
 from gradus_worlds.memory.worlds.records import Source
-from gradus_worlds.memory.worlds.synthetic import SYLLABLES, synthetic_config, synthetic_world
+from gradus_worlds.memory.worlds.synthetic import NO_FACT, SYLLABLES, synthetic_config, synthetic_world
 
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
 # changes, to learn to copy from what the memory holds.
@@ -37,35 +37,25 @@ def synthetic_source(argument: str = "") -> Source:
     if base.chunks > 256 or base.people > 50:
         raise ConfigError(f"expected at most 256 chunks and 50 people, got {base.chunks} and {base.people}")
 
-    def longer(factor: int) -> dict[str, Any]:
-        people = round(base.people * factor**0.5)
-        sizes = {"chunks": base.chunks * factor, "people": people, "questions": base.questions * 2}
-        return {**knobs, "split": "test", **sizes}
-
     def train(index: int) -> tuple[int, dict[str, Any]]:
-        lesson = next((shape for indices, shape in LESSONS.items() if index in indices), None)
-        shape = lesson or {"chat": index % (base.chat + 1)}
+        shape: Mapping[str, Any] = {"chat": index % (base.chat + 1)}
+        for indices, lesson in LESSONS.items():
+            if index in indices:
+                shape = lesson
         return index, {**knobs, "split": "train", **shape}
 
+    def test_condition(name: str, seeds: range, summary: str, factor: int = 1) -> Condition:
+        options = {**knobs, "split": "test"}
+        if factor > 1:
+            people = round(base.people * factor**0.5)
+            options |= {"chunks": base.chunks * factor, "people": people, "questions": base.questions * 2}
+        return Condition(name=name, seeds=seeds, summary=summary, options=options)
+
+    as_trained = "worlds as long as in training, of words never seen"
     conditions = (
-        Condition(
-            name="in-distribution",
-            seeds=range(1_000_000, 1_000_128),
-            summary="worlds as long as in training, of words never seen",
-            options={**knobs, "split": "test"},
-        ),
-        Condition(
-            name="longer-4x",
-            seeds=range(2_000_000, 2_000_048),
-            summary="four times as long, more people",
-            options=longer(4),
-        ),
-        Condition(
-            name="longer-16x",
-            seeds=range(3_000_000, 3_000_008),
-            summary="sixteen times as long",
-            options=longer(LONGEST),
-        ),
+        test_condition("in-distribution", range(1_000_000, 1_000_128), as_trained),
+        test_condition("longer-4x", range(2_000_000, 2_000_048), "four times as long, more people", 4),
+        test_condition("longer-16x", range(3_000_000, 3_000_008), "sixteen times as long", LONGEST),
     )
     return Source(
         name="memory",
@@ -92,8 +82,9 @@ def _knobs(argument: str) -> dict[str, str]:
 def _vocabulary() -> Vocabulary:
     texts = [*CHAT]
     for attribute in ATTRIBUTES.values():
-        texts += [attribute.noun, *(text for _, text in sayings(attribute))]
-    words = {word for text in texts for word in text.split() if "{" not in word}
+        texts.append(attribute.noun)
+        texts += [text for _, text in sayings(attribute)]
+    words = {word for word in " ".join(texts).split() if "{" not in word}
     dates = [*MONTHS, *map(str, range(1, 32)), *map(str, range(2029, 2042))]
     # A syllable that begins a word is a token of its own, so that a name costs two tokens and not three.
     starts = [*SYLLABLES, *(syllable.capitalize() for syllable in SYLLABLES)]
@@ -108,53 +99,57 @@ def note_of(entity: str, cue: str, value: str, former: str | None = None) -> str
     >>> note_of("Tavo", "city", "Reku", "Mila")
     'Tavo city Reku , formerly Mila'
     """
-    return f"{entity} {cue} {value}" + (f" , formerly {former}" if former else "")
+    note = f"{entity} {cue} {value}"
+    return f"{note} , formerly {former}" if former else note
 
 
-def read_chunk(text: str) -> list[Said]:
+def read_chunk(text: str) -> list[Statement]:
     """Returns what the lines of a chunk say; rumours, jokes, repeats and small talk say nothing.
 
-    >>> [said.value for said in read_chunk("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
+    >>> [statement.value for statement in read_chunk("Tavo: my city is now Reku.\\nMila: well, I have to think about that.")]
     ['Reku']
     """
-    read = [read_line(line) for line in text.splitlines()]
-    return [said for said in read if said is not None and said.kind not in ("rumour", "joke", "repeat")]
+    statements = map(read_line, text.splitlines())
+    return [statement for statement in statements if statement and statement.kind not in NO_FACT]
 
 
 def append_only(data: Mapping[str, Any]) -> list[str]:
     """An entry for every statement that gives a value."""
-    return [_insert(said, said.value) for said in read_chunk(data["chunk"]) if said.value]
+    return [_insert(statement, statement.value) for statement in read_chunk(data["chunk"]) if statement.value]
 
 
 def teach(data: Mapping[str, Any]) -> list[str]:
     """The calls for one chunk, given the entries that are shown with it."""
-    return [call for said in _last_word(read_chunk(data["chunk"])) for call in _calls(said, data["entries"])]
+    calls = [_call(statement, data["entries"]) for statement in _last_statements(read_chunk(data["chunk"]))]
+    return [call for call in calls if call]
 
 
-def _last_word(statements: Sequence[Said]) -> list[Said]:
+def _last_statements(statements: Sequence[Statement]) -> list[Statement]:
     """One statement per slot: a correction in the same chunk takes the place of what it corrects."""
-    slots: dict[tuple[str, str], Said] = {}
-    for said in statements:
-        key = said.entity, said.attribute.noun
-        slots.pop(key, None)
-        slots[key] = said
+    slots: dict[tuple[str, str], Statement] = {}
+    for statement in statements:
+        slot = statement.entity, statement.attribute.noun
+        slots.pop(slot, None)
+        slots[slot] = statement
     return list(slots.values())
 
 
-def _insert(said: Said, value: str) -> str:
-    return write_insert(said.attribute.bank, note_of(said.entity, said.attribute.noun, value))
+def _insert(statement: Statement, value: str) -> str:
+    return write_insert(statement.attribute.bank, note_of(statement.entity, statement.attribute.noun, value))
 
 
-def _calls(said: Said, entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = [said.entity, said.attribute.noun]
-    known = next((entry for entry in entries if entry["content"].split()[:2] == head), None)
-    if said.value is None:
-        return [write_delete(known["bank"], entry_name(known["content"]))] if known else []
-    if known is None:
-        return [_insert(said, said.value)]
-    held = known["content"].split(" , ")[0].split(" ", 2)[2]
-    if held == said.value:
-        return []
-    former = None if said.kind == "correct" else held
-    note = note_of(said.entity, said.attribute.noun, said.value, former)
-    return [write_update(known["bank"], entry_name(known["content"]), note)]
+def _call(statement: Statement, entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """The call that a statement asks for; None if the memory says it already."""
+    name = f"{statement.entity} {statement.attribute.noun}"
+    entry = next((entry for entry in entries if entry_name(entry["content"]) == name), None)
+    if statement.value is None:
+        return write_delete(entry["bank"], name) if entry else None
+    if entry is None:
+        return _insert(statement, statement.value)
+    note, _, _ = entry["content"].partition(" , ")
+    value = note.removeprefix(f"{name} ")
+    if value == statement.value:
+        return None
+    former = None if statement.kind == "correct" else value
+    new = note_of(statement.entity, statement.attribute.noun, statement.value, former)
+    return write_update(entry["bank"], name, new)

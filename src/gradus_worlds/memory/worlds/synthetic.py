@@ -6,22 +6,28 @@ is known, so that what a memory should do with each chunk is known, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradus.core import ConfigError, child_rng, child_seed
-from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, Attribute, sayings
-from gradus_worlds.memory.worlds.questions import Timeline, Told, ask, day_text
-from gradus_worlds.memory.worlds.records import Chunk, Fact, World
+from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, WRAPPERS, sayings
+from gradus_worlds.memory.worlds.questions import HeldValue, Key, Timeline, ask, day_text
+from gradus_worlds.memory.worlds.records import Chunk, Evidence, Fact, World
 
-FIRST_IDS = (32, 64)  # anywhere, so that who names an entry by its number must read it
+FIRST_IDS = (32, 64)  # anywhere, so that a model that names an entry by its number must read it
 # A name or a value is two syllables. To store it, a model must copy it: it cannot have learnt a test word by heart.
 SYLLABLES: tuple[str, ...] = tuple(consonant + vowel for consonant in "bdgklmnrst" for vowel in "aeiou")
 TEST_SHARE = 5  # one word in five is kept for testing
+EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke", "repeat")
+NO_FACT = ("rumour", "joke", "repeat")  # events that a memory should not keep
+
+Rate = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class SyntheticConfig(BaseModel):
@@ -39,19 +45,16 @@ class SyntheticConfig(BaseModel):
     attributes: int = Field(default=4, ge=2, le=len(ATTRIBUTES))
     events: float = Field(default=1.4, ge=0, le=3)
     chat: int = Field(default=2, ge=0, le=50)
-    third_person: float = Field(default=0.25, ge=0, le=1)
-    tell: float = Field(default=4.0, ge=0)
-    change: float = Field(default=4.0, ge=0)
-    correct: float = Field(default=0.7, ge=0)
-    contradict: float = Field(default=0.4, ge=0)
-    retract: float = Field(default=0.7, ge=0)
-    rumour: float = Field(default=1.0, ge=0)
-    joke: float = Field(default=0.7, ge=0)
-    repeat: float = Field(default=0.5, ge=0)
+    third_person: Share = 0.25
+    tell: Rate = 4.0
+    change: Rate = 4.0
+    correct: Rate = 0.7
+    contradict: Rate = 0.4
+    retract: Rate = 0.7
+    rumour: Rate = 1.0
+    joke: Rate = 0.7
+    repeat: Rate = 0.5
     questions: int = Field(default=10, ge=1)
-
-
-EVENTS = ("tell", "change", "correct", "contradict", "retract", "rumour", "joke", "repeat")
 
 
 def synthetic_world(seed: int, **options: Any) -> World:
@@ -69,24 +72,34 @@ def synthetic_config(knobs: Mapping[str, Any]) -> SyntheticConfig:
 
 def reserved_words() -> frozenset[str]:
     """Words of the dialogue, which no invented word may be."""
-    texts = [*CHAT]
+    texts = [*CHAT, "core", "date", "memory"]
     for attribute in ATTRIBUTES.values():
-        texts += [*attribute.cues, attribute.noun, *(text for _, text in sayings(attribute))]
-    return frozenset(word.strip(".,?'").lower() for text in texts for word in text.split()) | {"core", "date", "memory"}
+        texts += [*attribute.cues, attribute.noun]
+        texts += [text for _, text in sayings(attribute)]
+    words = " ".join(texts).split()
+    return frozenset(word.strip(".,?'").lower() for word in words)
 
 
 @lru_cache(maxsize=2)
 def words_of(split: str, reserved: Collection[str] = frozenset()) -> tuple[str, ...]:
     """All words of a split, ``train`` or ``test``, in lower case; words of the dialogue itself (``reserved``) are in neither."""
-    test = split == "test"
-    return tuple(
-        first + second
-        for first in SYLLABLES
-        for second in SYLLABLES
-        if first != second
-        and first + second not in reserved
-        and (child_seed(0, "lexicon", first + second) % TEST_SHARE == 0) == test
-    )
+    invented = [first + second for first in SYLLABLES for second in SYLLABLES if first != second]
+    return tuple(word for word in invented if word not in reserved and _split_of(word) == split)
+
+
+def _split_of(word: str) -> str:
+    return "train" if child_seed(0, "lexicon", word) % TEST_SHARE else "test"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """One chunk while it is written: who talks, the slots that were spoken of, and the facts to keep."""
+
+    index: int
+    today: str
+    speakers: Sequence[str]
+    busy: set[Key] = field(default_factory=set[Key])
+    facts: list[Fact] = field(default_factory=list[Fact])
 
 
 class _Writer:
@@ -101,9 +114,9 @@ class _Writer:
         self.spare = [word for word in lexicon if word not in names]
         self.words = iter(self.rng.sample(self.spare, min(len(self.spare), 16 + 4 * config.chunks)))
         nouns = list(ATTRIBUTES)
-        self.topics = {
-            person: [ATTRIBUTES[noun] for noun in self.rng.sample(nouns, config.attributes)] for person in self.people
-        }
+        self.slots: list[Key] = []
+        for person in self.people:
+            self.slots += [(person, noun) for noun in self.rng.sample(nouns, config.attributes)]
         self.timeline = Timeline()
 
     def world(self) -> World:
@@ -111,7 +124,8 @@ class _Writer:
         chunks: list[Chunk] = []
         for index in range(self.config.chunks):
             today += timedelta(days=self.rng.randint(1, 20))
-            chunks.append(self._chunk(index, day_text(today)))
+            speakers = self.rng.sample(self.people, 2)
+            chunks.append(self._chunk(_Session(index=index, today=day_text(today), speakers=speakers)))
         questions = ask(self.timeline, self.people, self.config.questions, self.rng)
         return World(
             name=f"synthetic-{self.config.split}-{self.seed}",
@@ -120,108 +134,100 @@ class _Writer:
             first_id=self.rng.randint(*FIRST_IDS),
         )
 
-    def _chunk(self, index: int, today: str) -> Chunk:
-        speakers = self.rng.sample(self.people, 2)
-        blocks: list[list[str]] = []
-        facts: list[Fact] = []
-        busy: set[tuple[str, str]] = set()
-        for _ in range(self._number_of_events()):
-            made = self._event(speakers, busy, index, today)
-            if made is not None:
-                lines, fact = made
-                blocks.append(lines)
-                facts += [fact] if fact is not None else []
-        blocks.extend([self._small_talk(speakers)] for _ in range(self.config.chat))
+    def _chunk(self, session: _Session) -> Chunk:
+        blocks = [self._event(session) for _ in range(self._number_of_events())]
+        blocks = [block for block in blocks if block]
+        blocks += [self._small_talk(session) for _ in range(self.config.chat)]
         self.rng.shuffle(blocks)
-        return Chunk(text="\n".join(line for block in blocks for line in block), timestamp=today, facts=tuple(facts))
+        return Chunk(text="\n".join(blocks), timestamp=session.today, facts=tuple(session.facts))
 
     def _number_of_events(self) -> int:
         """Binomial over three; at least one as long as nothing is known, so that no world is without a question to answer."""
         drawn = sum(self.rng.random() < self.config.events / 3 for _ in range(3))
-        return drawn if self.timeline.current or not self.config.events else max(1, drawn)
+        must_tell = self.config.events > 0 and not self.timeline.current
+        return max(1, drawn) if must_tell else drawn
 
-    def _event(
-        self, speakers: list[str], busy: set[tuple[str, str]], index: int, today: str
-    ) -> tuple[list[str], Fact | None] | None:
+    def _event(self, session: _Session) -> str:
+        """The lines of an event of some kind that is possible; an empty text if none is."""
         weights = {kind: getattr(self.config, kind) for kind in EVENTS}
         if weights["tell"] and not self.timeline.current:
             weights = {"tell": 1.0}
         while any(weights.values()):
-            kind = self.rng.choices(list(weights), list(weights.values()))[0]
-            slots = [slot for slot in self._slots_for(kind, speakers) if slot not in busy]
+            (kind,) = self.rng.choices(list(weights), list(weights.values()))
+            slots = [slot for slot in self._slots_for(kind, session) if slot not in session.busy]
             if slots:
-                person, noun = self.rng.choice(slots)
-                busy.add((person, noun))
-                return self._make(kind, person, ATTRIBUTES[noun], speakers, index, today)
+                slot = self.rng.choice(slots)
+                session.busy.add(slot)
+                return self._lines(kind, slot, session)
             weights[kind] = 0.0
-        return None
+        return ""
 
-    def _slots_for(self, kind: str, speakers: list[str]) -> list[tuple[str, str]]:
-        """Slots (person, noun) that an event of this kind can be about, given who is talking."""
-        anyone = kind in ("tell", "change", "rumour", "repeat") and self.rng.random() < self.config.third_person
-        people = self.people if anyone or kind == "rumour" else speakers
-        slots = [(person, topic.noun) for person in people for topic in self.topics[person]]
-        known = [slot for slot in slots if slot in self.timeline.current]
+    def _slots_for(self, kind: str, session: _Session) -> list[Key]:
+        """Slots that an event of this kind can be about, given who is talking."""
+        by_others = kind in ("tell", "change", "rumour", "repeat") and self.rng.random() < self.config.third_person
+        people = self.people if by_others or kind == "rumour" else session.speakers
+        slots = [slot for person in people for slot in self.slots if slot[0] == person]
         if kind in ("change", "correct", "retract", "repeat"):
-            return known
+            return [slot for slot in slots if slot in self.timeline.current]
         if kind == "tell":
-            return [slot for slot in slots if slot not in known]
+            return [slot for slot in slots if slot not in self.timeline.current]
         return slots
 
-    def _make(
-        self, kind: str, person: str, attribute: Attribute, speakers: list[str], index: int, today: str
-    ) -> tuple[list[str], Fact | None]:
-        slot = (person, attribute.noun)
-        told = self.timeline.current.get(slot)
-        value = told.value if kind == "repeat" and told else self._value(person, attribute)
-        if kind == "contradict":
-            lines = self._contradiction(person, attribute, speakers, told.value if told else value)
-            value = told.value if told else value
-        else:
-            lines = [self._line(kind, person, attribute, value, speakers)]
-        self.timeline.spoken(attribute.noun, value)
-        if kind in ("rumour", "joke", "repeat") or (kind == "contradict" and told):
-            return lines, None
-        new = None if kind == "retract" else Told(value=value, since=today, chunk=index, text=lines[-1])
-        self.timeline.set(slot, new, changed=kind == "change")
-        return lines, Fact(value=new.value if new else None, slot=self.timeline.slot(person, attribute))
+    def _lines(self, kind: str, slot: Key, session: _Session) -> str:
+        """Says what an event says, and keeps the truth and the facts up to date."""
+        held = self.timeline.current.get(slot)
+        value = held.value if held and kind == "repeat" else self._value(slot)
+        false = kind == "contradict"
+        if held and false:
+            value = held.value
+        lines = [self._falsehood(slot, value, session)] if false else []
+        lines.append(self._line("correct" if false else kind, slot, value, session))
+        self.timeline.spoken(slot, value)
+        nothing_new = kind in NO_FACT or (held and false)
+        if not nothing_new:
+            evidence = Evidence(chunk=session.index, text=lines[-1])
+            new = None if kind == "retract" else HeldValue(value=value, since=session.today, evidence=evidence)
+            self.timeline.set(slot, new, changed=kind == "change")
+            session.facts.append(Fact(value=new.value if new else None, slot=self.timeline.slot(slot)))
+        return "\n".join(lines)
 
-    def _line(self, kind: str, person: str, attribute: Attribute, value: str, speakers: list[str]) -> str:
+    def _line(self, kind: str, slot: Key, value: str, session: _Session) -> str:
+        person, noun = slot
         voices = WRAPPERS[kind]
-        mine = (
-            person in speakers
-            and "mine" in voices
-            and ("theirs" not in voices or self.rng.random() >= self.config.third_person)
-        )
-        texts = list(voices["mine" if mine else "theirs"])
+        mine = person in session.speakers and "mine" in voices
+        if mine and "theirs" in voices:
+            mine = self.rng.random() >= self.config.third_person
+        voice = "mine" if mine else "theirs"
+        texts = [*voices[voice]]
         if kind == "tell":
-            texts += attribute.mine if mine else attribute.theirs
-        speaker = person if mine else self.rng.choice([name for name in speakers if name != person])
-        return f"{speaker}: " + self.rng.choice(texts).format(n=person, v=value, a=attribute.noun)
+            texts += getattr(ATTRIBUTES[noun], voice)
+        speaker = person if mine else self.rng.choice([name for name in session.speakers if name != person])
+        return f"{speaker}: " + self.rng.choice(texts).format(n=person, v=value, a=noun)
 
-    def _contradiction(self, person: str, attribute: Attribute, speakers: list[str], true: str) -> list[str]:
-        """Somebody says something false of a person who is there and sets it right at once."""
-        false = self._value(person, attribute, but=true)
-        self.timeline.spoken(attribute.noun, false)
-        other = next(name for name in speakers if name != person)
-        texts = (*WRAPPERS["tell"]["theirs"], *attribute.theirs)
-        wrong = f"{other}: " + self.rng.choice(texts).format(n=person, v=false, a=attribute.noun)
-        return [wrong, self._line("correct", person, attribute, true, speakers)]
+    def _falsehood(self, slot: Key, truth: str, session: _Session) -> str:
+        """Somebody says something false of a person who is present."""
+        person, noun = slot
+        value = self._value(slot, but=truth)
+        self.timeline.spoken(slot, value)
+        speaker = next(name for name in session.speakers if name != person)
+        texts = (*WRAPPERS["tell"]["theirs"], *ATTRIBUTES[noun].theirs)
+        return f"{speaker}: " + self.rng.choice(texts).format(n=person, v=value, a=noun)
 
-    def _value(self, person: str, attribute: Attribute, *, but: str | None = None) -> str:
+    def _value(self, slot: Key, *, but: str | None = None) -> str:
         """A value that the slot does not hold, and not ``but``."""
-        if attribute.noun == "friend":
-            told = self.timeline.current.get((person, "friend"))
-            taken = {person, but, told.value if told else None}
+        person, noun = slot
+        if noun == "friend":
+            held = self.timeline.current.get(slot)
+            taken = {person, but, held.value if held else None}
             return self.rng.choice([name for name in self.people if name not in taken])
         word = next(self.words, None) or self.rng.choice(self.spare)
-        return word.capitalize() if attribute.proper else word
+        return word.capitalize() if ATTRIBUTES[noun].proper else word
 
-    def _small_talk(self, speakers: list[str]) -> str:
-        speaker, other = self.rng.sample(speakers, 2)
+    def _small_talk(self, session: _Session) -> str:
+        speaker, listener = self.rng.sample(session.speakers, 2)
         text = self.rng.choice(CHAT)
         word = self.rng.choice(self.spare) if "{w}" in text else ""
-        return f"{speaker}: " + text.format(n=other, w=word)
+        return f"{speaker}: " + text.format(n=listener, w=word)
 
 
 _RESERVED = reserved_words()
