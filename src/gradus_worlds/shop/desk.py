@@ -5,7 +5,7 @@ The desk's public methods are the tools, which read and change a database of ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
@@ -45,7 +45,7 @@ _MARKS = {"replace": "replaced", "cancel": "cancelled", "refuse": "refused"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class DueRule:
     """The remedy that is due for a reason, for a recent order and for an old one."""
 
     reason: str
@@ -77,13 +77,13 @@ class Case:
     order: Order
     reason: str
     wish: str
-    orders: tuple[Order, ...]
-    rules: tuple[Rule, ...]
+    orders: Sequence[Order]
+    rules: Mapping[str, DueRule]  # by reason
 
     @property
     def due(self) -> str:
         """Returns what the rule book says this customer is to get."""
-        return next(rule for rule in self.rules if rule.reason == self.reason).due(self.order.days)
+        return self.rules[self.reason].due(self.order.days)
 
 
 def draw_case(seed: int, rules: str = "known") -> Case:
@@ -92,36 +92,27 @@ def draw_case(seed: int, rules: str = "known") -> Case:
         raise ConfigError(f"rules are known or new, got {rules!r}")
     rng = child_rng(seed, "shop", rules)
     reason = rng.choice(tuple(REASONS))
-    book = tuple(_rule(each, rng, rules) for each in REASONS)
-    customer, other = rng.sample(CUSTOMERS, 2)
-    own = rng.randint(2, 3)
-    ids, items = rng.sample(IDS, own + 2), rng.sample(ITEMS, own + 2)
-    placed = [
-        _order(rng, id, customer if place < own else other, item)
-        for place, (id, item) in enumerate(zip(ids, items, strict=True))
-    ]
-    subject = rng.randrange(own)
-    sent = "sent" if reason == "missing" else "delivered"
-    chosen = Order(**{**vars(placed[subject]), "status": sent})
-    placed[subject] = chosen
-    return Case(
-        customer=customer,
-        order=chosen,
-        reason=reason,
-        wish=rng.choice(tuple(WISHES)),
-        orders=tuple(sorted(placed, key=lambda order: order.id)),
-        rules=book,
-    )
+    book = {reason: _draw_rule(reason, rng, rules) for reason in REASONS}
+    customer, neighbor = rng.sample(CUSTOMERS, 2)
+    count = rng.randint(2, 3)
+    ids, items = rng.sample(IDS, count + 2), rng.sample(ITEMS, count + 2)
+    owners = [customer] * count + [neighbor] * 2
+    orders = [_draw_order(rng, *columns) for columns in zip(ids, owners, items, strict=True)]
+    subject = rng.randrange(count)
+    order = replace(orders[subject], status="sent" if reason == "missing" else "delivered")
+    orders[subject] = order
+    wish = rng.choice(tuple(WISHES))
+    return Case(customer=customer, order=order, reason=reason, wish=wish, orders=orders, rules=book)
 
 
-def _rule(reason: str, rng: Random, rules: str) -> Rule:
-    due = NEW_RULES[reason]
+def _draw_rule(reason: str, rng: Random, rules: str) -> DueRule:
+    recent, old = NEW_RULES[reason]
     if rules == "known":
-        due = tuple(rng.choice([remedy for remedy in REMEDIES if remedy != new]) for new in due)
-    return Rule(reason=reason, recent=due[0], old=due[1])
+        recent, old = (rng.choice([remedy for remedy in REMEDIES if remedy != new]) for new in (recent, old))
+    return DueRule(reason=reason, recent=recent, old=old)
 
 
-def _order(rng: Random, id: int, customer: str, item: str) -> Order:
+def _draw_order(rng: Random, id: int, customer: str, item: str) -> Order:
     status = rng.choice(("sent", "delivered"))
     return Order(id=id, customer=customer, item=item, price=rng.choice(PRICES), status=status, days=rng.choice(DAYS))
 
@@ -148,12 +139,11 @@ class Desk:
             customer: The customer's name.
             item: What was ordered.
         """
-        found = [order for order in self._orders.values() if (order.customer, order.item) == (customer, item)]
-        if not found:
-            raise ValueError(f"{customer} has no order of a {item}")
-        order = found[0]
-        self._at_hand = order.id
-        return f"order {order.id} : {order.days} days ago , {order.status} , {order.price} euro"
+        for order in self._orders.values():
+            if (order.customer, order.item) == (customer, item):
+                self._at_hand = order.id
+                return f"order {order.id} : {order.days} days ago , {order.status} , {order.price} euro"
+        raise ValueError(f"{customer} has no order of a {item}")
 
     def ask(self, about: Literal["reason", "wish"]) -> str:
         """Ask the customer.
@@ -169,9 +159,9 @@ class Desk:
         Args:
             reason: Why the customer calls.
         """
-        days = self._found().days
-        (rule,) = (rule for rule in self.case.rules if rule.reason == reason)
-        return f"{reason} , {'recent' if days <= WINDOW else 'old'} : {rule.due(days)}"
+        days = self._order().days
+        age = "recent" if days <= WINDOW else "old"
+        return f"{reason} , {age} : {self.case.rules[reason].due(days)}"
 
     def refund(self, share: Literal["full", "half"]) -> str:
         """Pay money back for the order at hand.
@@ -197,29 +187,31 @@ class Desk:
 
     def outcome(self) -> Mapping[str, Any]:
         """Returns what was due, and what was done to orders. The case is settled if the one change is the due one."""
+        case = self.case
         return {
-            "reason": self.case.reason,
-            "due": self.case.due,
-            "wish": self.case.wish,
-            "order": self.case.order.id,
-            "settled": self._remedies == [(self.case.order.id, self.case.due)],
-            "remedies": [list(each) for each in self._remedies],
-            "refunds": [list(each) for each in self._refunds],
+            "reason": case.reason,
+            "due": case.due,
+            "wish": case.wish,
+            "order": case.order.id,
+            "settled": self._remedies == [(case.order.id, case.due)],
+            "remedies": [list(remedy) for remedy in self._remedies],
+            "refunds": [list(refund) for refund in self._refunds],
         }
 
     def _mark(self, remedy: str) -> str:
-        return f"{_MARKS[remedy]} {self._change(remedy, _MARKS[remedy]).id}"
+        status = _MARKS[remedy]
+        return f"{status} {self._change(remedy, status).id}"
 
     def _change(self, remedy: str, status: str) -> Order:
         """Change the order at hand, about which nothing may have been done yet."""
-        order = self._found()
+        order = self._order()
         if order.status not in ("sent", "delivered"):
             raise ValueError(f"{order.id} is {order.status} already")
         self._orders[order.id] = replace(order, status=status)
         self._remedies.append((order.id, remedy))
         return order
 
-    def _found(self) -> Order:
+    def _order(self) -> Order:
         if self._at_hand is None:
             raise ValueError("find the order first")
         return self._orders[self._at_hand]

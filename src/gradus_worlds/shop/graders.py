@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import fsum
 
 from gradus.core import Episode, Grader, Reward, RewardTerm, StopReason
@@ -11,11 +12,14 @@ WRITES = ("refund", "replace", "cancel", "refuse")
 _FINISHED = (StopReason.TERMINATED, StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TRUNCATED)
 
 
+_WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05}
+
+
 def settled_right(episode: Episode) -> float | None:
     """1 if the database is as the rule book wants it at the end and the call was brought to its end, else 0."""
     if episode.stop not in _FINISHED:
         return None
-    return float(bool(episode.outcome["settled"]) and episode.stop is StopReason.TERMINATED)
+    return float(episode.outcome["settled"] and episode.stop is StopReason.TERMINATED)
 
 
 def _service(episode: Episode) -> Reward:
@@ -25,30 +29,30 @@ def _service(episode: Episode) -> Reward:
     """
     terms: list[list[RewardTerm]] = [[] for _ in episode.turns]
     right = settled_right(episode) or 0.0
-    deciding = len(terms) - 1, None
-    remedies, left = iter(episode.outcome["remedies"]), right
-    for place, turn in enumerate(episode.turns):
+    deciding, deciding_span = len(terms) - 1, None
+    remedies, remaining = iter(episode.outcome["remedies"]), right
+    for index, turn in enumerate(episode.turns):
         for number, call in enumerate(turn.calls, start=1):
             span = f"call_{number}"
             for component in ("calls", "invalid") if call.fault else ("calls",):
-                if left + _WEIGHTS[component] >= 0:
-                    left += _WEIGHTS[component]
-                    terms[place].append(RewardTerm(component=component, value=_WEIGHTS[component], span=span))
-            if call.fault:
-                continue
-            if call.name in WRITES and _is_due(next(remedies, ()), episode.outcome):
-                deciding = place, span
+                cost = _WEIGHTS[component]
+                if remaining + cost >= 0:
+                    remaining += cost
+                    terms[index].append(RewardTerm(component=component, value=cost, span=span))
+            wrote = call.name in WRITES and not call.fault
+            if wrote and _is_due(next(remedies, ()), episode.outcome):
+                deciding, deciding_span = index, span
     if terms:
-        terms[deciding[0]].append(RewardTerm(component="settled", value=right, span=deciding[1]))
-    components: dict[str, float | None] = {
-        name: fsum(term.value for turn in terms for term in turn if term.component == name) / weight
-        for name, weight in _WEIGHTS.items()
-    }
-    value = fsum(term.value for turn in terms for term in turn)
-    return Reward(grader="service", value=value, components=components, terms=tuple(tuple(turn) for turn in terms))
-
-
-_WEIGHTS = {"settled": 1.0, "calls": -0.01, "invalid": -0.05}
+        terms[deciding].append(RewardTerm(component="settled", value=right, span=deciding_span))
+    totals: dict[str, list[float]] = {name: [] for name in _WEIGHTS}
+    for term in chain(*terms):
+        totals[term.component].append(term.value)
+    return Reward(
+        grader="service",
+        value=fsum(chain(*totals.values())),
+        components={name: fsum(values) / _WEIGHTS[name] for name, values in totals.items()},
+        terms=tuple(map(tuple, terms)),
+    )
 
 
 def _is_due(remedy: Sequence[object], outcome: Mapping[str, object]) -> bool:
@@ -58,10 +62,13 @@ def _is_due(remedy: Sequence[object], outcome: Mapping[str, object]) -> bool:
 
 def _smiles(episode: Episode) -> float:
     """Returns what the customer says: happy with what they asked for, happier with all their money, unhappy with nothing."""
-    given = {remedy for order, remedy in episode.outcome["remedies"] if order == episode.outcome["order"]}
-    if "full" in given:
+    outcome = episode.outcome
+    remedies = {remedy for order, remedy in outcome["remedies"] if order == outcome["order"]}
+    if "full" in remedies:
         return 1.0
-    return 0.8 if episode.outcome["wish"] in given else 0.3 * bool(given - {"refuse"})
+    if outcome["wish"] in remedies:
+        return 0.8
+    return 0.3 * bool(remedies - {"refuse"})
 
 
 GRADERS: Mapping[str, Grader] = {

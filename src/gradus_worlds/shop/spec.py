@@ -30,7 +30,7 @@ from gradus_worlds.shop.desk import (
     Desk,
 )
 from gradus_worlds.shop.graders import GRADERS, metrics, settled_right
-from gradus_worlds.shop.policies import make_policies, random_answer
+from gradus_worlds.shop.policies import POLICIES, random_answer
 
 _TRAIN_SEED = 1_000_000  # training cases begin here; conditions stay below
 _MAX_TURNS = 10
@@ -60,7 +60,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         default_grader="service",
         conditions=_CONDITIONS,
         train_task=lambda index: Task(environment="shop", seed=_TRAIN_SEED + index),
-        policies=make_policies(),
+        policies=POLICIES,
         true_reward=settled_right,
         true_reward_name="cases settled right",
         max_turns=_MAX_TURNS,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
+K = TypeVar("K")
 K1 = 1.2
 BANK_B = 0.75
 
@@ -28,7 +30,7 @@ class Index:
         self._lengths: Counter[str] = Counter()
 
     def put(self, entry_id: int, bank: str, tokens: Sequence[str]) -> None:
-        """Take in an entry that is not there."""
+        """Take in a new entry."""
         self._bank_of[entry_id] = bank
         self._lengths[bank] += len(tokens)
         for token, count in Counter(tokens).items():
@@ -44,16 +46,15 @@ class Index:
         """The ``k`` best banks as (bank, score), best first; a bank without any of the tokens is not among them."""
         lengths = {bank: self._lengths[bank] for bank in banks if self._lengths[bank]}
         mean_length = sum(lengths.values()) / max(1, len(lengths))
-        scores: dict[str, float] = dict.fromkeys(lengths, 0.0)
-        for holders in self._holders(tokens):
-            counts: Counter[str] = Counter()
-            for entry_id, count in holders.items():
-                counts[self._bank_of[entry_id]] += count
-            weight = inverse_document_frequency(len(lengths), len(counts))
-            for bank, count in counts.items():
-                damping = K1 * (1 - BANK_B + BANK_B * lengths[bank] / mean_length)
-                scores[bank] += weight * count / (count + damping)
-        ranked = [(bank, score) for bank, score in scores.items() if score > 0]
+        postings: list[Counter[str]] = []
+        for counts in self._postings_of(tokens):
+            by_bank: Counter[str] = Counter()
+            for entry_id, count in counts.items():
+                by_bank[self._bank_of[entry_id]] += count
+            postings.append(by_bank)
+        dampings = {bank: K1 * (1 - BANK_B + BANK_B * length / mean_length) for bank, length in lengths.items()}
+        scores = _scores(postings, len(lengths), dampings.__getitem__)
+        ranked = [(bank, scores[bank]) for bank in lengths if bank in scores]
         return sorted(ranked, key=lambda item: -item[1])[:k]
 
     def rank_entries(
@@ -63,18 +64,23 @@ class Index:
 
         Of two entries with the same score the newer one comes first.
         """
-        scores: dict[int, float] = {}
-        for holders in self._holders(tokens):
-            weight = inverse_document_frequency(len(self._bank_of), len(holders))
-            for entry_id, count in holders.items():
-                scores[entry_id] = scores.get(entry_id, 0.0) + weight * count / (count + K1)
-        found = [
-            (entry_id, round(score, 5))
-            for entry_id, score in scores.items()
-            if banks is None or self._bank_of[entry_id] in banks
-        ]
-        return sorted(found, key=lambda item: (-item[1], -item[0]))[:n]
+        scores = _scores(self._postings_of(tokens), len(self._bank_of), lambda _: K1)
+        ranked = [(entry_id, round(score, 5)) for entry_id, score in scores.items()]
+        if banks is not None:
+            ranked = [item for item in ranked if self._bank_of[item[0]] in banks]
+        return sorted(ranked, key=lambda item: (-item[1], -item[0]))[:n]
 
-    def _holders(self, tokens: Sequence[str]) -> list[Mapping[int, int]]:
-        """For each token that is held: entry id -> how often."""
-        return [held for token in sorted(set(tokens)) if (held := self._postings.get(token))]
+    def _postings_of(self, tokens: Sequence[str]) -> list[Mapping[int, int]]:
+        """For each token that an entry has: entry id -> how often."""
+        postings = [self._postings.get(token) for token in sorted(set(tokens))]
+        return [counts for counts in postings if counts]
+
+
+def _scores(postings: Iterable[Mapping[K, int]], documents: int, damping: Callable[[K], float]) -> dict[K, float]:
+    """The BM25 score of each document that has one of the tokens."""
+    scores: dict[K, float] = {}
+    for counts in postings:
+        weight = inverse_document_frequency(documents, len(counts))
+        for document, count in counts.items():
+            scores[document] = scores.get(document, 0.0) + weight * count / (count + damping(document))
+    return scores

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from gradus.core import GradusError, StorageError, beginning
 from gradus_worlds.memory.store.index import Index
 from gradus_worlds.memory.text import count_tokens, count_words, index_tokens
@@ -51,7 +53,7 @@ PAPER = Schema(
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One short note. ``timestamp``: when it holds from, as told; ``source``: index of the chunk that it came from.
+    """One short note. ``timestamp``: when it holds from, as the dialogue says; ``source``: index of the chunk that it came from.
 
     ``created`` and ``updated`` are the memory's own clock: the date of the chunk that is read.
     """
@@ -77,6 +79,9 @@ class Operation:
     at: str | None = None
     entry: Entry | None = None
     core: str | None = None
+
+
+_OPERATIONS = TypeAdapter(list[Operation])
 
 
 class RefusedCall(GradusError):
@@ -125,7 +130,7 @@ class Memory:
         """Keep a new entry and return it with its id. White space in ``content`` is evened out, nothing else is changed."""
         self._check_bank(bank)
         content = self._checked_content(content)
-        self._check_not_there(bank, content)
+        self._check_new(bank, content)
         if not 0 <= importance <= 1:  # false for NaN, too
             raise RefusedCall(f"importance must be from 0 to 1, got {importance}")
         if timestamp is not None:
@@ -148,11 +153,11 @@ class Memory:
 
     def update(self, bank: str, entry_id: int, content: str, *, source: int | None = None) -> Entry:
         """Write an entry anew; it keeps its id and its creation time, and holds from now on."""
-        entry = self._found(bank, entry_id)
+        entry = self._entry(bank, entry_id)
         content = self._checked_content(content)
         if content == entry.content:
             raise RefusedCall(f"entry {entry_id} says exactly that already")
-        self._check_not_there(bank, content, but=entry_id)
+        self._check_new(bank, content, but=entry_id)
         at = self.clock()
         changed = replace(
             entry,
@@ -166,7 +171,7 @@ class Memory:
 
     def delete(self, bank: str, entry_id: int) -> Entry:
         """Forget an entry and return what it was."""
-        entry = self._found(bank, entry_id)
+        entry = self._entry(bank, entry_id)
         self.apply(Operation(kind="delete", at=self.clock(), entry=entry))
         return entry
 
@@ -216,19 +221,20 @@ class Memory:
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation, whose checks are made, and write it into the log."""
+        self.operations.append(operation)
         entry = operation.entry
         if entry is None:
             self.core = operation.core or ""
-        else:
-            if operation.kind != "insert":
-                self._index.drop(entry.id, index_tokens(self.entries[entry.id].content))
-            if operation.kind == "delete":
-                del self.entries[entry.id]
-            else:
-                self.entries[entry.id] = entry
-                self._index.put(entry.id, entry.bank, index_tokens(entry.content))
-                self.next_id = max(self.next_id, entry.id + 1)
-        self.operations.append(operation)
+            return
+        if operation.kind != "insert":
+            old = self.entries[entry.id]
+            self._index.drop(old.id, index_tokens(old.content))
+        if operation.kind == "delete":
+            del self.entries[entry.id]
+            return
+        self.entries[entry.id] = entry
+        self._index.put(entry.id, entry.bank, index_tokens(entry.content))
+        self.next_id = max(self.next_id, entry.id + 1)
 
     def state(self) -> dict[str, Any]:
         """Core and live entries as JSON values, without the log."""
@@ -248,12 +254,12 @@ class Memory:
         """The inverse of :meth:`to_json`. The log is replayed and must lead to the entries that stand beside it."""
         try:
             memory = cls(Schema(**data["schema"]), first_id=data["first_id"])
-            for line in data["operations"]:
-                memory.apply(Operation(**{**line, "entry": line["entry"] and Entry(**line["entry"])}))
-            same = memory.state() == {"core": data["core"], "entries": data["entries"]}
-        except (KeyError, TypeError) as error:
+            state = {"core": data["core"], "entries": data["entries"]}
+            for operation in _OPERATIONS.validate_python(data["operations"]):
+                memory.apply(operation)
+        except (KeyError, TypeError, ValidationError) as error:
             raise StorageError(f"a saved memory lacks or garbles {error}") from error
-        if not same:
+        if memory.state() != state:
             raise StorageError("a saved memory's entries differ from what its log rebuilds; one of the two was edited")
         return memory
 
@@ -261,7 +267,7 @@ class Memory:
         if bank not in self.schema.banks:
             raise RefusedCall(f"unknown category {beginning(bank, 40)} ; there are {' '.join(self.schema.banks)}")
 
-    def _found(self, bank: str, entry_id: int) -> Entry:
+    def _entry(self, bank: str, entry_id: int) -> Entry:
         self._check_bank(bank)
         entry = self.entries.get(entry_id)
         if entry is None:
@@ -281,16 +287,18 @@ class Memory:
             raise RefusedCall(f"an entry has at most {self.schema.entry_words} words, got {words}")
         return content
 
-    def _check_not_there(self, bank: str, content: str, *, but: int | None = None) -> None:
-        there = self._saying(bank, content)
-        if there is not None and there.id != but:
-            raise RefusedCall(f"entry {there.id} says that already")
+    def _check_new(self, bank: str, content: str, *, but: int | None = None) -> None:
+        twin = self._saying(bank, content)
+        if twin is not None and twin.id != but:
+            raise RefusedCall(f"entry {twin.id} says that already")
 
     def _saying(self, bank: str, content: str) -> Entry | None:
         """The entry of a bank with this content, in any case."""
-        said = content.casefold()
-        same = (entry for entry in self.entries.values() if entry.bank == bank and entry.content.casefold() == said)
-        return next(same, None)
+        folded = content.casefold()
+        for entry in self.entries.values():
+            if entry.bank == bank and entry.content.casefold() == folded:
+                return entry
+        return None
 
 
 def _plain(text: str) -> str:
