@@ -20,10 +20,10 @@ from test_renderers import CHATML, OPENED, byte_tokenizer
 
 from gradus.core.calls import write_calls
 from gradus.core.records import ToolCall
+from gradus.interop.serving.answers import ChatAnswer
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.endpoint import Answer
 from gradus.interop.serving.generation import Generation, Sampled
-from gradus.interop.serving.text import Reply, ReplyText, conversation_ids
+from gradus.interop.serving.text import LocalChoice, ReplyText, conversation_ids
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
@@ -60,16 +60,16 @@ def said(
     return text, [piece for piece in pieces if piece]
 
 
-def answered(loaded: LoadedModel, ids: Sequence[int], finish: str) -> Answer:
+def answered(loaded: LoadedModel, ids: Sequence[int], finish: str) -> ChatAnswer:
     """The answer of these tokens, with a tool at hand."""
 
-    async def collect() -> Answer:
+    async def collect() -> ChatAnswer:
         generation = Generation(prompt=[1], sampling=SamplingConfig(), budget=1, seed=0, tell=lambda _: None)
-        reply = Reply(loaded, generation, stops=(), tools=TOOLS)
+        reply = LocalChoice(loaded, generation, stops=(), tools=TOOLS)
         for place, token in enumerate(ids):
             reply.tell(Sampled(id=token, logprob=-0.1, finish=finish if place == len(ids) - 1 else None))
         (answer,) = [part async for part in reply.parts()]
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ChatAnswer)
         return answer
 
     return asyncio.run(collect())

@@ -13,8 +13,8 @@ from tiny_qwen2 import make_tiny_qwen2
 
 from gradus.core import Message, ToolCall, Usage
 from gradus.core.calls import write_calls
+from gradus.interop.serving.answers import ChatAnswer, answer_of, chat_events, chat_reply
 from gradus.interop.serving.app import make_app
-from gradus.interop.serving.endpoint import Answer, answer_of, chat_events, chat_reply
 from gradus.interop.serving.requests import ApiError, ChatRequest
 from gradus.interop.serving.text import conversation_ids
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -78,7 +78,7 @@ class Said:
         message, usage = answer_message(loaded.renderer, TOOLS, text), Usage()
         self.whole = answer_of(text, message, cut=False, usage=usage, call_id=lambda place: f"c0000000{place}")
 
-    async def parts(self) -> AsyncIterator[str | Answer]:
+    async def parts(self) -> AsyncIterator[str | ChatAnswer]:
         yield self.whole
 
     def leave(self) -> None: ...

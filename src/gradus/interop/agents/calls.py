@@ -23,7 +23,8 @@ import uvicorn
 from gradus.core import Asked, EnvironmentFault, Message
 from gradus.core.servers import LOOPBACK
 from gradus.interop.servers import listen, server_config, url
-from gradus.interop.serving.endpoint import Answer, endpoint_app
+from gradus.interop.serving.answers import ChatAnswer
+from gradus.interop.serving.endpoint import endpoint_app
 from gradus.interop.serving.requests import ApiError, ChatRequest, check_tools, read_messages
 
 _HOST = "127.0.0.1"
@@ -54,9 +55,9 @@ class Call:
 
     messages: tuple[Message, ...]
     asked: Asked
-    answer: Future[Answer] = field(default_factory=Future)
+    answer: Future[ChatAnswer] = field(default_factory=Future)
 
-    async def parts(self) -> AsyncIterator[Answer]:
+    async def parts(self) -> AsyncIterator[ChatAnswer]:
         """The answer in one piece."""
         yield await asyncio.wrap_future(self.answer)
 
@@ -64,7 +65,7 @@ class Call:
         """Answer it no more: its client has left."""
         self.answer.cancel()
 
-    def settle(self, answer: Answer) -> None:
+    def settle(self, answer: ChatAnswer) -> None:
         """Give the answer, unless the client has left."""
         with suppress(InvalidStateError):
             self.answer.set_result(answer)

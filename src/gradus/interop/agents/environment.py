@@ -35,7 +35,7 @@ from gradus.interop.agents.calls import (
     message_key,
     tools_key,
 )
-from gradus.interop.serving.endpoint import Answer, answer_of
+from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.requests import ApiError
 
 _PLAIN: Any = {"trust_env": False, "verify": False}  # the address is this machine's: no proxies, no certificates
@@ -297,7 +297,7 @@ def _shown(messages: tuple[Message, ...], *, asked: Asked, restart: bool = False
     return Observation(text=text, messages=() if plain else messages, asked=asked, restart=restart)
 
 
-def _answered(action: Action, call: Call, turn: int) -> Answer:
+def _answered(action: Action, call: Call, turn: int) -> ChatAnswer:
     """An answer as the client gets it."""
     tools = call.asked.tools
     message = action.message or (read_message(action.text, tools=tools) if tools else None)

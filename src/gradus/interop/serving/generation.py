@@ -45,7 +45,7 @@ class Generation:
     sampling: SamplingConfig  # rows that have the same are drawn together
     budget: int  # tokens at most
     seed: int
-    tell: Callable[[Sampled | Exception], None]
+    tell: Callable[[Sampled | Exception], None] = lambda _: None
     stops: frozenset[int] = frozenset()  # besides the model's own
     cancelled: bool = False
     ids: list[int] = field(default_factory=list[int])

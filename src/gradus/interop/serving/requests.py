@@ -1,9 +1,9 @@
-"""Reads what OpenAI's clients send: requests, messages of chat completions, and items of the Responses API; errors in OpenAI's form."""
+"""Reads what OpenAI's clients send: requests, and messages of chat completions; errors in OpenAI's form."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ _NEUTRAL: dict[str, Any] = {
     "add_generation_prompt": True,
     "parallel_tool_calls": True,
 }
+_NO_CHOICE = {"tool_choice": ("auto", "none")}  # values of an overruled parameter that ask for nothing
 _MOST_TOKENS = 2**20  # of one answer
 _MOST_MESSAGES = 4096
 _MOST_TOOLS = 128
@@ -97,15 +98,15 @@ class CompletionRequest(RequestBody):
     return_token_ids: bool | None = None  # vLLM's
 
 
-def parse_chat(body: Any, overruled: Collection[str]) -> ChatRequest:
+def parse_chat(body: Mapping[str, Any], overruled: Collection[str]) -> ChatRequest:
     """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
-    if isinstance(body, dict):
-        free = {"tool_choice": ("auto", "none")}
-        asked = {name: body.get(name) for name in overruled if body.get(name) not in (None, *free.get(name, ()))}
-        for name, value in asked.items():
+    ours: dict[str, Any] = {}
+    for name, value in body.items():
+        if name not in overruled or value in (None, *_NO_CHOICE.get(name, ())):
+            ours[name] = value
+        else:
             _tell_overruled(name, str(value)[:40])
-        body = {name: value for name, value in body.items() if name not in asked}
-    return parse_body(ChatRequest, body)
+    return parse_body(ChatRequest, ours)
 
 
 @cache
@@ -114,11 +115,9 @@ def _tell_overruled(name: str, value: str) -> None:
         print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)
 
 
-def parse_body(kind: type[T], body: Any) -> T:
+def parse_body(kind: type[T], body: Mapping[str, Any]) -> T:
     """The request, or an ApiError that names the parameter."""
-    if not isinstance(body, Mapping):
-        raise ApiError(f"the body must be a JSON object, got {type(body).__name__}")
-    request = checked(None, lambda: kind.model_validate(body))
+    request = validated(kind, body)
     for name, value in (request.model_extra or {}).items():
         if value and name not in _IGNORED and value != _NEUTRAL.get(name):
             raise ApiError(
@@ -129,22 +128,20 @@ def parse_body(kind: type[T], body: Any) -> T:
     return request
 
 
-def checked(param: str | None, read: Callable[[], R]) -> R:
-    """Returns what ``read`` gives; an ApiError in place of a ValidationError. ``param``: what was read, None for the field that is wrong."""
+def validated(kind: type[R], value: Any, param: str | None = None) -> R:
+    """Returns a value as pydantic reads it. Raises ApiError. ``param``: what is read; None for the field that is wrong."""
     try:
-        return read()
+        return _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        name = param or str(first["loc"][0])
-        raise ApiError(
-            f"{name}: {first['msg']}, at {where}" if param else f"{where}: {first['msg']}",
-            param=name,
-            code="invalid_value",
-        ) from error
+        place = ".".join(map(str, first["loc"]))
+        message = f"{place}: {first['msg']}" if param is None else f"{param}: {first['msg']}, at {place}"
+        raise ApiError(message, param=param or place.partition(".")[0], code="invalid_value") from error
 
 
-_WITHOUT_EFFECT = ("include", "truncation", "reasoning")  # they shape a response of OpenAI's own models
+@cache
+def _adapter(kind: type[R]) -> TypeAdapter[R]:
+    return TypeAdapter(kind)
 
 
 class _Function(BaseModel):
@@ -152,25 +149,25 @@ class _Function(BaseModel):
     arguments: Json[dict[str, Any]] | dict[str, Any] = {}
 
 
-class _Tool(BaseModel):
+class _OfferedTool(BaseModel):
     type: Literal["function"]
     function: _Function
 
 
-class _Call(BaseModel):
+class _CallOfTool(BaseModel):
     id: str = ""
     function: _Function
 
 
-class _Part(BaseModel):
+class _TextPart(BaseModel):
     type: Literal["text", "input_text", "output_text"]  # the same by three names
     text: str
 
 
-class _Message(BaseModel):
+class _ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
-    tool_calls: list[_Call] | None = None
+    content: str | list[_TextPart] | None = None
+    tool_calls: list[_CallOfTool] | None = None
     tool_call_id: str = ""
 
     @property
@@ -178,25 +175,30 @@ class _Message(BaseModel):
         """The content as one text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content or ())
 
-
-_MESSAGES, _TOOLS = TypeAdapter(list[_Message]), TypeAdapter(list[_Tool])
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls of an answer."""
+        return tuple(
+            ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
+            for call in self.tool_calls or ()
+        )
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
     """Raises ApiError for what cannot be a tool."""
-    checked("tools", lambda: _TOOLS.validate_python(list(tools)))
+    validated(list[_OfferedTool], tools, "tools")
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Messages of the protocol as ours. Raises ApiError for what cannot be one, and for a conversation that ends with the assistant."""
-    said = checked("messages", lambda: _MESSAGES.validate_python(list(messages)))
-    if said[-1].role not in ("user", "tool"):
+    chat = validated(list[_ChatMessage], messages, "messages")
+    if chat[-1].role not in ("user", "tool"):
         raise ApiError("messages: the last message must be the user's or a tool's", param="messages")
-    names = {call.id: call.function.name for message in said for call in message.tool_calls or ()}
-    return [_message(message, names) for message in said]
+    names = {call.id: call.name for message in chat for call in message.calls}
+    return [_message(message, names) for message in chat]
 
 
-def _message(message: _Message, names: Mapping[str, str]) -> Message:
+def _message(message: _ChatMessage, names: Mapping[str, str]) -> Message:
     """A message of the protocol. ``names``: of the tools, by the ids of calls."""
     if message.role == "tool":
         call_id = message.tool_call_id
@@ -205,53 +207,5 @@ def _message(message: _Message, names: Mapping[str, str]) -> Message:
         return Message(role="tool", content=message.text, call_id=call_id, name=names[call_id])
     if message.content is None and not message.tool_calls:
         raise ApiError(f"messages: a message of the {message.role} has no content", param="messages")
-    calls = [
-        ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
-        for call in message.tool_calls or ()
-    ]
     role = "system" if message.role == "developer" else message.role
-    return Message(role=role, content=message.text, calls=tuple(calls))
-
-
-def chat_body(body: Any) -> Any:
-    """Returns the body of the chat completion that a response asks for. Frameworks such as the OpenAI Agents SDK speak the Responses API unless
-    they are told otherwise. What keeps a conversation on the server is refused. Raises ApiError for items that no message can hold."""
-    try:
-        return _chat_body(body)
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise ApiError(f"input, tools and text hold objects: {error}", param="input", code="invalid_value") from error
-
-
-def _chat_body(body: Any) -> Any:
-    chat = {name: value for name, value in body.items() if name not in _WITHOUT_EFFECT}
-    if chat.pop("stream", None):
-        raise ApiError("responses are not streamed here; leave stream out, or use chat completions", param="stream")
-    instructions, given = chat.pop("instructions", None), chat.pop("input", None)
-    chat["messages"] = [{"role": "system", "content": instructions}] if instructions else []
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
-        _add(chat["messages"], item)
-    chat["tools"] = [
-        {"type": each.get("type"), "function": {name: each[name] for name in each if name not in ("type", "strict")}}
-        for each in chat.get("tools") or []
-    ]
-    chat["max_tokens"] = chat.pop("max_output_tokens", None)
-    chat["response_format"] = (chat.pop("text", None) or {}).get("format")
-    return chat
-
-
-def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add an item to the messages. Calls belong to the answer before them."""
-    kind = item.get("type", "message")
-    if kind == "message":
-        messages.append({"role": item.get("role"), "content": item.get("content")})
-    elif kind == "function_call":
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": None})
-        function = {"name": item.get("name"), "arguments": item.get("arguments")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
-        messages[-1].setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
-        output = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
-        messages.append(output)
-    elif kind != "reasoning":
-        raise ApiError(f"input: an item of the type {kind!r} has no place in a chat", param="input")
+    return Message(role=role, content=message.text, calls=message.calls)

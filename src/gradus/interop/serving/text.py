@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, Message, PolicyError, Usage, child_seed
-from gradus.interop.serving.endpoint import Answer, answer_of
+from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.requests import ApiError, check_tools, read_messages
 from gradus.policies.local.conversation import Speaker, prompt_ids
@@ -32,23 +31,23 @@ def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]],
 
     Raises ApiError for what cannot be read or rendered.
     """
-    said = read_messages(messages)
-    check_length(loaded, [json.dumps(tools), *(message.content for message in said)], "messages")
+    chat = read_messages(messages)
+    check_length(loaded, [json.dumps(tools), *(message.content for message in chat)], "messages")
     try:
-        return list(prompt_ids(_renderer(loaded, tools, said), loaded.settings.system_prompt, said))
+        return list(prompt_ids(_renderer(loaded, tools, chat), loaded.settings.system_prompt, chat))
     except PolicyError as error:
         raise ApiError(f"messages: {error}", param="messages") from error
 
 
-def _renderer(loaded: LoadedModel, tools: Tools, said: Sequence[Message]) -> Speaker:
+def _renderer(loaded: LoadedModel, tools: Tools, chat: Sequence[Message]) -> Speaker:
     """Returns the renderer of a conversation with these tools. Raises ApiError if the chat template knows none."""
     check_tools(tools)
     try:
         renderer = loaded.renderer.for_tools(tools)
     except ConfigError as error:
         raise ApiError(str(error), param="tools", code="unsupported_parameter") from error
-    called = any(message.role == "tool" or message.calls for message in said)
-    if called and not isinstance(renderer, ToolRenderer):
+    calls = any(message.role == "tool" or message.calls for message in chat)
+    if calls and not isinstance(renderer, ToolRenderer):
         raise ApiError("messages refer to calls of tools, but tools is empty; send the tools again", param="tools")
     return renderer
 
@@ -57,15 +56,17 @@ def check_length(loaded: LoadedModel, texts: Iterable[str], param: str) -> None:
     """Raises ApiError for what cannot fit the context. It is measured before it is split into tokens, which holds up the server."""
     context, length = loaded.context, sum(map(len, texts))
     if context is not None and length > _CHARACTERS * context:
-        most = _CHARACTERS * context
-        said = f"the prompt has {length} characters; a context of {context} tokens takes at most {most}"
-        raise ApiError(said, param=param, code="context_length_exceeded")
+        raise ApiError(
+            f"the prompt has {length} characters; a context of {context} tokens takes at most {_CHARACTERS * context}",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 class ReplyText:
-    """Text of tokens, up to a stop string. With stop strings nothing is told before the end, for it could be one of them.
+    """Text of tokens, up to a stop string. With stop strings nothing is shown before the end, for it could be one of them.
 
-    ``renderer``: whose form the text of a chat has; None for what the tokens spell. ``text`` is what was told so far, and the whole
+    ``renderer``: whose form the text of a chat has; None for what the tokens spell. ``text`` is what was shown so far, and the whole
     text as soon as ``finish`` says why it ended.
     """
 
@@ -74,20 +75,20 @@ class ReplyText:
         self._running = RunningText(renderer.ids.decode if renderer else self._decode)
         self._opened = renderer.opened if renderer else ""  # what the prompt says does not stop the answer
         self._begin = len(self._opened)
-        self._seen = ""
+        self._spelled = ""
         self.tokens: list[Sampled] = []
         self.text, self.finish = "", ""
 
     def add(self, token: Sampled) -> str:
-        """Returns the text that can be told now."""
+        """Returns the text that can be shown now."""
         self.tokens.append(token)
         piece = self._running.add(token.id) if token.finish is None else ""
-        self._seen += piece
-        if token.finish is not None or any(stop in self._seen for stop in self._stops):
-            whole = self._whole(token)
+        self._spelled += piece
+        if token.finish is not None or any(stop in self._spelled for stop in self._stops):
+            text = self._up_to_stop(token)
             if self.finish:
-                told, self.text = self.text, whole
-                return whole[len(told) :]
+                length, self.text = len(self.text), text
+                return text[length:]
         if not piece or self._stops:
             return ""
         piece, self._opened = self._opened + piece, ""
@@ -99,12 +100,13 @@ class ReplyText:
         """All sampled ids, the stop token included."""
         return [token.id for token in self.tokens]
 
-    def _whole(self, last: Sampled) -> str:
+    def _up_to_stop(self, last: Sampled) -> str:
         """The text as all tokens together spell it, up to a stop string; sets ``finish`` if this is its end."""
-        whole = self._decode(self.ids[:-1] if last.finish == "stop" else self.ids)
-        places = [place for stop in self._stops if (place := whole.find(stop, self._begin)) >= 0]
-        self.finish = "stop" if places else last.finish or ""
-        return whole[: min(places, default=len(whole))]
+        text = self._decode(self.ids[:-1] if last.finish == "stop" else self.ids)
+        places = [text.find(stop, self._begin) for stop in self._stops]
+        end = min((place for place in places if place >= 0), default=None)
+        self.finish = "stop" if end is not None else last.finish or ""
+        return text[:end]
 
     def _decode(self, ids: Sequence[int]) -> str:
         if self._renderer is not None:
@@ -112,11 +114,17 @@ class ReplyText:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-class Reply:
-    """One answer on its way, from the model's thread to the loop that this is made in."""
+class LocalChoice:
+    """An answer of the local model on its way, from the model's thread to the loop that this is made in."""
 
     def __init__(
-        self, loaded: LoadedModel, generation: Generation, *, stops: Sequence[str], tools: Tools = (), chat: bool = True
+        self,
+        loaded: LoadedModel,
+        generation: Generation,
+        *,
+        stops: Sequence[str] = (),
+        tools: Tools = (),
+        chat: bool = True,
     ) -> None:
         self.generation, self._loaded, self._tools = generation, loaded, tools
         self.text = ReplyText(loaded.tokenizer, loaded.renderer if chat else None, stops)
@@ -129,14 +137,14 @@ class Reply:
         with suppress(RuntimeError):  # the loop may be gone when the server closes
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, token)
 
-    async def parts(self) -> AsyncIterator[str | Answer]:
+    async def parts(self) -> AsyncIterator[str | ChatAnswer]:
         """Texts as they come, then the answer; with tools the answer alone, for whether it is a call is known at the end."""
         while not self.text.finish:
             token = await self._arrived.get()
             if isinstance(token, Exception):
                 raise token
             piece = self.text.add(token)
-            if piece and not self._tools and not self.text.finish:
+            if piece and not self._tools:
                 yield piece
         yield self._answer()
 
@@ -144,13 +152,19 @@ class Reply:
         """Let the row leave the batch."""
         self.generation.cancelled = True
 
-    def _answer(self) -> Answer:
-        usage = Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(self.text.tokens))
-        said = answer_message(self._loaded.renderer, self._tools, self.text.text) if self._tools else None
-        cut, seed = self.text.finish == "length", self.generation.seed
-        # An id of nine letters and digits: some templates take no other.
-        ids = lambda place: f"{child_seed(seed, 'call', place) % 16**9:09x}"  # noqa: E731
-        return answer_of(self.text.text, said, cut=cut, usage=usage, call_id=ids)
+    def _answer(self) -> ChatAnswer:
+        text = self.text.text
+        return answer_of(
+            text,
+            answer_message(self._loaded.renderer, self._tools, text) if self._tools else None,
+            cut=self.text.finish == "length",
+            usage=Usage(prompt_tokens=len(self.generation.prompt), completion_tokens=len(self.text.tokens)),
+            call_id=self._call_id,
+        )
+
+    def _call_id(self, place: int) -> str:
+        """An id of nine letters and digits: some templates take no other."""
+        return f"{child_seed(self.generation.seed, 'call', place) % 16**9:09x}"
 
 
 def chat_loop(
@@ -165,42 +179,36 @@ def chat_loop(
     """Ask, answer, and remember, until ``ask`` gives None. Returns the conversation.
 
     ``system_prompt``: None for the one that the model was trained with, empty for none.
-    ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets what was said.
+    ``show`` gets the answer in pieces as it is sampled, and a line break at its end. ``/new`` forgets the conversation.
     Raises ContextLengthError when the conversation no longer fits.
     """
     opening: list[dict[str, Any]] = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
     messages = list(opening)
     batch, sampling = ContinuousBatch(loaded, rows=1), sampling or free_sampling(loaded.settings)
     batch.start()
+    turn = 0
     try:
-        turn = 0
-        while (said := ask()) is not None:
-            if said.strip() == "/new":
+        for line in iter(ask, None):
+            if line.strip() == "/new":
                 messages = list(opening)
                 continue
-            messages.append({"role": "user", "content": said})
+            messages.append({"role": "user", "content": line})
             prompt = conversation_ids(loaded, messages, loaded.settings.tools)
-            answer = _answer(batch, prompt, sampling, child_seed(seed, turn), show)
+            budget = batch.room(prompt, None, sampling.max_new_tokens)
+            generation = Generation(prompt=prompt, sampling=sampling, budget=budget, seed=child_seed(seed, turn))
+            messages.append({"role": "assistant", "content": asyncio.run(_shown_answer(batch, generation, show))})
             show("\n")
-            messages.append({"role": "assistant", "content": answer})
             turn += 1
         return messages
     finally:
         batch.close()
 
 
-def _answer(
-    batch: ContinuousBatch, prompt: Sequence[int], sampling: SamplingConfig, seed: int, show: Callable[[str], None]
-) -> str:
+async def _shown_answer(batch: ContinuousBatch, generation: Generation, show: Callable[[str], None]) -> str:
     """The text of an answer; ``show`` gets it in pieces."""
-    arrived: queue.SimpleQueue[Sampled | Exception] = queue.SimpleQueue()
-    budget = batch.room(prompt, None, sampling.max_new_tokens)
-    batch.submit(Generation(prompt=prompt, sampling=sampling, budget=budget, seed=seed, tell=arrived.put))
-    text = ReplyText(batch.loaded.tokenizer, batch.loaded.renderer)
-    while not text.finish:
-        token = arrived.get()
-        if isinstance(token, Exception):
-            raise token
-        if piece := text.add(token):
-            show(piece)
-    return text.text
+    choice = LocalChoice(batch.loaded, generation)
+    batch.submit(generation)
+    async for part in choice.parts():
+        if isinstance(part, str):
+            show(part)
+    return choice.text.text

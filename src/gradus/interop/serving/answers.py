@@ -1,0 +1,139 @@
+"""Answers on their way, and in the form of chat completions, whole or in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from gradus.core import Message, ToolCall, Usage
+from gradus.interop.serving.requests import ChatRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatAnswer:
+    """A whole answer: the message as the client gets it, why it ended, and the tokens it took."""
+
+    message: Message
+    finish: str
+    usage: Usage
+
+
+class Choice(Protocol):
+    """An answer on its way."""
+
+    def parts(self) -> AsyncIterator[str | ChatAnswer]:
+        """Texts as they come, then the whole answer. Raises what went wrong."""
+        ...
+
+    def leave(self) -> None:
+        """Let it go: its client has its answer, or has left."""
+        ...
+
+
+async def whole_answers(choices: Sequence[Choice]) -> Sequence[ChatAnswer]:
+    """Wait for the ends of all answers."""
+    try:
+        return await asyncio.gather(*map(_whole_answer, choices))
+    finally:
+        for choice in choices:
+            choice.leave()
+
+
+async def _whole_answer(choice: Choice) -> ChatAnswer:
+    async for part in choice.parts():
+        if isinstance(part, ChatAnswer):
+            return part
+    raise AssertionError("expected an answer at the end")
+
+
+def answer_of(
+    text: str, message: Message | None, *, cut: bool, usage: Usage, call_id: Callable[[int], str]
+) -> ChatAnswer:
+    """The answer that a text is. ``message``: with the calls that were read in it; calls that cannot be read are text.
+
+    ``cut``: the text has no end. ``call_id``: gives the id of a call at its place, if the model wrote none.
+    """
+    readable = message is not None and not any(call.fault for call in message.calls)
+    if message is None or not message.calls or not readable:
+        plain = Message(role="assistant", content=text)
+        return ChatAnswer(message=plain, finish="length" if cut else "stop", usage=usage)
+    calls = [replace(call, id=call.id or call_id(place)) for place, call in enumerate(message.calls)]
+    spoken = Message(role="assistant", content=message.content.strip(), calls=tuple(calls))
+    return ChatAnswer(message=spoken, finish="length" if cut else "tool_calls", usage=usage)
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """What a message of a chat says, and its calls."""
+    if not message.calls:
+        return {"content": message.content}
+    calls = [
+        {
+            "index": place,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call)},
+        }
+        for place, call in enumerate(message.calls)
+    ]
+    return {"content": message.content or None, "tool_calls": calls}
+
+
+def chat_reply(head: Mapping[str, Any], answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+    """A whole ``chat.completion``."""
+    choices = [
+        {
+            "index": index,
+            "finish_reason": answer.finish,
+            "logprobs": None,
+            "message": {"role": "assistant", "refusal": None, **_content(answer.message)},
+        }
+        for index, answer in enumerate(answers)
+    ]
+    return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(answers)}
+
+
+async def chat_events(head: Mapping[str, Any], request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
+    """A ``chat.completion`` in server-sent events: texts as they come, the rest with the reason of the end, the usage if asked for."""
+    head = {**head, "object": "chat.completion.chunk"}
+    answers: list[ChatAnswer] = []
+    try:
+        for index, choice in enumerate(choices):
+            role, sent = {"role": "assistant"}, 0
+            async for part in choice.parts():
+                finish, delta = None, {"content": part}
+                if isinstance(part, ChatAnswer):
+                    answers.append(part)
+                    finish, delta = part.finish, _content(part.message)
+                    delta["content"] = part.message.content[sent:]
+                else:
+                    sent += len(part)
+                yield event(
+                    {**head, "choices": [{"index": index, "delta": {**role, **delta}, "finish_reason": finish}]}
+                )
+                role = {}
+        if (request.stream_options or {}).get("include_usage"):
+            yield event({**head, "choices": [], "usage": usage_of(answers)})
+        yield "data: [DONE]\n\n"
+    finally:
+        for choice in choices:
+            choice.leave()
+
+
+def event(body: Mapping[str, Any]) -> str:
+    """One server-sent event."""
+    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments of a call, as the protocol has them: JSON in a text."""
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def usage_of(answers: Sequence[ChatAnswer]) -> dict[str, int]:
+    """The protocol's ``usage`` of the answers to one prompt."""
+    read = max((answer.usage.prompt_tokens for answer in answers), default=0)
+    sampled = sum(answer.usage.completion_tokens for answer in answers)
+    return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}

@@ -1,0 +1,122 @@
+"""The Responses API: its requests as chat completions, and its answers. Frameworks such as the OpenAI Agents SDK speak it unless they are set otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from gradus.core import Message
+from gradus.interop.serving.answers import ChatAnswer, arguments_text, usage_of
+from gradus.interop.serving.requests import ApiError, ChatRequest, validated
+
+_WITHOUT_EFFECT = ("include", "truncation", "reasoning")  # they shape a response of OpenAI's own models
+
+
+class _Item(BaseModel):
+    """An item of the input: a message, a call or its result; a reasoning has no place in a chat."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Any = None
+    content: Any = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Any = None
+
+
+class _FlatTool(BaseModel):
+    """A tool whose function stands beside its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str | None = None
+    strict: bool | None = None
+
+
+class _Format(BaseModel):
+    format: Any = None
+
+
+class _ResponseBody(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    input: str | list[_Item]
+    instructions: str | None = None
+    tools: list[_FlatTool] | None = None
+    max_output_tokens: Any = None
+    text: _Format | None = None
+    stream: bool | None = None
+
+
+def chat_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the body of the chat completion that a response asks for. What keeps a conversation on the server is refused.
+
+    Raises ApiError for items that no message can hold.
+    """
+    request = validated(_ResponseBody, body)
+    if request.stream:
+        raise ApiError("responses are not streamed here; leave stream out, or use chat completions", param="stream")
+    items = [_Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+    messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    for item in items:
+        _add(messages, item)
+    others = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
+    return {
+        **others,
+        "messages": messages,
+        "tools": [{"type": tool.type, "function": tool.model_extra} for tool in request.tools or ()],
+        "max_tokens": request.max_output_tokens,
+        "response_format": request.text.format if request.text else None,
+    }
+
+
+def _add(messages: list[dict[str, Any]], item: _Item) -> None:
+    """Add an item to the messages. Calls belong to the answer before them."""
+    if item.type == "message":
+        messages.append({"role": item.role, "content": item.content})
+    elif item.type == "function_call_output":
+        messages.append({"role": "tool", "tool_call_id": item.call_id, "content": item.output})
+    elif item.type == "function_call":
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        function = {"name": item.name, "arguments": item.arguments}
+        messages[-1].setdefault("tool_calls", []).append({"id": item.call_id, "function": function})
+
+
+def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> dict[str, Any]:
+    """A whole response: its text, then its calls."""
+    cut = answer.finish == "length"
+    usage = usage_of([answer])
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None,
+        "model": request.model,
+        "output": list(_items(number, answer.message)),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": usage["completion_tokens"],
+            "total_tokens": usage["total_tokens"],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+
+
+def _items(number: int, message: Message) -> Iterator[dict[str, Any]]:
+    if message.content or not message.calls:
+        content = [{"type": "output_text", "text": message.content, "annotations": []}]
+        head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
+        yield {**head, "content": content}
+    for place, call in enumerate(message.calls):
+        head = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
+        yield {**head, "call_id": call.id, "name": call.name, "arguments": arguments_text(call)}
