@@ -27,7 +27,7 @@ import gradus
 from gradus.core import ConfigError, Episode, EpisodeStart, Policy, Reward, RewardTerm, StopReason
 from gradus.environments import load, load_stored
 from gradus.interop.agents.calls import AgentLimits, endpoint
-from gradus.interop.agents.environment import Command
+from gradus.interop.agents.environment import AgentCommand
 from gradus.interop.agents.spec import agent_spec
 from gradus.policies.local.loading import LoadedModel, load_model
 from gradus.policies.local.policy import LocalPolicy, LocalSession
@@ -304,7 +304,7 @@ def test_a_shell_script_with_curl_is_an_agent(policy: LocalPolicy, tmp_path: Pat
         """-H "Content-Type: application/json" -d '{"messages": [{"role": "user", "content": "hello"}]}'\n"""
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    for episode in episodes(Command(str(script)), policy):
+    for episode in episodes(AgentCommand(str(script)), policy):
         assert episode.failure is None
         assert episode.outcome["result"]["choices"][0]["message"]["content"] == episode.turns[0].action
 
@@ -416,7 +416,7 @@ def test_a_command_that_dies_or_is_not_there_fails(policy: LocalPolicy) -> None:
         ("no-such-program", "No such file"),
         ("sh -c 'echo oh >&2; exit 4'", "4: oh"),
     ):
-        (episode,) = episodes(Command(line), policy, tasks=1, members=1)
+        (episode,) = episodes(AgentCommand(line), policy, tasks=1, members=1)
         assert episode.stop is StopReason.FAILED
         assert said in str(episode.failure)
 
@@ -424,7 +424,7 @@ def test_a_command_that_dies_or_is_not_there_fails(policy: LocalPolicy) -> None:
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(policy: LocalPolicy, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     (episode,) = episodes(
-        Command(f"sh -c 'sleep 600 & echo $! > {pid}; wait'"), policy, tasks=1, members=1, seconds=1.0
+        AgentCommand(f"sh -c 'sleep 600 & echo $! > {pid}; wait'"), policy, tasks=1, members=1, seconds=1.0
     )
     assert episode.stop is StopReason.FAILED
     state = Path(f"/proc/{pid.read_text().strip()}/stat")

@@ -44,7 +44,7 @@ def test_silence_does_not_escape_what_steps_cost() -> None:
 def test_every_state_of_the_taxi_has_a_text_of_its_own() -> None:
     environment: Any = environments.load("gymnasium:Taxi-v4").make()
     environment.reset(seed=0)
-    taxi = environment._inner.unwrapped
+    taxi = environment.inner.unwrapped
     texts = set()
     for taxi.s in range(500):
         texts.add(environment._text(taxi.s))

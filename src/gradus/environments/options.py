@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -15,6 +16,18 @@ def read_options(name: str, query: str) -> dict[str, str]:
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError as error:
         raise ConfigError(f"{name} should have options such as ?option=value&other=value; {error}") from error
+
+
+def json_options(name: str, query: str) -> dict[str, Any]:
+    """Returns the options of a query with their values as JSON; what is not JSON is a text."""
+    return {key: _json_or_text(text) for key, text in read_options(name, query).items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def known_options(name: str, query: str, kinds: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:

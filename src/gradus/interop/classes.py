@@ -12,12 +12,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentSpec, Language, Observation
 from gradus.interop.suites.games import ClassEnvironment, game_spec
 from gradus.interop.suites.gymnasium import of_class
 from gradus.policies.scripted import Script, policy_factory
+
+_TURNS = 20  # of an episode, if the class does not say
 
 
 def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
@@ -29,29 +31,28 @@ def class_spec(kind: type, *, name: str | None = None) -> EnvironmentSpec:
     _check_methods(kind)
     if any(f"{base.__module__}.{base.__qualname__}" == "gymnasium.core.Env" for base in kind.__mro__):
         return of_class(kind)  # its actions are numbers, which answers are not
-    try:
-        first = kind()  # what is set in __init__, or is a property, only an instance knows
-        actions, turns = getattr(first, "actions", ()), getattr(first, "max_turns", 20)
-    except Exception as error:
-        raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
-    _check_attributes(kind, actions, turns)
+    actions, turns = _attributes(kind)
+    has_expert = hasattr(kind, "expert")
 
     def random_move(_: Observation, script: Script) -> str:
         return script.rng.choice(actions) if actions else str(script.rng.randrange(10))
 
-    teachers = ("expert",) if hasattr(kind, "expert") else ()
+    def some_move(seed: int) -> str:
+        return Random(seed).choice(actions) if actions else str(seed)
+
+    ladder = [*(() if actions else ("silence",)), "random", *(("expert",) if has_expert else ())]
     spec = game_spec(
         name or kind.__name__.lower(),
         summary=(inspect.getdoc(kind) or kind.__name__).partition("\n")[0],
         make=lambda: ClassEnvironment(kind(), actions),
         random_move=random_move,
-        moves=lambda seed: Random(seed).choice(actions) if actions else str(seed),
+        moves=some_move,
         max_turns=turns,
         per_turn=True,
-        teacher=(*teachers, "random")[0],
-        ladder=(*(() if actions else ("silence",)), "random", *teachers),
+        teacher="expert" if has_expert else "random",
+        ladder=ladder,
     )
-    if teachers:
+    if has_expert:
         return replace(spec, policies={**spec.policies, "expert": policy_factory("expert", _expert)})
     if not actions:  # random digits teach nobody, and a game's recipe begins with a teacher and a vocabulary
         return replace(spec, teacher=None, language=Language(), recipe=None)
@@ -69,22 +70,28 @@ def _check_methods(kind: type) -> None:
         raise ConfigError(
             f"{kind.__name__} cannot be an environment; expected a class with reset(self, seed) and step(self, action)"
         )
-    if any(each.default is each.empty and each.kind < each.VAR_POSITIONAL for each in _parameters(kind)):
-        raise ConfigError(f"{kind.__name__} needs arguments to be made; give a subclass whose __init__ needs none")
-    if not any(each.name == "seed" or each.kind is each.VAR_KEYWORD for each in _parameters(reset)):
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.default is parameter.empty and parameter.kind < parameter.VAR_POSITIONAL:
+            raise ConfigError(f"{kind.__name__} needs arguments to be made; give a subclass whose __init__ needs none")
+    parameters = inspect.signature(reset).parameters
+    if "seed" not in parameters and not any(extra.kind is extra.VAR_KEYWORD for extra in parameters.values()):
         raise ConfigError(
             f"{kind.__name__}.reset takes no seed; expected reset(self, seed), because the episodes of a group begin alike"
         )
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function).parameters.values())
-
-
-def _check_attributes(kind: type, actions: Any, turns: Any) -> None:
-    if isinstance(actions, str) or not isinstance(actions, Sequence) or not all(isinstance(it, str) for it in actions):
+def _attributes(kind: type) -> tuple[Sequence[str], int]:
+    """Returns the actions and the number of turns. What is set in __init__, or is a property, only an instance knows."""
+    try:
+        instance = kind()
+        actions, turns = getattr(instance, "actions", ()), getattr(instance, "max_turns", _TURNS)
+    except Exception as error:
+        raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
+    texts = list(cast(Sequence[Any], actions)) if isinstance(actions, list | tuple) else [None]
+    if not all(isinstance(action, str) for action in texts):
         raise ConfigError(
             f"{kind.__name__}.actions is {actions!r}; expected a list of texts, the answers it understands"
         )
     if not isinstance(turns, int) or turns < 1:
         raise ConfigError(f"{kind.__name__}.max_turns is {turns!r}; expected a whole number from 1 on")
+    return texts, turns

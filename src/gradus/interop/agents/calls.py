@@ -50,12 +50,12 @@ class AgentLimits:
 
 
 @dataclass(eq=False, kw_only=True)
-class Call:
+class PendingCall:
     """One call that waits for its answer."""
 
     messages: tuple[Message, ...]
     asked: Asked
-    answer: Future[ChatAnswer] = field(default_factory=Future)
+    answer: Future[ChatAnswer] = field(default_factory=Future[ChatAnswer])
 
     async def parts(self) -> AsyncIterator[ChatAnswer]:
         """The answer in one piece."""
@@ -65,15 +65,13 @@ class Call:
         """Answer it no more: its client has left."""
         self.answer.cancel()
 
-    def settle(self, answer: ChatAnswer) -> None:
-        """Give the answer, unless the client has left."""
+    def settle(self, answer: ChatAnswer | ApiError) -> None:
+        """Give the answer or an error, unless there is an answer already, or the client has left."""
         with suppress(InvalidStateError):
-            self.answer.set_result(answer)
-
-    def refuse(self, error: ApiError) -> None:
-        """Answer with an error, unless there is an answer already."""
-        with suppress(InvalidStateError):  # it was answered, or its client left
-            self.answer.set_exception(error)
+            if isinstance(answer, ApiError):
+                self.answer.set_exception(answer)
+            else:
+                self.answer.set_result(answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +91,11 @@ class Inbox:
     def __init__(self) -> None:
         self.key = secrets.token_urlsafe(24)
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[Call | Ended] = asyncio.Queue()
+        self._events: asyncio.Queue[PendingCall | Ended] = asyncio.Queue()
         self._waiting = 0
         self._closed: ApiError | None = None
 
-    def put_call(self, call: Call) -> None:
+    def put_call(self, call: PendingCall) -> None:
         """Queue a call. Raises ApiError if the episode is over, or too many of its calls wait."""
         if self._closed is not None:
             raise self._closed
@@ -111,7 +109,7 @@ class Inbox:
         with suppress(RuntimeError):  # the loop is gone when the process ends
             self._loop.call_soon_threadsafe(self._events.put_nowait, end)
 
-    async def next(self) -> Call | Ended:
+    async def next(self) -> PendingCall | Ended:
         """The next call whose client still waits, or the end."""
         while True:
             event = await self._events.get()
@@ -126,8 +124,8 @@ class Inbox:
         self._closed = why
         while not self._events.empty():
             event = self._events.get_nowait()
-            if isinstance(event, Call):
-                event.refuse(why)
+            if isinstance(event, PendingCall):
+                event.settle(why)
 
 
 class Endpoint:
@@ -143,9 +141,8 @@ class Endpoint:
         self._inboxes: dict[str, Inbox] = {}
         listener = listen(_HOST, 0)
         self._base = url(listener, _HOST, path="/v1")
-        config = server_config(endpoint_app(self, hosts=LOOPBACK), ws="none", lifespan="off")
-        run, named = uvicorn.Server(config).run, {"name": "gradus-endpoint", "daemon": True}
-        threading.Thread(target=run, kwargs={"sockets": [listener]}, **named).start()
+        server = uvicorn.Server(server_config(endpoint_app(self, hosts=LOOPBACK), ws="none", lifespan="off"))
+        threading.Thread(target=server.run, args=([listener],), name="gradus-endpoint", daemon=True).start()
 
     def open(self, inbox: Inbox) -> str:
         """Let an episode be reached by its key. Returns the address."""
@@ -159,23 +156,23 @@ class Endpoint:
     def admit(self, key: str) -> None:
         """Raise ApiError for a key that belongs to none of the episodes."""
         if key not in self._inboxes:
-            said = "no episode has this key; an episode's key ends with it"
-            raise ApiError(said, status=401, code="invalid_api_key")
+            message = "no episode has this key; an episode's key ends with it"
+            raise ApiError(message, status=401, code="invalid_api_key")
 
     def card(self) -> Mapping[str, Any]:
         """The policy as a model; any other name is right too."""
         return {"id": "policy", "created": 0, "owned_by": "gradus"}
 
-    def ask(self, key: str, asked: ChatRequest) -> Sequence[Call]:
+    def ask(self, key: str, request: ChatRequest) -> Sequence[PendingCall]:
         """Put a call for each choice into the episode's inbox."""
         self.admit(key)  # the episode may have ended while the request was read
-        check_tools(asked.offered)
-        messages = tuple(read_messages(asked.messages))
-        wanted = Asked(tools=tuple(asked.offered), stop=tuple(asked.stops), max_tokens=asked.budget, seed=asked.seed)
-        calls = [Call(messages=messages, asked=wanted) for _ in range(asked.n or 1)]
-        inbox = self._inboxes[key]
+        tools = request.offered
+        check_tools(tools)
+        messages = tuple(read_messages(request.messages))
+        terms = Asked(tools=tuple(tools), stop=tuple(request.stops), max_tokens=request.budget, seed=request.seed)
+        calls = [PendingCall(messages=messages, asked=terms) for _ in range(request.n or 1)]
         for call in calls:
-            inbox.put_call(call)
+            self._inboxes[key].put_call(call)
         return calls
 
 
@@ -193,8 +190,3 @@ def message_key(message: Message) -> tuple[Any, ...]:
     """Returns what two equal messages share, however a client wrote them: role, text, calls and what they answer."""
     calls = [(call.name, json.dumps(dict(call.arguments), sort_keys=True), call.id) for call in message.calls]
     return message.role, message.content, tuple(calls), message.call_id
-
-
-def tools_key(tools: Sequence[Any]) -> str:
-    """Returns what two equal offers of tools share."""
-    return json.dumps(list(tools), sort_keys=True)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradus.core import AuditHints, ConfigError, EnvironmentSpec, Grader, Language, Policy, Presentation, Stepping
+from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Language, Policy, Stepping, Task
 from gradus.core.naming import file_sources, import_file, import_object
+from gradus.environments.options import known_options
 from gradus.environments.verifiable.from_files import read_rows
-from gradus.environments.verifiable.from_rows import one_turn
+from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
 from gradus.environments.verifiable.items import TableTasks
 from gradus.environments.verifiable.rows import QUESTIONS, list_rows
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.interop.agents.calls import AgentLimits
-from gradus.interop.agents.environment import Agent, AgentEnvironment, Command
-from gradus.interop.suites.naming import known_options
-from gradus.rewards import Rewards, find_reward, grader_of, reward_pairs
+from gradus.interop.agents.environment import Agent, AgentCommand, AgentEnvironment, Rows
+from gradus.rewards import Rewards, grader_of
 
 _MOST_TEXTS = 2000  # cells whose words a nano model knows for sure
 _OPTIONS = {"tasks": str, "seconds": float, "calls": int, "tokens": int, "episodes": int}
@@ -54,42 +54,41 @@ def agent_spec(
         )
     limits = limits or AgentLimits()
     base = tasks if isinstance(tasks, EnvironmentSpec) else _rows_of(tasks, name)
-    spec = replace(
-        base,
+    grader = _grader(rewards)
+
+    def train_task(index: int) -> Task:
+        return replace(base.train_task(index), environment=name)
+
+    def taught(_: str | None) -> Policy:
+        assert teacher is not None
+        return teacher
+
+    return EnvironmentSpec(
         name=name,
         summary=(inspect.getdoc(agent) or "").partition("\n")[0] or "an agent that calls the model as it likes",
         make=lambda: AgentEnvironment(agent, _tasks_of(base), limits),
-        graders={"rewards": _no_rewards()},
-        default_grader="rewards",
+        graders={grader.name: grader},
+        conditions=base.conditions,
+        train_task=train_task,
+        content=base.content,
+        data_set=base.data_set,
+        sources=base.sources,
         max_turns=limits.calls + 1,  # the agent's own limit comes first, and says its name
         max_sessions=limits.episodes,
         foreign=True,
         # Answers come when all episodes wait for one, so that rounding does not depend on who came first.
         stepping=Stepping(episode_seconds=limits.seconds, rounds=True),
-        policies={"teacher": lambda _: teacher} if teacher else {},
+        policies={"teacher": taught} if teacher else {},
         teacher="teacher" if teacher else None,
-        recipe=None,
-        metrics=None,
-        true_reward=lambda episode: episode.reward.value if episode.reward else None,
+        true_reward=graded,
         true_reward_name="reward",
-        presentation=Presentation(),
         language=_language(base),
-        audit=AuditHints(),
-        train_task=lambda index: replace(base.train_task(index), environment=name),
     )
-    if len(rewards) == 1 and isinstance(rewards[0], Grader):  # with terms by call
-        return replace(spec, graders={rewards[0].name: rewards[0]}, default_grader=rewards[0].name)
-    pairs = [
-        (find_reward(each) if isinstance(each, str) else each, 1.0 if weight is None else weight)
-        for each, weight in reward_pairs(rewards)
-    ]
-    grader = grader_of(Rewards(pairs), name="rewards", summary="the given rewards", per_turn=False) if pairs else None
-    return replace(spec, graders={"rewards": grader}) if grader else spec
 
 
 def is_agent(value: object) -> bool:
-    """True for a function that takes two arguments, a task and a client, and for a :class:`Command`."""
-    if isinstance(value, Command):
+    """True for a function that takes two arguments, a task and a client, and for an :class:`AgentCommand`."""
+    if isinstance(value, AgentCommand):
         return True
     if not callable(value) or isinstance(value, type):
         return False
@@ -97,22 +96,22 @@ def is_agent(value: object) -> bool:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):
         return False
-    needed = [each for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
-    return len(needed) == 2
+    positional = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    return sum(parameter.default is parameter.empty for parameter in positional) == 2
 
 
 def load(argument: str | None) -> EnvironmentSpec:
     """Load ``agent:FILE.py:NAME?OPTIONS`` or ``agent:module:NAME?OPTIONS``."""
     place, options = _parsed("agent", argument)
-    agent = import_object(place, "agent")
+    agent: Any = import_object(place, "agent")
     module = place.rpartition(":")[0]
-    held: Any = import_file(module, "agent") if module.endswith(".py") else inspect.getmodule(agent)
-    tasks = options.pop("tasks", getattr(held, "tasks", None))
+    members: Any = import_file(module, "agent") if module.endswith(".py") else inspect.getmodule(agent)
+    tasks = options.pop("tasks", getattr(members, "tasks", None))
     if tasks is None:
         raise ConfigError(
             f"{place} has no tasks; give rows, as in agent:{place}?tasks=rows.jsonl, or a list called tasks in that file"
         )
-    spec = _named(f"agent:{argument}", agent, tasks, options, getattr(held, "rewards", ()))
+    spec = _named(f"agent:{argument}", agent, tasks, options, getattr(members, "rewards", ()))
     return replace(spec, sources=file_sources(module))
 
 
@@ -121,7 +120,7 @@ def load_command(argument: str | None) -> EnvironmentSpec:
     line, options = _parsed("command", argument)
     if "tasks" not in options:
         raise ConfigError(f"a command needs tasks, as in command:{line}?tasks=rows.jsonl")
-    return _named(f"command:{argument}", Command(line), options.pop("tasks"), options, ())
+    return _named(f"command:{argument}", AgentCommand(line), options.pop("tasks"), options, ())
 
 
 def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, Any]]:
@@ -141,25 +140,28 @@ def _named(name: str, agent: Any, tasks: Any, options: Mapping[str, Any], reward
 def _rows_of(data: Any, name: str) -> EnvironmentSpec:
     """The tasks of rows. A row without a question is told apart by all that it holds."""
     rows = list_rows(data)
-    if rows and not any(each in rows[0] for each in QUESTIONS):
+    if not any(column in rows[0] for column in QUESTIONS):
         rows = [{"question": json.dumps(row, default=str), **row} for row in rows]
     return one_turn(rows, judge=lambda row, text: 0.0, name=name)
 
 
-def _tasks_of(base: EnvironmentSpec) -> Callable[[int, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _tasks_of(base: EnvironmentSpec) -> Rows:
     """Returns what an agent is given for a seed and the options of reset, and what reward functions get."""
     table = base.data_set
-
-    def of_row(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        item = table.item(options.get("split", "train"), seed)
-        columns = {"answer": item.answer, **item.columns}
-        hidden = {"answer", *(name for name, value in columns.items() if item.answer and value == item.answer)}
-        task = {"question": item.question, **{name: v for name, v in item.columns.items() if name not in hidden}}
-        return task, columns
 
     def of_seed(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         task = {"seed": seed, **options}
         return task, task
+
+    def of_row(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        item = table.item(options.get("split", "train"), seed)
+        columns = {"answer": item.answer, **item.columns}
+        task = {"question": item.question}
+        for name, value in item.columns.items():
+            is_answer = name == "answer" or (item.answer and value == item.answer)
+            if not is_answer:
+                task[name] = value
+        return task, columns
 
     return of_row if isinstance(table, TableTasks) else of_seed
 
@@ -170,12 +172,20 @@ def _language(base: EnvironmentSpec) -> Language:
     if not isinstance(table, TableTasks):
         return Language(vocabulary=base.language.vocabulary)
     items = table.splits["train"]
-    texts = dict.fromkeys(str(value) for item in items for value in item.columns.values() if isinstance(value, str))
-    return Language(vocabulary=lambda: text_vocabulary(items, list(texts)[:_MOST_TEXTS]))
+    cells = [cell for item in items for cell in item.columns.values() if isinstance(cell, str)]
+    texts = list(dict.fromkeys(cells))[:_MOST_TEXTS]
+    return Language(vocabulary=lambda: text_vocabulary(items, texts))
 
 
-def _no_rewards() -> Grader:
-    def refuse(episodes: Sequence[Any]) -> list[Any]:
+def _grader(rewards: Sequence[Any]) -> Grader:
+    """Makes the grader of reward functions; a grader alone is taken as it is, with terms by call."""
+    if len(rewards) == 1 and isinstance(rewards[0], Grader):
+        return rewards[0]
+    pairs = weighted(rewards)
+    if pairs:
+        return grader_of(Rewards(pairs), name="rewards", summary="the given rewards", per_turn=False)
+
+    def refuse(episodes: Sequence[Episode]) -> list[Any]:
         raise ConfigError(
             "an agent's episodes need rewards; give functions, as in rewards=[score] or --reward agent.py:score, or a list called "
             "rewards in the agent's file"

@@ -23,8 +23,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
 from gradus.core.servers import is_loopback
+from gradus.environments.options import known_options
 from gradus.interop.suites.games import return_grader
-from gradus.interop.suites.naming import known_options
 from gradus.policies.scripted import constant_policy
 
 FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")

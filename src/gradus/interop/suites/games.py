@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import fsum
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import (
     AuditHints,
@@ -27,8 +27,8 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
-from gradus.core.values import stand_in
 from gradus.core.waiting import settled
+from gradus.environments.tools.environment import as_text
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item
 from gradus.environments.verifiable.spec import text_vocabulary
 from gradus.policies.scripted import Answer, constant_policy, policy_factory
@@ -55,26 +55,25 @@ def game_spec(
     A game of a suite brings no teacher of its own, so legal random play is what a model is warm-started with. ``ladder``: the
     panel's, from worst to best; leave silence out if a random move stands in for what cannot be understood.
     """
-    scripted: dict[str, Answer] = {"random": random_move, "silence": lambda _, __: ""}
+    condition = Condition(
+        name="in-distribution", seeds=range(1000), summary="games that no training game shares a seed with"
+    )
     spec = EnvironmentSpec(
         name=name,
         summary=summary,
         make=make,
         graders={"return": return_grader(per_turn=per_turn, limits=limits)},
-        conditions={
-            "in-distribution": Condition(
-                name="in-distribution", seeds=range(1000), summary="games that no training game shares a seed with"
-            )
-        },
+        conditions={condition.name: condition},
         train_task=lambda index: Task(environment=name, seed=TRAIN_SEEDS + index),
         max_turns=max_turns,
         policies={
-            **{key: policy_factory(key, answer) for key, answer in scripted.items()},
+            "random": policy_factory("random", random_move),
+            "silence": policy_factory("silence", lambda _, __: ""),
             "constant": lambda text: constant_policy(text or moves(0)),
         },
-        true_reward=_return,
+        true_reward=lambda episode: None if episode.stop is StopReason.FAILED else episode.env_return or 0.0,
         teacher=teacher,
-        language=Language(vocabulary=lambda: _examples(spec)),
+        language=Language(vocabulary=lambda: _vocabulary(spec)),
         audit=AuditHints(panel=Panel(ladder=ladder, reflexes=("random", "constant")), random_answers=moves),
         recipe="game.toml",
     )
@@ -85,7 +84,9 @@ def return_grader(*, per_turn: bool, limits: tuple[float, float] | None = None, 
     """The sum of the environment's own rewards. A game that was cut before its first reward has earned 0; ``needed``: its reward is missing."""
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reward(each) if each.env_return is not None or not needed else _missing(each) for each in episodes]
+        return [
+            _missing(episode) if needed and episode.env_return is None else _reward(episode) for episode in episodes
+        ]
 
     return Grader(
         name="return",
@@ -109,11 +110,7 @@ def _missing(episode: Episode) -> Reward:
     return Reward(grader="return", value=None, error=f"the environment gave no reward in this episode{way_out}")
 
 
-def _return(episode: Episode) -> float | None:
-    return None if episode.stop is StopReason.FAILED else episode.env_return or 0.0
-
-
-def _examples(spec: EnvironmentSpec) -> Vocabulary:
+def _vocabulary(spec: EnvironmentSpec) -> Vocabulary:
     """The words of some random games, rules included."""
     tasks = [spec.train_task(index) for index in range(_EXAMPLES)]
     episodes = roll_out(spec, spec.policy("random"), tasks, key=("vocabulary",)).episodes
@@ -125,11 +122,6 @@ def _examples(spec: EnvironmentSpec) -> Vocabulary:
 _FORMS = "(observation, reward, done), (observation, reward, terminated, truncated), the same with an info behind it, or an Observation"
 
 
-def as_text(seen: Any) -> str:
-    """Text as it is, anything else as JSON."""
-    return seen if isinstance(seen, str) else json.dumps(seen, default=stand_in, ensure_ascii=False)
-
-
 class ClassEnvironment:
     """An instance of a class. ``restart``: each turn is a prompt of its own, without the turns before.
 
@@ -139,8 +131,8 @@ class ClassEnvironment:
     restart = False
 
     def __init__(self, inner: Any, actions: Sequence[str] = ()) -> None:
-        self._inner = inner
-        self._actions = {each.strip(): each for each in actions}
+        self.inner = inner
+        self._actions = {action.strip(): action for action in actions}
         self._name = type(inner).__name__
         self._episode_id, self._steps = "", 0
         self._rng = child_rng(0, "invalid action")
@@ -148,92 +140,98 @@ class ClassEnvironment:
     @property
     def system_prompt(self) -> str:
         """The class's own rules; if it has none, the answers that it understands."""
-        rules = str(getattr(self._inner, "system_prompt", None) or "")
-        return rules or (f"Answer with one of: {', '.join(sorted(self._actions))}." if self._actions else "")
-
-    def expert(self) -> str:
-        """Returns the class's own answer of this moment. Raises EnvironmentFault if that is not one of its actions."""
-        given = settled(self._inner.expert())
-        if given is None or (self._actions and str(given).strip() not in self._actions):
-            expected = f"one of {', '.join(sorted(self._actions))}" if self._actions else "an answer"
-            raise EnvironmentFault(f"{self._name}.expert gave {given!r:.60}; expected {expected}")
-        return str(given)
+        rules = str(getattr(self.inner, "system_prompt", None) or "")
+        return rules or (f"Answer with one of: {self._listed()}." if self._actions else "")
 
     @property
     def state(self) -> Mapping[str, Any]:
         """Episode id and number of steps."""
         return {"episode_id": self._episode_id, "step_count": self._steps}
 
+    def expert(self) -> str:
+        """Returns the class's own answer of this moment. Raises EnvironmentFault if that is not one of its actions."""
+        answer = settled(self.inner.expert())
+        if answer is None or (self._actions and str(answer).strip() not in self._actions):
+            expected = f"one of {self._listed()}" if self._actions else "an answer"
+            raise EnvironmentFault(f"{self._name}.expert gave {answer!r:.60}; expected {expected}")
+        return str(answer)
+
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin; options go to the class's own reset."""
         self._steps, self._episode_id = 0, episode_id or f"{self._name}-{seed}"
         self._rng = child_rng(seed or 0, "invalid action")
-        return _behind(self._reset_inner(seed, options), self._began)
+        return _after(self._reset_inner(seed, options), self._first)
 
     def step(self, action: str) -> Observation:
         """Pass the answer on. A random action stands in for an answer that is not an action, and the answer counts as invalid:
         if it were skipped, silence would win wherever steps cost something."""
-        taken, error = self._understood(action)
-        return _behind(self._inner.step(taken), lambda given: self._took(given, error))
+        understood, error = self._understood(action)
+        return _after(self.inner.step(understood), partial(self._next, error))
 
     def outcome(self) -> Mapping[str, Any]:
         """Returns the number of steps, and the class's own ``outcome`` if it has one."""
-        own: Callable[[], Any] | None = getattr(self._inner, "outcome", None)
-        return {"steps": self._steps, **((settled(own()) if own else None) or {})}
+        return {"steps": self._steps, **(self._hook("outcome") or {})}
 
     def close(self) -> None:
         """Free what the class holds."""
-        close = getattr(self._inner, "close", None)
-        if callable(close):
-            settled(close())
+        self._hook("close")
+
+    def _hook(self, name: str) -> Any:
+        method = getattr(self.inner, name, None)
+        return settled(method()) if callable(method) else None
+
+    def _listed(self) -> str:
+        return ", ".join(sorted(self._actions))
 
     def _reset_inner(self, seed: int | None, options: Mapping[str, Any]) -> Any:
-        return self._inner.reset(seed=seed, **options)
+        return self.inner.reset(seed=seed, **options)
 
-    def _began(self, given: Any) -> Observation:
-        if isinstance(given, Observation):
-            return given
-        with_info = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
-        return Observation(text=self._text(given[0] if with_info else given))
-
-    def _text(self, seen: Any) -> str:
-        return as_text(seen)
+    def _text(self, observation: Any) -> str:
+        return as_text(observation)
 
     def _understood(self, action: str) -> tuple[Any, str | None]:
         """Returns what the class is given, and what was wrong with the answer."""
         if not self._actions:
             return action, None
-        if (known := self._actions.get(action.strip())) is not None:
-            return known, None
+        if action.strip() in self._actions:
+            return self._actions[action.strip()], None
         names = sorted(self._actions)
-        return self._actions[names[self._rng.randrange(len(names))]], f"expected one of {', '.join(names)}"
+        return self._actions[names[self._rng.randrange(len(names))]], f"expected one of {self._listed()}"
 
-    def _took(self, given: Any, error: str | None) -> Observation:
+    def _first(self, result: Any) -> Observation:
+        if isinstance(result, Observation):
+            return result
+        if isinstance(result, tuple):
+            pair = cast(tuple[Any, ...], result)
+            if len(pair) == 2 and isinstance(pair[1], Mapping):  # an info
+                result = pair[0]
+        return Observation(text=self._text(result))
+
+    def _next(self, error: str | None, result: Any) -> Observation:
         self._steps += 1
-        if isinstance(given, Observation):
-            return given if error is None else replace(given, action_valid=False, action_error=error)
-        if not isinstance(given, tuple) or len(given) not in (3, 4, 5):
-            raise EnvironmentFault(f"{self._name}.step returned {type(given).__name__}; expected {_FORMS}")
-        seen, reward, terminated, *rest = given
+        if isinstance(result, Observation):
+            return result if error is None else replace(result, action_valid=False, action_error=error)
+        values = cast(tuple[Any, ...], result) if isinstance(result, tuple) else ()
+        if len(values) not in (3, 4, 5):
+            raise EnvironmentFault(f"{self._name}.step returned {type(result).__name__}; expected {_FORMS}")
+        truncated = values[3] if len(values) > 3 else False
         return Observation(
-            text=self._text(seen),
+            text=self._text(values[0]),
             restart=self.restart,
-            reward=reward,  # the rollout looks at it
-            terminated=bool(terminated),
-            truncated=bool(rest)
-            and not isinstance(rest[0], Mapping)
-            and bool(rest[0]),  # a fourth value may be an info
+            reward=values[1],  # the rollout looks at it
+            terminated=bool(values[2]),
+            truncated=bool(truncated) and not isinstance(truncated, Mapping),  # a fourth value may be an info
             action_valid=error is None,
             action_error=error,
         )
 
 
-def _behind(given: Any, then: Callable[[Any], Observation]) -> Any:
-    """``then`` of what was given, or of what comes of it, if it is awaited."""
-    if not inspect.isawaitable(given):
-        return then(given)
+def _after(result: Any, read: Callable[[Any], Observation]) -> Any:
+    """Reads a result, or what comes of it if it is awaited."""
+    if not inspect.isawaitable(result):
+        return read(result)
 
     async def waited() -> Observation:
-        return then(await given)
+        return read(await result)
 
     return waited()

@@ -14,15 +14,19 @@ from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
-from gradus.interop.suites.games import ClassEnvironment, as_text, game_spec
-from gradus.interop.suites.naming import SuiteNames, read_options
+from gradus.environments.options import json_options
+from gradus.environments.tools.environment import as_text
+from gradus.interop.suites.games import ClassEnvironment, game_spec
+from gradus.interop.suites.naming import SuiteNames
 
 _COLORS = re.compile(r"\x1b\[([0-9;]*)m")
 _ENDS = ("0", "")
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _NUMBERS = re.compile(r"[-−.\d]*\d")  # a number with a sign or a fraction is one, and not an action
+_ACTIONS = re.compile(r"## Action Space\n(.*?)(?=\n\s*## |\Z)", re.DOTALL)
 _TURNS = 100
 _RULES = 1200  # characters of an environment's own description
+_ANSWER = 50  # characters at the end of an answer in which its number is looked for
 
 
 def suite_names() -> SuiteNames:
@@ -35,25 +39,26 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     if not argument:
         raise ConfigError("gymnasium takes an id, as in gymnasium:FrozenLake-v1; gradus envs gymnasium: lists them")
     name, _, query = argument.partition("?")
-    options = read_options(f"gymnasium:{argument}", query)
-    return _spec(f"gymnasium:{argument}", name, lambda: _made(name, options))
+    full_name = f"gymnasium:{argument}"
+    options = json_options(full_name, query)
+    return _spec(full_name, name, lambda: _make(name, options))
 
 
 def of_class(kind: type) -> EnvironmentSpec:
     """Returns the environment of a class of Gymnasium's: its actions are numbers, and what it draws as text is shown."""
-    parameters = inspect.signature(kind).parameters.values()
-    taken = any(each.name == "render_mode" or each.kind is each.VAR_KEYWORD for each in parameters)
-    options = _drawn_as_text(kind) if taken else {}
+    parameters = inspect.signature(kind).parameters
+    draws = "render_mode" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    options = _drawn_as_text(kind) if draws else {}
     return _spec(kind.__name__.lower(), kind.__name__, lambda: kind(**options), turns=getattr(kind, "max_turns", None))
 
 
-def _spec(called: str, name: str, make: Callable[[], Any], *, turns: int | None = None) -> EnvironmentSpec:
+def _spec(full_name: str, name: str, make: Callable[[], Any], *, turns: int | None = None) -> EnvironmentSpec:
     first = GymnasiumText(name, make)
-    actions = first.actions
     with suppress(Exception):  # some need a reset before it; a close that fails after one is told
         first.close()
+    actions = first.actions
     return game_spec(
-        called,
+        full_name,
         summary=f"Gymnasium's {name} as text, {actions} actions",
         make=lambda: GymnasiumText(name, make),
         random_move=lambda _, script: str(script.rng.randrange(actions)),
@@ -75,50 +80,51 @@ class GymnasiumText(ClassEnvironment):
         except Exception as error:  # an unknown id, a missing package, an option that is refused: all say so
             raise ConfigError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
         self._name = name
-        space: Any = self._inner.action_space
+        space = self.inner.action_space
         if type(space).__name__ != "Discrete":
-            self._inner.close()
+            self.inner.close()
             raise ConfigError(f"{name} has actions of kind {type(space).__name__}; expected Discrete")
-        self.actions, self._first = int(space.n), int(space.start)
-        self.max_steps: int | None = self._inner.spec.max_episode_steps if self._inner.spec else None
+        self.actions, self._lowest = int(space.n), int(space.start)
+        self.max_steps: int | None = self.inner.spec.max_episode_steps if self.inner.spec else None
         self._colored = False
 
     @property
     def system_prompt(self) -> str:
         """Says what the actions are, in the environment's own words if it has some, and how colors of a drawing are told."""
-        section = re.search(
-            r"## Action Space\n(.*?)(?=\n\s*## |\Z)", inspect.getdoc(type(self._inner.unwrapped)) or "", re.DOTALL
+        section = _ACTIONS.search(inspect.getdoc(type(self.inner.unwrapped)) or "")
+        rules = section[1].strip()[:_RULES] if section else ""
+        prompt = f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{rules}"
+        legend = (
+            "\nIn the drawing the color of a character stands before it in angle brackets." if self._colored else ""
         )
-        text = section[1].strip()[:_RULES] if section else ""
-        asked = f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{text}"
-        legend = "In the drawing the color of a character stands before it in angle brackets."
-        return f"{asked.strip()}\n{legend}" if self._colored else asked.strip()
+        return prompt.strip() + legend
 
     def outcome(self) -> Mapping[str, Any]:
         """The number of steps."""
         return {"steps": self._steps}
 
     def _reset_inner(self, seed: int | None, options: Mapping[str, Any]) -> Any:
-        return self._inner.reset(seed=seed, options=dict(options) or None)
+        return self.inner.reset(seed=seed, options=dict(options) or None)
 
     def _understood(self, action: str) -> tuple[int, str | None]:
-        last = _NUMBERS.findall(action[-50:])[-1:]
-        if last and last[0].isdecimal() and int(last[0]) < self.actions:
-            return self._first + int(last[0]), None
-        return self._first + self._rng.randrange(self.actions), f"expected a number from 0 to {self.actions - 1}"
+        numbers: list[str] = _NUMBERS.findall(action[-_ANSWER:])
+        if numbers and numbers[-1].isdecimal() and int(numbers[-1]) < self.actions:
+            return self._lowest + int(numbers[-1]), None
+        return self._lowest + self._rng.randrange(self.actions), f"expected a number from 0 to {self.actions - 1}"
 
-    def _text(self, seen: Any) -> str:
-        if self._inner.render_mode != "ansi":
-            return as_text(seen)
-        drawn = str(self._inner.render())
-        self._colored = len(set(_COLORS.findall(drawn)).difference(_ENDS)) > 1
-        return _COLORS.sub(lambda code: self._mark(code[1]), drawn).strip()
+    def _text(self, observation: Any) -> str:
+        if self.inner.render_mode != "ansi":
+            return as_text(observation)
+        drawing = str(self.inner.render())
+        self._colored = len(set(_COLORS.findall(drawing)).difference(_ENDS)) > 1
+        return _COLORS.sub(lambda code: self._mark(code[1]), drawing).strip()
 
     def _mark(self, code: str) -> str:
         """Returns what stands for a color's code: its name, or a star where a drawing has one color."""
         if code in _ENDS:
             return ""
-        return f"<{_NAMES[int(code.partition(';')[0]) % 10 % 8]}>" if self._colored else "*"
+        color = _NAMES[int(code.partition(";")[0]) % 10 % 8]
+        return f"<{color}>" if self._colored else "*"
 
 
 def _gymnasium() -> Any:
@@ -131,7 +137,7 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def _made(name: str, options: Mapping[str, Any]) -> Any:
+def _make(name: str, options: Mapping[str, Any]) -> Any:
     gymnasium = _gymnasium()
     module, _, registered = name.rpartition(":")  # MODULE:ID as in gymnasium.make: the module registers the id
     if module:
@@ -143,7 +149,6 @@ def _made(name: str, options: Mapping[str, Any]) -> Any:
 
 def _drawn_as_text(kind: Any) -> dict[str, str]:
     """The option that makes an environment draw itself as text, if it can."""
-    metadata = getattr(kind, "metadata", None)  # of a wrapper's class it is a property
-    return (
-        {"render_mode": "ansi"} if isinstance(metadata, Mapping) and "ansi" in metadata.get("render_modes", ()) else {}
-    )
+    metadata: Any = getattr(kind, "metadata", None)  # of a wrapper's class it is a property
+    can = isinstance(metadata, Mapping) and "ansi" in metadata.get("render_modes", ())
+    return {"render_mode": "ansi"} if can else {}

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Episode
+from gradus.environments.options import json_options
 from gradus.environments.verifiable.environment import Judgement
-from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
+from gradus.environments.verifiable.from_rows import score_grader
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item, share_of
-from gradus.interop.suites.naming import SuiteNames, read_options, started
+from gradus.environments.verifiable.spec import answering_of, one_turn_of
+from gradus.interop.suites.naming import SuiteNames, started
 from gradus.rewards import read_answer
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -40,31 +42,34 @@ def suite_names() -> SuiteNames:
 
 def load(argument: str | None = None) -> EnvironmentSpec:
     """``NAME`` or ``NAME?option=value&...``."""
-    known = suite_names()
+    summaries = suite_names()
     name, _, query = (argument or "").partition("?")
-    if name not in known:
+    full_name = f"reasoning-gym:{argument}"
+    if name not in summaries:
         raise ConfigError(
-            f"reasoning-gym has no data set {name!r}; gradus envs reasoning-gym: lists all {len(known)}, "
+            f"reasoning-gym has no data set {name!r}; gradus envs reasoning-gym: lists all {len(summaries)}, "
             "for example reasoning-gym:leg_counting"
         )
-    options = read_options(f"reasoning-gym:{argument}", query)
-    source = ReasoningGymTasks(name, options, f"reasoning-gym:{argument}")
-
+    source = ReasoningGymTasks(name, json_options(full_name, query), full_name)
     try:
         items = source.examples(_ANSWERS)
     except EnvironmentFault as error:
-        raise ConfigError(f"reasoning-gym:{argument} makes no tasks: {error}") from error
+        raise ConfigError(f"{full_name} makes no tasks: {error}") from error
+    answering = answering_of(
+        items,
+        source.system_prompt,
+        write=lambda _, answer: f"<answer> {answer} </answer>",
+        texts=lambda: source.examples(_TEXTS),
+    )
     spec = one_turn_of(
         source,
-        items=items,
-        texts=lambda: source.examples(_TEXTS),
+        answering,
         judge=source.judge,
         graders=[score_grader(f"score_answer of reasoning-gym's {name}")],
-        summary=known[name] or f"reasoning-gym's {name}",
-        write=lambda _, answer: f"<answer> {answer} </answer>",
+        summary=summaries[name] or f"reasoning-gym's {name}",
     )
     # Seeds that give way to each other's items meet one question several times: 200 of them about 50.
-    conditions = {name: replace(each, cluster=_question) for name, each in spec.conditions.items()}
+    conditions = {split: replace(condition, cluster=_question) for split, condition in spec.conditions.items()}
     return replace(spec, conditions=conditions)
 
 
@@ -117,11 +122,10 @@ class ReasoningGymTasks:
             entry = _worker().call("item", **self._where(number))
         except WorkerError as error:
             raise EnvironmentFault(f"reasoning-gym's {self._dataset} made no item {number}: {error}") from error
-        answer = entry["answer"]
-        text = "" if answer is None else str(answer)
-        if answer is not None and not text.strip():
+        answer = "" if entry["answer"] is None else str(entry["answer"])
+        if entry["answer"] is not None and not answer.strip():
             return None
-        return Item(question=entry["question"], answer=text, columns={"number": number})
+        return Item(question=entry["question"], answer=answer, columns={"number": number})
 
     def _where(self, number: int) -> dict[str, Any]:
         return {"name": self._dataset, "options": self._options, "number": number}

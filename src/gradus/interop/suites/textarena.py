@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, EnvironmentSpec, Language, Observation
-from gradus.interop.suites.games import game_spec
-from gradus.interop.suites.naming import SuiteNames, known_options, started
+from gradus.environments.options import known_options
+from gradus.interop.suites.games import ClassEnvironment, game_spec
+from gradus.interop.suites.naming import SuiteNames, started
 from gradus.policies.scripted import Script
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -45,14 +46,14 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         trial = _worker().call("trial", name=name)
     except WorkerError as error:
         raise ConfigError(f"textarena's {name} cannot be played here: {error}") from error
-    players = trial["players"]
+    players: int = trial["players"]
     if not players:
         raise ConfigError(f"textarena's {name} needs more than two players; games for one or two can be played")
     opponent = "" if players == 1 else ", against an opponent that plays random legal moves"
     spec = game_spec(
         f"textarena:{argument}",
         summary=f"TextArena's {name}{opponent}",
-        make=lambda: TextArenaGame(name, players),
+        make=lambda: ClassEnvironment(TextArenaGame(name, players)),
         random_move=_random_move,
         moves=lambda seed: f"[{seed % 21}]",
         max_turns=turns,
@@ -60,8 +61,8 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     )
     if trial["legal"]:
         return spec
-    said = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
-    return replace(spec, summary=said, teacher=None, language=Language(), recipe=None)
+    summary = f"{spec.summary}; no legal move was found at random, so nothing teaches a first model"
+    return replace(spec, summary=summary, teacher=None, language=Language(), recipe=None)
 
 
 class TextArenaGame:
@@ -71,24 +72,15 @@ class TextArenaGame:
 
     def __init__(self, name: str, players: int) -> None:
         self._name, self._players, self._key = name, players, f"{os.getpid()}-{next(_keys)}"
-        self._moves = 0
-        self._episode_id = ""
         self._end: dict[str, Any] = {}
 
-    @property
-    def state(self) -> Mapping[str, Any]:
-        """Episode id and number of moves."""
-        return {"episode_id": self._episode_id, "step_count": self._moves}
-
-    def reset(self, *, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
+    def reset(self, *, seed: int | None = None, **_: Any) -> str:
         """Begin the game that belongs to ``seed``."""
-        self._moves, self._end = 0, {}
-        self._episode_id = episode_id or f"{self._name}-{seed or 0}"
-        return Observation(text=self._call("begin", name=self._name, seed=seed or 0, players=self._players))
+        self._end = {}
+        return self._call("begin", name=self._name, seed=seed or 0, players=self._players)
 
     def step(self, action: str) -> Observation:
         """Make a move."""
-        self._moves += 1
         after = self._call("step", action=action)
         if after["done"]:
             self._end = after
@@ -108,9 +100,6 @@ class TextArenaGame:
         """A random move that the game takes, for scripted policies."""
         return self._call("legal", draw=draw)
 
-    def close(self) -> None:
-        """The worker forgets games that are over."""
-
     def _call(self, method: str, **more: Any) -> Any:
         try:
             return _worker().call(method, key=self._key, **more)
@@ -118,7 +107,6 @@ class TextArenaGame:
             raise EnvironmentFault(f"textarena's {self._name}: {error}") from error
 
 
-def _random_move(seen: Observation, script: Script) -> str:
-    game = script.start.environment
-    assert isinstance(game, TextArenaGame)
-    return game.legal_move(script.rng.randrange(2**31))
+def _random_move(_: Observation, script: Script) -> str:
+    environment: Any = script.start.environment
+    return environment.inner.legal_move(script.rng.randrange(2**31))

@@ -17,8 +17,9 @@ from typing import Any
 from gradus.core import ConfigError, EnvironmentSpec, Message
 from gradus.core.naming import file_sources
 from gradus.environments.verifiable.environment import Judgement
-from gradus.environments.verifiable.from_rows import one_turn_of, score_grader
+from gradus.environments.verifiable.from_rows import score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items
+from gradus.environments.verifiable.spec import answering_of, one_turn_of
 from gradus.interop.suites.naming import SuiteNames, started
 from gradus.sandbox.worker import Worker, WorkerError
 
@@ -34,11 +35,11 @@ def _worker(python: str, code: frozenset[tuple[str, str]]) -> Worker:
 
 def _running(place: str) -> Worker:
     python = os.environ.get(_SETTING) or sys.executable
-    return started(
-        _worker(python, frozenset({"": place, **file_sources(place)}.items() if place.endswith(".py") else ())),
-        "verifiers",
-        f"verifiers==0.4.0 in an environment of its own, and set {_SETTING} to its python (now {python})",
+    code = (
+        frozenset({"": place, **file_sources(place)}.items()) if place.endswith(".py") else frozenset[tuple[str, str]]()
     )
+    requirement = f"verifiers==0.4.0 in an environment of its own, and set {_SETTING} to its python (now {python})"
+    return started(_worker(python, code), "verifiers", requirement)
 
 
 def suite_names() -> SuiteNames:
@@ -82,24 +83,28 @@ def _one_reply(
         problem = "no reward of this task can be computed without a sandbox" if reward is None else None
         return Judgement(score=reward, answer=text or None, error=problem)
 
+    answering = answering_of(
+        items,
+        tasks.system_prompt,
+        write=lambda _, answer: answer,
+        texts=lambda: [*items, *(Item(question=system, answer="") for system in systems)],
+    )
     return one_turn_of(
         tasks,
-        items=items,
+        answering,
         judge=judge,
         graders=[score_grader(f"the @vf.reward functions of {name}", limits=None)],
         summary=f"{len(rows)} tasks of the verifiers taskset {name}",
-        write=lambda _, answer: answer,
-        texts=lambda: [*items, *(Item(question=system, answer="") for system in systems)],
     )
 
 
 def _item(row: Mapping[str, Any], index: int) -> Item:
     answer = row["answer"]  # 0 and False are answers
-    several = [each["role"] for each in row["messages"]] != ["user"]
+    several = [message["role"] for message in row["messages"]] != ["user"]
     return Item(
         question=row["question"],
         answer="" if answer is None else str(answer),
         columns={"index": index},
         system=row["system"],
-        messages=tuple(Message(**each) for each in row["messages"]) if several else (),
+        messages=tuple(Message(**message) for message in row["messages"]) if several else (),
     )

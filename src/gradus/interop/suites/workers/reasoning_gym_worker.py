@@ -24,8 +24,8 @@ def _frozen(options):
 
 def names():
     """All data sets but ``composite``, which mixes others and takes them as objects."""
-    known = {name: cls for name, (cls, _) in sorted(DATASETS.items()) if name != "composite"}
-    return {name: (cls.__doc__ or "").strip().split("\n")[0] for name, cls in known.items()}
+    classes = {name: cls for name, (cls, _) in sorted(DATASETS.items()) if name != "composite"}
+    return {name: (cls.__doc__ or "").strip().split("\n")[0] for name, cls in classes.items()}
 
 
 def item(name, options, number):

@@ -53,8 +53,9 @@ def _tasks(module, limit):
         "interceptors": any(discover_decorated(task, "intercept") for task in tasks),
         "a user who speaks first": any(task.data.prompt is None for task in tasks),
     }
-    if found := [need for need, is_so in needs.items() if is_so]:
-        raise ValueError(f"it has {' and '.join(found)}, and tasks here take a prompt and one reply, offline")
+    unmet = [need for need, is_so in needs.items() if is_so]
+    if unmet:
+        raise ValueError(f"it has {' and '.join(unmet)}, and tasks here take a prompt and one reply, offline")
     return tasks
 
 
