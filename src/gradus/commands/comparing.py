@@ -142,7 +142,8 @@ def evaluate(
     >>> scores.to_json()["conditions"]["held-out"]["policies"]["gold"]["true_reward"]["mean"]
     1.0
     """
-    from gradus.runs.stages.evaluation import evaluate_policies, parse_pair
+    from gradus.runs.recipe.promises import parse_pair
+    from gradus.runs.stages.evaluation import evaluate_policies
 
     chosen = _named(policies, against)
     graders = as_list(graders) if graders else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -150,12 +150,3 @@ def existing_model(name: str) -> Path:
         )
     tell_first_seed(name, folder)
     return folder
-
-
-def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split ``a-b`` where names may hold hyphens themselves."""
-    for left in names:
-        for right in names:
-            if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
-                return left, right
-    raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")

@@ -10,7 +10,8 @@ from gradus.core.findings import Finding
 from gradus.policies.local.loading import check_quantize
 from gradus.runs.forecast.subject import Subject, failed, passed, warned
 from gradus.runs.manifest import CHECKPOINTS, stage_names
-from gradus.runs.policies import parse_pair, require_policy, teacher_name
+from gradus.runs.policies import require_policy, teacher_name
+from gradus.runs.recipe.promises import parse_pair
 from gradus.runs.recipe.record import Recipe
 from gradus.training.run.trackers import check_trackers
 

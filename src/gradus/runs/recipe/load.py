@@ -11,7 +11,6 @@ The layers, of which a later one wins:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -24,6 +23,7 @@ from gradus.core.printing import beginning
 from gradus.policies.local.folders import find_model, is_hub_name, is_nano
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.rewards import RewardConfig
+from gradus.runs.recipe.promises import parse_pair
 from gradus.runs.recipe.record import Recipe
 from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
@@ -32,8 +32,7 @@ from gradus.training.config import GrpoConfig
 from gradus.training.lesson_config import DistillConfig, SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
-# as in a name in a policy's or a pair's: sft, sft-greedy, grpo-sft, grpo - sft
-_SFT = re.compile(r"(?<![^\s-])sft(?![^\s-])")
+_WITHOUT_SFT = {"sft": "base", "sft-greedy": "base-greedy"}
 _ADDED = ("teach.", "eval.", "audit.")  # the sections of [lm] that change single keys; others replace the recipe's
 
 
@@ -137,34 +136,58 @@ def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[st
     """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
     for stage, config in {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}.items():
-        for key, owners, owned in OWNED_SETTINGS:  # another optimizer leaves the settings of the last one behind
-            section, field = _section(table, stage), config.model_fields.get(key)
-            if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
-                changes |= {f"{stage}.{name}": None for name in owned if name in section}
-    evaluated = _section(table, "eval")
-    named = (evaluated.get(key) for key in ("policies", "pairs"))
-    policies, pairs = ([*map(str, each)] if isinstance(each, list | tuple) else [] for each in named)
+        changes |= _left_behind(stage, config, _section(table, stage), edits)
+    evaluation = _section(table, "eval")
+    policies, pairs = _texts(evaluation.get("policies")), _texts(evaluation.get("pairs"))
     if edits.get("teach.enabled") is False:  # the model before GRPO takes the place of the student of SFT
-        changes["eval.policies"], changes["eval.pairs"] = (
-            [*dict.fromkeys(_SFT.sub("base", name) for name in names)] or None for names in (policies, pairs)
-        )
+        changes["eval.policies"] = list(dict.fromkeys(_WITHOUT_SFT.get(name, name) for name in policies)) or None
+        changes["eval.pairs"] = list(dict.fromkeys(_pair_without_sft(pair, policies) for pair in pairs)) or None
         if promises := table.get("promises"):
-            changes["promises"] = [each for each in promises if not _about_sft(each)]
-    added = edits.get("teach.enabled") is True and "grpo" in policies and "sft" not in policies
-    if added and not edits.keys() & {"eval.policies", "eval.pairs"}:  # the student of SFT is in the tables too
-        place = policies.index("grpo")
-        changes["eval.policies"] = [*policies[:place], "sft", *policies[place:]]
-        changes["eval.pairs"] = [*pairs, "grpo-sft"] if pairs else None
+            changes["promises"] = [promise for promise in promises if not _about_sft(promise, policies)]
+    elif edits.get("teach.enabled") is True and "grpo" in policies and "sft" not in policies:
+        place = policies.index("grpo")  # the student of SFT is in the tables too
+        if "eval.policies" not in edits and "eval.pairs" not in edits:
+            changes["eval.policies"] = [*policies[:place], "sft", *policies[place:]]
+            changes["eval.pairs"] = [*pairs, "grpo-sft"] if pairs else None
     return {key: value for key, value in changes.items() if key not in edits}
+
+
+def _left_behind(
+    stage: str, config: type[BaseModel], section: Mapping[str, Any], edits: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Another optimizer or schedule leaves the settings of the last one behind."""
+    changes: dict[str, Any] = {}
+    for key, owners, settings in OWNED_SETTINGS:
+        field = config.model_fields.get(key)
+        if field and f"{stage}.{key}" in edits and section.get(key, field.default) not in owners:
+            changes |= {f"{stage}.{name}": None for name in settings if name in section}
+    return changes
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a list; an empty list for a value of another type, which is refused later."""
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _pair_without_sft(pair: str, policies: Sequence[str]) -> str:
+    try:
+        names = parse_pair(pair, policies)
+    except ConfigError:  # the check of names says so
+        return pair
+    return "-".join(_WITHOUT_SFT.get(name, name) for name in names)
+
+
+def _about_sft(promise: Any, policies: Sequence[str]) -> bool:
+    """True for a promise about the student of SFT, alone or in a pair."""
+    if not isinstance(promise, Mapping):
+        return False
+    pair = str(promise.get("pair"))
+    return promise.get("policy") in _WITHOUT_SFT or _pair_without_sft(pair, policies) != pair
 
 
 def _section(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = table.get(name)
     return section if isinstance(section, Mapping) else {}
-
-
-def _about_sft(promise: Any) -> bool:
-    return isinstance(promise, Mapping) and bool(_SFT.search(f"{promise.get('policy')} {promise.get('pair')}"))
 
 
 def sampling_of(spec: EnvironmentSpec) -> SamplingConfig:
@@ -184,26 +207,29 @@ def _validated(table: Mapping[str, Any], source: str) -> Recipe:
 
 
 def _complaint(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
+    """One error of pydantic in a line."""
+    path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        known, name = _known(error["loc"][:-1]), str(error["loc"][-1])
-        hint = did_you_mean(name, known)
-        section = ".".join(map(str, error["loc"][:-1])) or "a recipe"
-        others = "" if hint else f"; {section} knows {', '.join(known)} (docs/trl_names.md has TRL's names)"
-        return f"{where}: unknown key{hint}{others}"
+        *section, name = error["loc"]
+        known = _keys_of(section)
+        hint = did_you_mean(str(name), known)
+        place = ".".join(map(str, section)) or "a recipe"
+        others = f"; {place} knows {', '.join(known)} (docs/trl_names.md has TRL's names)"
+        return f"{path}: unknown key{hint or others}"
     message = error["msg"].removeprefix("Value error, ")
-    given = error.get("input")
-    shown = (
-        "" if isinstance(given, Mapping) else f", got {beginning(repr(given), 80)}"
-    )  # a section would hide the message
-    return f"{where}: {message}{shown}" if where else message
+    value = error.get("input")
+    if not isinstance(value, Mapping):  # a section would hide the message
+        message += f", got {beginning(repr(value), 80)}"
+    return f"{path}: {message}" if path else message
 
 
-def _known(way: Sequence[Any]) -> list[str]:
-    """The keys of the section at ``way``."""
+def _keys_of(section: Sequence[Any]) -> list[str]:
+    """The keys of a section."""
     kind: Any = Recipe
-    for part in way:
+    for part in section:
         fields = getattr(kind, "model_fields", {})
-        kind = fields[part].annotation if part in fields else kind  # a place in a list has no field
-        kind = next((each for each in get_args(kind) if isinstance(each, type) and issubclass(each, BaseModel)), kind)
+        if part in fields:  # a place in a list has no field
+            kind = fields[part].annotation
+        kinds = [kind, *get_args(kind)]
+        kind = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), kind)
     return list(getattr(kind, "model_fields", {}))

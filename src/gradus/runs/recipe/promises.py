@@ -1,4 +1,4 @@
-"""Promises of a recipe, checked from results, never written by hand."""
+"""Pairs of policies, and the promises of a recipe, which are checked from results and never written by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gradus.core import ConfigError
 from gradus.core.documents import PromiseOutcome
+
+
+def parse_pair(text: str, names: Sequence[str]) -> tuple[str, str]:
+    """Split ``a-b`` where names may hold hyphens themselves."""
+    for left in names:
+        for right in names:
+            if text.replace(" ", "") == f"{left}-{right}".replace(" ", ""):
+                return left, right
+    raise ConfigError(f"--pairs takes two of the policies as a-b, got {text!r}; there are {', '.join(names)}")
 
 
 class Promise(BaseModel):
@@ -37,32 +47,28 @@ class Promise(BaseModel):
         return self
 
 
-def check_promises(
-    promises: Sequence[Promise], results: Mapping[str, Mapping[str, Any]], main: str
-) -> list[PromiseOutcome]:
-    """Hold promises against results by grader (``main`` if a promise names none).
-
-    Each answer has text, value, threshold, direction and met; met is None if the figure is not there.
-    """
-    judged: list[PromiseOutcome] = []
+def check_promises(promises: Sequence[Promise], results: Mapping[str, Any], main: str) -> list[PromiseOutcome]:
+    """Hold promises against results by grader (``main`` if a promise names none); met is None if the figure is not there."""
+    outcomes: list[PromiseOutcome] = []
     for promise in promises:
-        value = _value(promise, results.get(promise.grader or main, {}))
-        met: bool | None = None
-        if value is not None:
-            met = value > promise.above if promise.above is not None else value <= (promise.below or 0.0)
-        judged.append(
+        grader = promise.grader or main
+        value = _value(promise, results.get(grader, {}))
+        above = promise.above is not None
+        threshold = (promise.above if above else promise.below) or 0.0
+        met = None if value is None else (value > threshold) == above
+        outcomes.append(
             {
                 "text": promise.text,
                 "aim": promise.aim,
                 "condition": promise.condition,
-                "figure": f"{promise.policy or promise.pair}: {promise.grader or main} {promise.figure} {promise.bound}",
+                "figure": f"{promise.policy or promise.pair}: {grader} {promise.figure} {promise.bound}",
                 "value": value,
-                "direction": "above" if promise.above is not None else "at most",
-                "threshold": promise.above if promise.above is not None else promise.below or 0.0,
+                "direction": "above" if above else "at most",
+                "threshold": threshold,
                 "met": met,
             }
         )
-    return judged
+    return outcomes
 
 
 def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
@@ -71,6 +77,4 @@ def _value(promise: Promise, results: Mapping[str, Any]) -> float | None:
     entry: Any = condition.get(kind, {}).get(name, {})
     for part in promise.figure.split("."):
         entry = entry.get(part) if isinstance(entry, Mapping) else None
-        if entry is None:
-            return None
     return entry.get(promise.bound) if isinstance(entry, Mapping) else entry

@@ -12,9 +12,8 @@ from gradus.evidence.evaluation import Evaluation, evaluate
 from gradus.evidence.reports.results import BEFORE
 from gradus.rewards import tell_steps_taken
 from gradus.rollouts import read_episodes
-from gradus.runs.policies import parse_pair
 from gradus.runs.progress import progress_bar
-from gradus.runs.recipe.promises import check_promises
+from gradus.runs.recipe.promises import check_promises, parse_pair
 
 if TYPE_CHECKING:
     from gradus.core.documents import Results
