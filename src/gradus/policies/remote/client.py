@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import Usage
+from gradus.core.replies import read_reply, tokens_used
+
+Record = dict[str, Any]  # a message, or a call in one, as the protocol has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,19 +26,17 @@ class Price:
 
 @dataclass(kw_only=True)
 class RemoteUsage:
-    """The tokens and dollars that a policy's calls have used, those without an answer included if the server said so.
-
-    ``cost`` is in US dollars and None if no price was given or a reply did not say how many tokens it took.
-    """
+    """The tokens and dollars that a policy's calls have used, those without an answer included if the server said so."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    unmetered: int = 0  # replies without a token count
+    # Replies without a token count.
+    unmetered: int = 0
     price: Price | None = None
 
     @property
     def cost(self) -> float | None:
-        """US dollars."""
+        """US dollars; None if there is no price, or if a reply did not say how many tokens it took."""
         if self.price is None or self.unmetered:
             return None
         return self.price.cost(self.prompt_tokens, self.completion_tokens)
@@ -45,40 +46,49 @@ class RemoteUsage:
         if tokens is None:
             self.unmetered += 1
             return Usage(prompt_tokens=0, completion_tokens=0, cost=None)
-        self.prompt_tokens += tokens[0]
-        self.completion_tokens += tokens[1]
-        cost = None if self.price is None else self.price.cost(*tokens)
-        return Usage(prompt_tokens=tokens[0], completion_tokens=tokens[1], cost=cost)
+        prompt, completion = tokens
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        cost = None if self.price is None else self.price.cost(prompt, completion)
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cost=cost)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
-    """An answer, what it cost, and whether ``max_tokens`` cut it. ``calls`` are those of tools, as they came."""
+class RemoteAnswer:
+    """An answer of a chat model, and what it cost."""
 
     text: str
     usage: Usage
+    # ``max_tokens`` ended it.
     cut: bool
-    calls: tuple[Mapping[str, Any], ...] = ()
+    # Calls of tools, as they came.
+    calls: tuple[Record, ...] = ()
 
 
-def read_answer(raw: object, usage: RemoteUsage, clean: Callable[[str], str]) -> Reply:
+def read_answer(raw: object, usage: RemoteUsage, clean: Callable[[str], str]) -> RemoteAnswer:
     """Returns what a parsed reply says, its texts without the key. Raises ValueError if it says nothing."""
-    from gradus.core.replies import read_reply, tokens_used
-
-    used, said = usage.of(tokens_used(raw)), read_reply(raw)
-    if said is None:
+    cost = usage.of(tokens_used(raw))
+    reply = read_reply(raw)
+    if reply is None:
         raise ValueError(f"expected a chat completion, got {brief(raw)}")
-    calls, cut = tuple(_plain_call(call, clean) for call in said.calls), said.reason == "length"
-    if said.text is None and not calls and not cut:
-        raise ValueError(f"the reply has no content (finish_reason {said.reason!r})")
-    return Reply(text=clean(said.text or ""), usage=used, cut=cut, calls=calls)
+    calls = tuple(_plain_call(call, clean) for call in reply.calls)
+    cut = reply.reason == "length"
+    if reply.text is None and not calls and not cut:
+        raise ValueError(f"the reply has no content (finish_reason {reply.reason!r})")
+    return RemoteAnswer(text=clean(reply.text or ""), usage=cost, cut=cut, calls=calls)
 
 
-def _plain_call(call: Any, clean: Callable[[str], str]) -> Mapping[str, Any]:
+def _plain_call(call: object, clean: Callable[[str], str]) -> Record:
     """A call as it goes back to the server with the next request."""
     function = getattr(call, "function", None)
-    name, arguments = (clean(str(getattr(function, part, ""))) for part in ("name", "arguments"))
-    return {"id": str(getattr(call, "id", "")), "type": "function", "function": {"name": name, "arguments": arguments}}
+    name = clean(str(getattr(function, "name", "")))
+    arguments = clean(str(getattr(function, "arguments", "")))
+    return call_record(str(getattr(call, "id", "")), name, arguments)
+
+
+def call_record(call_id: str, name: str, arguments: str) -> Record:
+    """A call as the protocol has it. ``arguments`` is JSON."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def brief(value: object) -> str:
