@@ -82,7 +82,7 @@ def test_chosen_logprobs_are_those_of_the_whole_distribution_with_the_same_gradi
     config: SamplingConfig, limited: bool
 ):
     logits = torch.randn(6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    legal = legal_mask([(0, 2, 5, 7, 8)] * 6, 9) if limited else None
+    legal = legal_mask((0, 2, 5, 7, 8), 9).expand(6, -1) if limited else None
     ids = draw(sampling_logprobs(logits, config, legal), torch.rand(6, dtype=torch.float64))
     one, two = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     a = chosen_logprobs(one, ids, config, legal)
@@ -98,7 +98,7 @@ def test_a_drawn_token_stays_in_the_support_when_it_is_recomputed():
     logits = torch.tensor([[2.0, 1.0, 1.0 - 1e-6, 0.0]])
     for config in (SamplingConfig(top_k=2), SamplingConfig(top_p=0.7)):
         assert sampling_logprobs(logits, config)[0, 2] == -math.inf
-        kept = sampling_logprobs(logits, config, chosen=torch.tensor([2]))
+        kept = sampling_logprobs(logits, config, drawn_ids=torch.tensor([2]))
         assert math.isfinite(kept[0, 2])
         assert kept.exp().sum().item() == pytest.approx(1.0)
         assert chosen_logprobs(logits, torch.tensor([2]), config).item() == kept[0, 2].item()

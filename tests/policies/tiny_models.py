@@ -148,4 +148,4 @@ def recomputed(model: Any, turns: Sequence[Action], sampling: SamplingConfig) ->
             mask[row] = False
             mask[row, list(allowed)] = True
     chosen = torch.tensor([ids[p] for p in places])
-    return sampling_logprobs(logits, sampling, mask, chosen=chosen).gather(-1, chosen[:, None]).squeeze(-1)
+    return sampling_logprobs(logits, sampling, mask, drawn_ids=chosen).gather(-1, chosen[:, None]).squeeze(-1)

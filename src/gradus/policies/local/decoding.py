@@ -15,7 +15,7 @@ from gradus.policies.local.grammar import WordGrammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
-from gradus.policies.local.sampling import SamplingConfig, draw_tokens, legal_mask
+from gradus.policies.local.sampling import SamplingConfig, Uniforms, draw_tokens, legal_mask
 from gradus.policies.local.text_ids import TokenIds
 
 _WORTH_SHARING = 4  # tokens of a common prefix below which one forward more costs more than it saves
@@ -35,7 +35,7 @@ class Prompt:
     # The ids to read.
     new: TokenIds
     # One number in [0, 1) per token that may be sampled.
-    uniforms: np.ndarray
+    uniforms: Uniforms
     # How many tokens that are, at least 1.
     budget: int
 
@@ -99,7 +99,7 @@ class Drawing:
             return None
         states = [self._states[index] for index in order]
         for state in set(states).difference(self._masks):
-            self._masks[state] = legal_mask([self._grammar.legal(state)], logits.shape[-1], device=logits.device)[0]
+            self._masks[state] = legal_mask(self._grammar.legal(state), logits.shape[-1], device=logits.device)
         return torch.stack([self._masks[state] for state in states])
 
 

@@ -2,12 +2,13 @@
 
 transformers' default cache concatenates at every token, which copies the whole history each time. This one owns a buffer
 per layer and writes new tokens where they belong; attention reads a view of it. Each row has its own length, so nothing is
-padded in the cache, and a row that ends early costs nothing later. Whether a model gives the same answer with it is tried.
+padded in the cache, and a row that ends early costs nothing later. A probe says whether a model gives the same answer with it.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformers import Cache
 
 from gradus.policies.local.cpu.tiled_attention import attend_once, attend_tiles, takes_tiles
+from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the largest logit; half precision: 0.1
@@ -37,12 +39,11 @@ class RaggedCache(Cache):
         self.rows = rows
         self.expected = 0  # positions a row that the answers under way may come to
         self.capacity = capacity + _SLACK
-        self._keys: list[Tensor] = []
-        self._values: list[Tensor] = []
+        self._buffers: list[Tensor] = []  # keys and values of the first layer, of the second, ...
         self._slots: Tensor | slice = slice(0, rows)  # whose keys the coming forward reads
         self._width = 0  # how many positions of each
-        self._start: int | None = None  # where all rows write, if they write at the same place
-        self._where: tuple[Tensor, Tensor] | None = None  # else: slots (n, 1) and positions (n, S)
+        self._start = 0  # where all rows write, if they write at the same place
+        self._places: tuple[Tensor, Tensor] | None = None  # else: slots (n, 1) and positions (n, S)
 
     def aim(self, positions: Tensor, valid: Tensor | None, width: int, *, slots: Tensor | None = None) -> None:
         """Say where the coming forward writes and reads.
@@ -54,38 +55,37 @@ class RaggedCache(Cache):
             slots: (n,) long, the slots of the rows; None for the first n.
         """
         self.reserve(width)
+        self._width = width
         count = positions.shape[0]
-        self._width, self._slots = width, slice(0, count) if slots is None else slots
-        own = torch.arange(count, device=positions.device) if slots is None else slots
+        if slots is None:
+            self._slots, slots = slice(0, count), torch.arange(count, device=positions.device)
+        else:
+            self._slots = slots
         if valid is not None:
             positions = torch.where(valid, positions, self.capacity - _SLACK)
-        self._start, self._where = None, (own[:, None], positions)
+        self._places = slots[:, None], positions
 
     def aim_together(self, rows: int, start: int, width: int) -> None:
-        """As :meth:`aim`, where the first ``rows`` slots all write at ``start``, without padding."""
+        """As :meth:`aim`, but the first ``rows`` slots all write at ``start``, without padding."""
         self.reserve(width)
         self._width, self._slots = width, slice(0, rows)
-        self._start, self._where = start, None
+        self._start, self._places = start, None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write (n, heads, S, head size) of one layer; return views of all that attention may read."""
-        while len(self._keys) <= layer_idx:
-            self._keys.append(self._buffer(key_states))
-            self._values.append(self._buffer(value_states))
-        return self._write(self._keys[layer_idx], key_states), self._write(self._values[layer_idx], value_states)
+        return self._write(2 * layer_idx, key_states), self._write(2 * layer_idx + 1, value_states)
 
-    def _buffer(self, states: Tensor) -> Tensor:
-        _, heads, _, size = states.shape
-        return states.new_zeros(self.rows, heads, self.capacity, size)
-
-    def _write(self, buffer: Tensor, states: Tensor) -> Tensor:
-        if self._where is None:
-            assert self._start is not None
-            buffer[self._slots, :, self._start : self._start + states.shape[2]] = states
+    def _write(self, number: int, states: Tensor) -> Tensor:
+        _, heads, length, size = states.shape
+        while len(self._buffers) <= number:
+            self._buffers.append(states.new_zeros(self.rows, heads, self.capacity, size))
+        buffer = self._buffers[number]
+        if self._places is None:
+            buffer[self._slots, :, self._start : self._start + length] = states
         else:
-            slots, positions = self._where
+            slots, positions = self._places
             buffer[slots, :, positions] = states.transpose(1, 2)
         return buffer[self._slots, :, : self._width]
 
@@ -94,25 +94,26 @@ class RaggedCache(Cache):
         if width + _SLACK <= self.capacity:
             return
         # At least a quarter more, so that a row of many turns is not copied at each; at most twice as much.
-        wanted = min(2 * self.capacity, max(self.expected + _SLACK, self.capacity + self.capacity // 4))
-        self.capacity = max(width + _SLACK, wanted)
-        for buffers in (self._keys, self._values):
-            for layer, old in enumerate(buffers):
-                new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
-                new[:, :, : old.shape[2]] = old
-                new[:, :, old.shape[2] :] = 0  # a weight of 0 does not hide what is not a number
-                buffers[layer] = new
+        at_least = self.capacity + self.capacity // 4
+        growth = min(2 * self.capacity, max(self.expected + _SLACK, at_least))
+        self.capacity = max(width + _SLACK, growth)
+        for number, old in enumerate(self._buffers):
+            filled = old.shape[2]
+            buffer = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
+            buffer[:, :, :filled] = old
+            buffer[:, :, filled:] = 0  # a weight of 0 does not hide what is not a number
+            self._buffers[number] = buffer
 
-    def swap(self, left: list[int], right: list[int], width: int) -> None:
-        """Exchange slots ``left[i]`` and ``right[i]``, as far as ``width`` positions. No slot may stand in both lists."""
-        for buffer in (*self._keys, *self._values):
-            kept = buffer[left, :, :width]
-            buffer[left, :, :width] = buffer[right, :, :width]
-            buffer[right, :, :width] = kept
+    def swap(self, slots: Sequence[int], others: Sequence[int], width: int) -> None:
+        """Exchange ``slots[i]`` and ``others[i]``, as far as ``width`` positions. No slot may stand in both lists."""
+        for buffer in self._buffers:
+            content = buffer[slots, :, :width]
+            buffer[slots, :, :width] = buffer[others, :, :width]
+            buffer[others, :, :width] = content
 
-    def copy(self, sources: list[int], targets: list[int], width: int) -> None:
+    def copy(self, sources: Sequence[int], targets: Sequence[int], width: int) -> None:
         """Let slots ``targets`` begin as ``sources`` do, as far as ``width`` positions: a shared prefix, expanded."""
-        for buffer in (*self._keys, *self._values):
+        for buffer in self._buffers:
             buffer[targets, :, :width] = buffer[sources, :, :width]
 
     def attend(
@@ -132,21 +133,22 @@ class RaggedCache(Cache):
         question, the heads that share keys ask it together: they read the past once.
         """
         query, key, value = (part.unflatten(1, (rows, -1)).transpose(0, 1) for part in (query, key, value))
-        mask = mask if source is None else mask[:, :, -1:]
+        if source is not None:
+            mask = mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
         heads, shared = query.shape[1], keys.shape[1]
         if query.shape[2] == 1:
             query = query.reshape(rows, shared, heads // shared, -1)
             return attend_once(query, keys, values, mask, scaling).reshape(rows, heads, -1)
         if takes_tiles(query, shared):
-            return attend_tiles(query, keys, values, mask, scaling).transpose(1, 2).flatten(0, 1)
+            mixed = attend_tiles(query, keys, values, mask, scaling)
+            return mixed.transpose(1, 2).flatten(0, 1)
+        grouped = heads != shared
         # With a mask, shared heads leave a GPU's fast kernels.
-        if heads != shared and query.device.type != "cpu":
+        if grouped and query.device.type != "cpu":
             keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))
-            shared = heads
-        mixed = F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=heads != shared
-        )
+            grouped = False
+        mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(0, 1)
 
     # What transformers may ask a cache; the masks and positions are ours, so none of it decides anything.
@@ -158,58 +160,44 @@ class RaggedCache(Cache):
         return self._width, 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._buffers) // 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskPlan:
-    """The masks that a model wants: one for full attention, one for a sliding window, or both by layer type.
+    """The masks that a model takes: one for full attention, one for a sliding window, or both by layer type."""
 
-    ``cache_name``: what its forward calls the key-value cache. transformers has renamed it (5.24).
-    """
-
+    # Tokens that a sliding window sees; None without such layers.
     window: int | None
+    # The model takes masks by layer type.
     by_layer: bool
+    # It can be asked for the last token's logits alone.
     keeps_last: bool
+    # The name of the key-value cache among its arguments. transformers has renamed it (5.24).
     cache_name: str
 
     def cached(self, cache: Any) -> dict[str, Any]:
         """Returns what a forward pass over a key-value cache takes besides ids, mask and positions."""
-        return {self.cache_name: cache, "use_cache": True, **({"logits_to_keep": 1} if self.keeps_last else {})}
+        arguments = {self.cache_name: cache, "use_cache": True}
+        return arguments | {"logits_to_keep": 1} if self.keeps_last else arguments
 
     def masks(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
         """Returns additive masks (n, 1, S, width) for queries at ``positions`` (n, S): a token sees its row up to itself."""
         keys = torch.arange(width, device=positions.device)
-        own = positions[:, None, :, None]
-        full = keys <= own
+        queries = positions[:, None, :, None]
+        visible = keys <= queries
         if self.window is None:
-            return _additive(full, dtype)
-        sliding = _additive(full & (keys > own - self.window), dtype)
-        return {"full_attention": _additive(full, dtype), "sliding_attention": sliding} if self.by_layer else sliding
+            return _additive(visible, dtype)
+        sliding = _additive(visible & (keys > queries - self.window), dtype)
+        if not self.by_layer:
+            return sliding
+        return {"full_attention": _additive(visible, dtype), "sliding_attention": sliding}
 
 
-def _additive(seen: Tensor, dtype: torch.dtype) -> Tensor:
+def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     # Added once here: attention would else turn a boolean mask into numbers again in every layer.
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
-
-
-def plan_masks(model: Any) -> MaskPlan | None:
-    """Reads from a model's config and signature how it wants masks; None if it cannot be driven with positions, masks and a cache of ours."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = base.config.get_text_config(decoder=True)
-    taken = inspect.signature(base.forward).parameters
-    cache_name = "cache" if "cache" in taken else "past_key_values"
-    kinds = set(getattr(config, "layer_types", None) or ())
-    # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
-    own = kinds | set(getattr(config, "attention_layers", None) or ())
-    if not {"input_ids", "attention_mask", "position_ids", cache_name} <= set(taken) or own - _KNOWN_LAYERS:
-        return None
-    if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
-        return None
-    window = getattr(config, "sliding_window", None)
-    if kinds and "sliding_attention" not in kinds:
-        window = None
-    return MaskPlan(window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in taken, cache_name=cache_name)
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
 
 def cache_plan(loaded: LoadedModel) -> MaskPlan | None:
@@ -218,21 +206,45 @@ def cache_plan(loaded: LoadedModel) -> MaskPlan | None:
     return plan if plan is not None and keeps_function(loaded, plan) else None
 
 
+def plan_masks(model: Any) -> MaskPlan | None:
+    """Reads from a model's config and signature which masks it takes; None if it cannot be driven with positions, masks and a cache of ours."""
+    causal = causal_model(model)
+    config: Any = causal.config.get_text_config(decoder=True)
+    parameters = inspect.signature(causal.forward).parameters
+    cache_name = "cache" if "cache" in parameters else "past_key_values"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    # GPT-Neo's local layers count their window from the end of the batch, which is another place in each row.
+    all_kinds = kinds | set(getattr(config, "attention_layers", None) or ())
+    takes_ours = {"input_ids", "attention_mask", "position_ids", cache_name} <= set(parameters)
+    if not takes_ours or not all_kinds <= _KNOWN_LAYERS:
+        return None
+    if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
+        return None
+    window = getattr(config, "sliding_window", None)
+    if kinds and "sliding_attention" not in kinds:
+        window = None
+    return MaskPlan(
+        window=window, by_layer=bool(kinds), keeps_last="logits_to_keep" in parameters, cache_name=cache_name
+    )
+
+
 def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
     """Says if the logits of eight tokens read at once, without a cache, are those of the same read in two pieces with one."""
-    count = loaded.model.get_input_embeddings().weight.shape[0]
+    model = loaded.model
+    count = model.get_input_embeddings().weight.shape[0]
     ids = torch.tensor([[(7 * i + 3) % count for i in range(8)]], device=loaded.device)
+    cache = RaggedCache(1, 8)
+
+    def read(start: int, stop: int) -> Tensor:
+        positions = torch.arange(start, stop, device=loaded.device)[None]
+        cache.aim(positions, None, stop)
+        mask = plan.masks(positions, stop, loaded.dtype)
+        out = model(input_ids=ids[:, start:stop], attention_mask=mask, position_ids=positions, **plan.cached(cache))
+        return out.logits[0, -1].float()
+
     with evaluating(replace(loaded, autocast=False)):
-        plain = loaded.model(input_ids=ids, use_cache=False).logits[0, -1].float()
-        cache = RaggedCache(1, 8)
-        for start, stop in ((0, 5), (5, 8)):
-            positions = torch.arange(start, stop, device=loaded.device)[None]
-            cache.aim(positions, None, stop)
-            cached = loaded.model(
-                input_ids=ids[:, start:stop],
-                attention_mask=plan.masks(positions, stop, loaded.dtype),
-                position_ids=positions,
-                **plan.cached(cache),
-            ).logits[0, -1].float()  # fmt: skip
+        plain = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+        read(0, 5)
+        cached = read(5, 8)
     gap = float((plain - cached).abs().max() / plain.abs().max().clamp(min=1.0))
     return gap <= _TOLERANCE.get(loaded.dtype, 0.1)

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from gradus.core import child_seed
+
+Uniforms = NDArray[np.float64]
 
 NEVER = float("-inf")
 MANY_WORDS = 2**14  # from here on tokens are drawn in two steps: a block of words, then a word of it
@@ -48,19 +51,30 @@ class SamplingConfig(BaseModel):
             )
         return self
 
+    @property
+    def truncates(self) -> bool:
+        """Says whether top-k or top-p leave out tokens."""
+        return self.top_k > 0 or self.top_p < 1.0
+
     def changed(self, *, temperature: float | None = None, max_new_tokens: int | None = None) -> SamplingConfig:
         """These settings with another temperature (0 is greedy) or another limit; None leaves them as they are."""
-        budget = self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        longest = self.max_new_tokens if max_new_tokens is None else max_new_tokens
         if temperature == 0:
-            return SamplingConfig(max_new_tokens=budget, grammar=self.grammar, greedy=True)
-        if temperature is None:
-            return SamplingConfig(**{**self.model_dump(), "max_new_tokens": budget})
-        others = self.model_dump(include={"top_k", "top_p", "grammar"})
-        return SamplingConfig(**others, temperature=temperature, max_new_tokens=budget)
+            return SamplingConfig(max_new_tokens=longest, grammar=self.grammar, greedy=True)
+        changes: dict[str, object] = {"max_new_tokens": longest}
+        if temperature is not None:
+            changes |= {"temperature": temperature, "greedy": False}
+        return SamplingConfig.model_validate(self.model_dump() | changes)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Logits divided by the temperature, in float32 at least."""
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    return scores if temperature == 1.0 else scores / temperature
 
 
 def sampling_logprobs(
-    logits: Tensor, config: SamplingConfig, legal: Tensor | None = None, *, chosen: Tensor | None = None
+    logits: Tensor, config: SamplingConfig, legal: Tensor | None = None, *, drawn_ids: Tensor | None = None
 ) -> Tensor:
     """Log-probabilities of the distribution that tokens are drawn from.
 
@@ -68,61 +82,62 @@ def sampling_logprobs(
         logits: (N, V), any float type; the softmax is taken in float32 at least.
         config: temperature, then grammar, then top-k, then top-p, in that order.
         legal: (N, V) bool, true on tokens that may be drawn; None if no grammar is in force.
-        chosen: (N,) ids that were drawn under this config. They stay in the support even if rounding has moved them
+        drawn_ids: (N,) ids that were drawn under this config. They stay in the support even if rounding has moved them
             across the edge of top-k or top-p since they were drawn; give it when recomputing, not when sampling.
 
     Returns:
         (N, V) in nats; ``-inf`` on tokens that cannot be drawn. Differentiable in ``logits``.
     """
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    if config.temperature != 1.0:
-        scores = scores / config.temperature
+    scores = _scaled(logits, config.temperature)
     if legal is not None:
         scores = scores.masked_fill(~legal, NEVER)
     if config.greedy:
         best = scores.argmax(-1, keepdim=True)
         return torch.full_like(scores, NEVER).scatter(-1, best, 0.0)
-    if config.top_k or config.top_p < 1.0:
-        scores = scores.masked_fill(_outside(scores.detach(), config, chosen), NEVER)
+    if config.truncates:
+        scores = scores.masked_fill(_outside(scores.detach(), config, drawn_ids), NEVER)
     return scores.log_softmax(-1)
 
 
 @torch.no_grad()
-def _outside(scores: Tensor, config: SamplingConfig, chosen: Tensor | None) -> Tensor:
-    """(N, V) true on tokens that top-k or top-p leave out. Ties with the last one that is kept are kept."""
+def _outside(scores: Tensor, config: SamplingConfig, drawn_ids: Tensor | None) -> Tensor:
+    """(N, V) true on tokens that top-k or top-p leave out. Ties with the last one that stays in stay in."""
     outside = torch.zeros_like(scores, dtype=torch.bool)
     if 0 < config.top_k < scores.shape[-1]:
         outside = scores < scores.topk(config.top_k, dim=-1).values[..., -1:]
     if config.top_p < 1.0:
-        scores = scores.masked_fill(outside, NEVER)
-        rows = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
-        if scores.shape[-1] >= MANY_WORDS:
-            likely = scores.topk(_NUCLEUS, dim=-1).values
-            held = (likely - scores.logsumexp(-1, keepdim=True)).exp_().cumsum(-1)
-            rows = held[..., -1] < config.top_p  # these must be sorted whole
-            last = (held < config.top_p).sum(-1, keepdim=True).clamp_(max=_NUCLEUS - 1)
-            outside = outside | ((scores < likely.gather(-1, last)) & ~rows[..., None])
-        if rows.any():
-            outside[rows] = outside[rows] | _outside_nucleus(scores[rows], config.top_p)
-    if chosen is not None:
-        outside = outside.scatter(-1, chosen[..., None], False)
+        outside = outside | _outside_nucleus(scores.masked_fill(outside, NEVER), config.top_p)
+    if drawn_ids is not None:
+        outside = outside.scatter(-1, drawn_ids[..., None], False)
     return outside
 
 
 def _outside_nucleus(scores: Tensor, top_p: float) -> Tensor:
+    """(N, V) true on tokens that top-p leaves out. Of many words the likeliest are sorted, and all only if these hold too little."""
+    if scores.shape[-1] < MANY_WORDS:
+        return _outside_by_sorting(scores, top_p)
+    likely = scores.topk(_NUCLEUS, dim=-1).values
+    mass = (likely - scores.logsumexp(-1, keepdim=True)).exp_().cumsum(-1)
+    last = (mass < top_p).sum(-1, keepdim=True).clamp_(max=_NUCLEUS - 1)
+    outside = scores < likely.gather(-1, last)
+    flat_rows = mass[..., -1] < top_p
+    if flat_rows.any():
+        outside[flat_rows] = _outside_by_sorting(scores[flat_rows], top_p)
+    return outside
+
+
+def _outside_by_sorting(scores: Tensor, top_p: float) -> Tensor:
     ordered, order = scores.sort(dim=-1, descending=True)
     mass = ordered.softmax(-1)
-    before = mass.cumsum(-1) - mass  # a token is kept while the mass before it is below top_p: at least one is
-    return torch.zeros(scores.shape, dtype=torch.bool, device=scores.device).scatter(-1, order, before >= top_p)
+    mass_before = mass.cumsum(-1) - mass  # a token stays in while this is below top_p: at least one does
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, mass_before >= top_p)
 
 
 def chosen_logprobs(logits: Tensor, ids: Tensor, config: SamplingConfig, legal: Tensor | None = None) -> Tensor:
     """(N,) log-probs of the tokens ``ids`` (N,), which were drawn under ``config``; what a trainer compares with the sampler's."""
-    if not (legal is not None or config.greedy or config.top_k or config.top_p < 1.0):
-        scores = logits if logits.dtype == torch.float64 else logits.float()
-        scores = scores / config.temperature if config.temperature != 1.0 else scores
-        return -torch.nn.functional.cross_entropy(scores, ids, reduction="none")
-    return sampling_logprobs(logits, config, legal, chosen=ids).gather(-1, ids[:, None]).squeeze(-1)
+    if legal is None and not config.greedy and not config.truncates:
+        return -torch.nn.functional.cross_entropy(_scaled(logits, config.temperature), ids, reduction="none")
+    return sampling_logprobs(logits, config, legal, drawn_ids=ids).gather(-1, ids[:, None]).squeeze(-1)
 
 
 def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
@@ -158,54 +173,46 @@ def draw_tokens(
         largest = logits.gather(-1, ids[:, None]).squeeze(-1)
         certain = torch.zeros(ids.shape, dtype=torch.promote_types(logits.dtype, torch.float32), device=ids.device)
         return ids, certain.where(largest.isfinite(), torch.nan)  # the caller refuses what is not finite
-    plain = legal is None and not (config.top_k or config.top_p < 1.0)
-    if plain and logits.shape[-1] >= MANY_WORDS:
-        return _draw_by_blocks(logits, uniforms, config.temperature)
+    if legal is None and not config.truncates and logits.shape[-1] >= MANY_WORDS:
+        return _draw_by_blocks(_scaled(logits, config.temperature), uniforms)
     logprobs = sampling_logprobs(logits, config, legal)
     ids = draw(logprobs, uniforms).clamp_(max=logits.shape[-1] - 1)
     return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
 
 
-def _draw_by_blocks(logits: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def _draw_by_blocks(scores: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """As :func:`draw` from a softmax, with few passes over many words: sums of blocks first, then the words of one block."""
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    scores = scores / temperature if temperature != 1.0 else scores
+    count = scores.shape[-1]
     largest = scores.amax(-1, keepdim=True)
     mass = (scores - largest).exp_()
-    whole = mass.shape[-1] // _BLOCK * _BLOCK
-    sums = mass[:, :whole].unflatten(-1, (-1, _BLOCK)).sum(-1)
-    if whole < mass.shape[-1]:
-        sums = torch.cat([sums, mass[:, whole:].sum(-1, keepdim=True)], dim=-1)
+    in_blocks = count // _BLOCK * _BLOCK
+    sums = mass[:, :in_blocks].unflatten(-1, (-1, _BLOCK)).sum(-1)
+    if in_blocks < count:
+        sums = torch.cat([sums, mass[:, in_blocks:].sum(-1, keepdim=True)], dim=-1)
     cumulative = sums.double().cumsum(-1)
     total = cumulative[:, -1:]
     point = uniforms[:, None] * total
     block = torch.searchsorted(cumulative, point, right=True).clamp_(max=sums.shape[-1] - 1)
-    words = block * _BLOCK + torch.arange(_BLOCK, device=logits.device)
-    inside = mass.gather(-1, words.clamp(max=mass.shape[-1] - 1)).double().masked_fill_(words >= mass.shape[-1], 0.0)
-    inside = inside.cumsum(-1)
+    words = block * _BLOCK + torch.arange(_BLOCK, device=scores.device)
+    inside = mass.gather(-1, words.clamp(max=count - 1)).double()
+    inside = inside.masked_fill_(words >= count, 0.0).cumsum(-1)
     point = point - (cumulative - sums.double()).gather(-1, block)
     # The sums of blocks are rounded, so the rest may lie beyond the block's last word that has any mass: stay below it.
     last = inside[:, -1:]
     point = torch.minimum(point.clamp_(min=0.0), torch.nextafter(last, torch.zeros_like(last)))
     word = torch.searchsorted(inside, point, right=True)
-    ids = (block * _BLOCK + word).clamp_(max=mass.shape[-1] - 1)
+    ids = (block * _BLOCK + word).clamp_(max=count - 1)
     logprobs = scores.gather(-1, ids) - largest - total.log().to(scores.dtype)
     return ids.squeeze(-1), logprobs.squeeze(-1)
 
 
-def turn_uniforms(key: Sequence[int | str], turn: int, count: int) -> np.ndarray:
+def turn_uniforms(key: Sequence[int | str], turn: int, count: int) -> Uniforms:
     """(count,) float64 in [0, 1): the randomness of one turn of one episode, a function of its key and nothing else."""
     return np.random.default_rng(child_seed(*key, turn)).random(count)  # pyright: ignore[reportArgumentType]
 
 
-def legal_mask(
-    legal: Sequence[Sequence[int] | None], vocabulary: int, *, device: torch.device | str | None = None
-) -> Tensor:
-    """(N, vocabulary) bool from the ids that were legal at each of N tokens (``TurnTokens.legal``); None means all."""
-    mask = torch.zeros(len(legal), vocabulary, dtype=torch.bool)
-    for row, ids in enumerate(legal):
-        if ids is None:
-            mask[row] = True
-        else:
-            mask[row, list(ids)] = True
-    return mask.to(device) if device is not None else mask
+def legal_mask(legal: Sequence[int], vocabulary: int, *, device: torch.device | None = None) -> Tensor:
+    """(vocabulary,) bool, true on the ids that are legal."""
+    mask = torch.zeros(vocabulary, dtype=torch.bool)
+    mask[list(legal)] = True
+    return mask.to(device)

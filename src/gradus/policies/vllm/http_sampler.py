@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import openai
 
@@ -22,12 +22,14 @@ from gradus.policies.local.sampling import SamplingConfig
 
 _SEEDS = 2**63
 T = TypeVar("T")
+Body = dict[str, Any]  # of a request
 
 
 class HttpSampler:
     """A model behind ``base_url`` (as in ``http://localhost:8000/v1``) as a policy whose episodes can be trained on.
 
     Args:
+        model: its name on the server.
         renderer: of the same tokenizer as the server's model; it makes the prompts.
         concurrency: requests under way at once; a server batches them.
         retries: further attempts when the server is busy or the connection breaks, with growing pauses.
@@ -79,9 +81,11 @@ class HttpSampler:
         server's: both must see the same files. Raises PolicyError if the server does not take the weights.
         """
         root = self._base.removesuffix("/v1")
-        source = {} if folder is None else {"kwargs": {"weights_path": str(folder.resolve())}}
+        body: Body = {"method": "reload_weights"}
+        if folder is not None:
+            body["kwargs"] = {"weights_path": str(folder.resolve())}
         try:
-            self._post(f"{root}/collective_rpc", {"method": "reload_weights", **source})
+            self._post(f"{root}/collective_rpc", body)
         except openai.APIStatusError as error:
             raise PolicyError(
                 f"{root} did not take the new weights: {_reason(error)}; use `gradus serve --weights FOLDER`, or vLLM started "
@@ -101,7 +105,7 @@ class HttpSampler:
     def complete(self, prompt: Sequence[int], budget: int, seed: int, *, stop: Sequence[str] = ()) -> Mapping[str, Any]:
         """One completion of token ids: the server's choice, with ``token_ids`` and ``logprobs``."""
         sampling = self.sampling
-        body = {
+        body: Body = {
             "model": self.model,
             "prompt": list(prompt),
             "max_tokens": budget,
@@ -117,44 +121,44 @@ class HttpSampler:
             "seed": seed % _SEEDS,
             "logprobs": 0,
             "return_token_ids": True,
-            **({"stop": list(stop)} if stop else {}),
         }
-        return self._asked(f"{self._base}/completions", body, lambda answer: dict(answer["choices"][0]))
+        if stop:
+            body["stop"] = list(stop)
+        return self._ask(f"{self._base}/completions", body, lambda answer: dict(answer["choices"][0]))
 
     def score(self, ids: Sequence[int], words: int) -> list[dict[int, float]]:
         """Log-probs of the ``words`` likeliest tokens at each place of ``ids``, and of the one that stands there; none at the first (vLLM)."""
-        body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": words}
+        body: Body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": words}
 
         def read(answer: Any) -> list[dict[int, float]]:
-            return [
-                {int(token): float(each["logprob"]) for token, each in (place or {}).items()}
-                for place in answer["choices"][0]["prompt_logprobs"]
-            ]
+            return [_scores(place or {}) for place in answer["choices"][0]["prompt_logprobs"]]
 
-        return self._asked(f"{self._base}/completions", body, read)
+        return self._ask(f"{self._base}/completions", body, read)
 
     def rendered(self, question: str) -> list[int]:
         """The token ids of a conversation that begins with ``question``, as the server's own template writes them (vLLM)."""
-        body = {"model": self.model, "messages": [{"role": "user", "content": question}], "add_generation_prompt": True}
+        messages = [{"role": "user", "content": question}]
+        body: Body = {"model": self.model, "messages": messages, "add_generation_prompt": True}
         address = f"{self._base.removesuffix('/v1')}/tokenize"
-        return self._asked(address, body, lambda answer: [int(each) for each in answer["tokens"]])
+        return self._ask(address, body, lambda answer: [int(token) for token in answer["tokens"]])
 
-    def _asked(self, address: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+    def _ask(self, address: str, body: Body, read: Callable[[Any], T]) -> T:
         """Returns what ``read`` finds in the answer to a post. PolicyError if there was none, a refusal, or something else."""
         try:
             answer = self._post(address, body)
         except openai.APIStatusError as error:
-            long = error.status_code == 400 and "context" in _reason(error).lower()
-            raise (ContextLengthError if long else PolicyError)(f"{address} answered {_reason(error)}") from error
+            reason = _reason(error)
+            too_long = error.status_code == 400 and "context" in reason.lower()
+            raise (ContextLengthError if too_long else PolicyError)(f"{address} answered {reason}") from error
         try:
             return read(answer)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise PolicyError(f"{address} gave something else than was asked for: {str(answer)[:200]}") from error
 
-    def _post(self, address: str, body: Mapping[str, Any]) -> object:
+    def _post(self, address: str, body: Body) -> object:
         """Post; the client asks again if that may help. PolicyError if there was no answer, APIStatusError if it was a refusal."""
         try:
-            return self._client.post(address, body=dict(body), cast_to=object)
+            return self._client.post(address, body=body, cast_to=object)
         except openai.APIStatusError:
             raise
         except (openai.OpenAIError, ValueError) as error:
@@ -167,10 +171,11 @@ class HttpSampler:
             cards = list(self._client.models.list())
         except openai.OpenAIError:
             return None
-        return next((getattr(card, "max_model_len", None) for card in cards if card.id == self.model), None)
+        lengths = [getattr(card, "max_model_len", None) for card in cards if card.id == self.model]
+        return lengths[0] if lengths else None
 
     def _check(self) -> None:
-        """One token is asked for before anything is begun, so that a server that cannot do it is refused at once."""
+        """Asks for one token before anything is begun, so that a server that cannot do it is refused at once."""
         try:
             _sampled(self.complete(self.renderer.first("", "hello"), 1, 0))
         except PolicyError as error:
@@ -201,24 +206,28 @@ def served_model(base_url: str, *, api_key: str | None) -> str:
 
 def _reason(error: openai.APIStatusError) -> str:
     """The status and the server's own words."""
-    said = error.body.get("message") if isinstance(error.body, dict) else None
-    return f"{error.status_code}: {str(said or error.response.text)[:300]}"
+    body = cast(object, error.body)
+    message = cast(Body, body).get("message") if isinstance(body, dict) else None
+    return f"{error.status_code}: {str(message or error.response.text)[:300]}"
+
+
+def _scores(place: Mapping[str, Mapping[str, Any]]) -> dict[int, float]:
+    return {int(token): float(word["logprob"]) for token, word in place.items()}
 
 
 def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     """Token ids and log-probs of a choice. PolicyError if either is missing or they do not belong together."""
-    ids = choice.get("token_ids")
-    logprobs = (choice.get("logprobs") or {}).get("token_logprobs")
     try:
-        pairs = [(int(token), float(value)) for token, value in zip(ids or (), logprobs or (), strict=True)]
-    except (TypeError, ValueError):
-        pairs = []
-    if not pairs or not all(isfinite(value) for _, value in pairs):
+        ids = [int(token) for token in choice["token_ids"]]
+        logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
+    except (KeyError, TypeError, ValueError):
+        ids, logprobs = [], []
+    if not ids or len(ids) != len(logprobs) or not all(map(isfinite, logprobs)):
         raise PolicyError(
             "the server gives no token ids with one finite log-prob for each, without which nothing can be trained on; use vLLM (0.10 or "
             "newer) or `gradus serve`, or let this server teach and evaluate as remote:MODEL"
         )
-    return [token for token, _ in pairs], [value for _, value in pairs]
+    return ids, logprobs
 
 
 class HttpSession:

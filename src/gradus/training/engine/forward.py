@@ -169,7 +169,7 @@ def _score_logits(
     best = _greedy(logits, target, legal) if asked.greedy else None
     if not asked.entropy:
         return chosen_logprobs(logits, target, sampling, legal), None, best
-    logprobs = sampling_logprobs(logits, sampling, legal, chosen=target)
+    logprobs = sampling_logprobs(logits, sampling, legal, drawn_ids=target)
     chosen = logprobs.gather(1, target[:, None])[:, 0]
     return chosen, token_entropy(logprobs if asked.differentiate else logprobs.detach()), best
 

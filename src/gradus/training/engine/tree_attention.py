@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from gradus.policies.local.cpu.support import has_fast_bfloat16
-from gradus.policies.local.cpu.tiled_attention import Tile, gather, has_enough_queries, tile_weights, tiles
+from gradus.policies.local.cpu.tiled_attention import AttentionTile, gather, has_enough_queries, tile_weights, tiles
 from gradus.training.data.microbatches import Tree
 
 _MIN_CHUNKED = 256  # queries from which the kernel is given a suffix in chunks
@@ -202,7 +202,7 @@ class _Seen:
         cuts = [(start, min(start + step, len(self.ends))) for start in range(0, len(self.ends), step)]
         return [(a, b, max(self.ends[a:b])) for a, b in cuts]
 
-    def hidden(self, tile: Tile) -> Tensor:
+    def hidden(self, tile: AttentionTile) -> Tensor:
         """The mask of a tile, from the first key on that one of its queries does not see."""
         if self.plain:  # made anew: for a long row, a mask of all its keys would take more memory than all else
             count = tile.queries.stop - tile.queries.start

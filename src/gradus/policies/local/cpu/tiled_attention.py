@@ -23,17 +23,19 @@ _MIN_QUERIES = 64  # of the heads that share keys, together; below, torch's kern
 
 def has_enough_queries(query: Tensor, shared: int) -> bool:
     """Says if (B, H, S, D) queries to ``shared`` heads of keys are so many that tiles are faster than torch's kernel."""
-    return support.FAST and query.shape[1] // shared * query.shape[2] >= _MIN_QUERIES
+    queries = query.shape[1] // shared * query.shape[2]
+    return support.FAST and queries >= _MIN_QUERIES
 
 
 def takes_tiles(query: Tensor, shared: int) -> bool:
     """Says if tiles are faster: on a CPU, in a dtype whose products are fast there, for enough queries."""
-    fast = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and has_fast_bfloat16(query.device))
-    return query.device.type == "cpu" and fast and has_enough_queries(query, shared)
+    if query.device.type != "cpu" or not has_enough_queries(query, shared):
+        return False
+    return query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and has_fast_bfloat16(query.device))
 
 
 @dataclass(frozen=True)
-class Tile:
+class AttentionTile:
     """Rows of a batch, queries of each of them, and how many keys these see at most."""
 
     rows: slice
@@ -54,12 +56,12 @@ class Tile:
         return part[self.rows, :, : self.end].flatten(0, 1)
 
 
-def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iterator[Tile]:
+def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iterator[AttentionTile]:
     """Cut chunks of queries (first, behind the last, keys seen at most) of all rows into tiles."""
     for first, last, end in chunks:
         step = max(1, _SCORES // (heads * (last - first) * end))
         for start in range(0, rows, step):
-            yield Tile(slice(start, min(start + step, rows)), slice(first, last), end)
+            yield AttentionTile(slice(start, min(start + step, rows)), slice(first, last), end)
 
 
 def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scaling: float) -> Tensor:
@@ -68,9 +70,10 @@ def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scalin
     ``hidden`` (b or 1, 1, s, t) is added to the scores of the last t keys: 0, or -inf where a query may not look. The
     softmax is taken in float32.
     """
-    rows = len(query) * (query.shape[1] // hidden.shape[2]) // heads
-    scores = products(query, keys, scaling).view(rows, heads, hidden.shape[2], -1)
-    scores[..., scores.shape[3] - hidden.shape[3] :] += hidden
+    length, masked = hidden.shape[2:]
+    rows = len(query) * (query.shape[1] // length) // heads
+    scores = products(query, keys, scaling).view(rows, heads, length, -1)
+    scores[..., scores.shape[3] - masked :] += hidden
     return scores.softmax(-1, dtype=torch.float32).to(query.dtype)
 
 
@@ -82,7 +85,8 @@ def gather(weights: Tensor, values: Tensor) -> Tensor:
 
 def attend_tiles(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, T, D) keys without a gradient; ``mask`` (B or 1, 1, S, T) is additive."""
-    (rows, heads, length, _), shared = query.shape, key.shape[1]
+    rows, heads, length, _ = query.shape
+    shared = key.shape[1]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     for tile in tiles(rows, heads, [(0, length, key.shape[2])]):
         hidden = mask if len(mask) == 1 else mask[tile.rows]
@@ -100,10 +104,11 @@ def attend_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling
     if not support.FAST:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     if query.device.type != "cpu" or query.dtype != torch.float32:
-        asked = query.repeat(1, 1, 2, 1) if query.device.type == "cpu" and query.shape[2] == 1 else query
-        mixed = F.scaled_dot_product_attention(asked, key, value, attn_mask=mask, scale=scaling)
-        return mixed[:, :, : query.shape[2]]
-    query, keys, values = (part.flatten(0, 1) for part in (query, key, value))
-    hidden = mask.expand(-1, key.shape[1], -1, -1).flatten(0, 1)
-    weights = torch.baddbmm(hidden, query, keys.mT, alpha=scaling).softmax(-1)
-    return torch.bmm(weights, values).unflatten(0, key.shape[:2])
+        count = query.shape[2]
+        if query.device.type == "cpu" and count == 1:
+            query = query.repeat(1, 1, 2, 1)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)[:, :, :count]
+    rows, shared = key.shape[:2]
+    hidden = mask.expand(-1, shared, -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(hidden, query.flatten(0, 1), key.flatten(0, 1).mT, alpha=scaling)
+    return torch.bmm(scores.softmax(-1), value.flatten(0, 1)).unflatten(0, (rows, shared))
