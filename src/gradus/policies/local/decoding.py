@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.policies.local.grammar import WordGrammar
+from gradus.policies.local.grammar import GrammarState, WordGrammar
 from gradus.policies.local.kv_cache import MaskPlan, RaggedCache
 from gradus.policies.local.llama_forward import causal_model, decode_positions, has_lean_decoder
 from gradus.policies.local.loading import LoadedModel, evaluating
@@ -68,7 +68,7 @@ class Drawing:
         sampling: SamplingConfig,
         stops: frozenset[int],
         grammar: WordGrammar | None,
-        masks: dict[Hashable, Tensor],
+        masks: dict[GrammarState, Tensor],
     ) -> None:
         self.answers = [Answer(legal=[] if grammar else None) for _ in prompts]
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
@@ -154,7 +154,7 @@ class Decoder:
         self._slot_of, self._row_at = list(range(rows)), list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
         self._stops = loaded.renderer.stop_ids
-        self._masks: dict[Hashable, Tensor] = {}
+        self._masks: dict[GrammarState, Tensor] = {}
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""

@@ -21,8 +21,8 @@ def model_kind(folder: Path) -> Literal["model", "adapter"] | None:
 
     A run has a config.json too: only a model's names its model_type. Some trainers put their base's beside adapters.
     """
-    whole = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
-    if not whole and (folder / "adapter_config.json").is_file():
+    weights = [*folder.glob("model*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    if not weights and (folder / "adapter_config.json").is_file():
         return "adapter"
     try:
         return "model" if "model_type" in read_json(folder / "config.json") else None
@@ -46,8 +46,9 @@ def adapter_base(folder: str | Path) -> str | None:
 
 def tokenizer_source(base: str, adapter: str | os.PathLike[str] | None) -> str:
     """Says where the tokenizer comes from: adapters may have their own, with the chat template that they were trained with."""
-    own = adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file()
-    return os.fspath(adapter) if adapter is not None and own else base
+    if adapter is not None and (Path(adapter).expanduser() / "tokenizer_config.json").is_file():
+        return os.fspath(adapter)
+    return base
 
 
 def find_model(name: str | Path) -> Path | None:
@@ -58,11 +59,14 @@ def find_model(name: str | Path) -> Path | None:
     if is_gguf(name):
         return dequantized(name)
     path = Path(name).expanduser()
-    seeds = sorted(path.glob("seed-*"), key=lambda each: (len(each.name), each.name))
-    runs = [path, *seeds[:1]]
     if model_kind(path):
         return path
-    return next((run / each for run in runs for each in RUN_MODELS if (run / each).is_dir()), None)
+    seeds = sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))
+    for run in (path, *seeds[:1]):
+        for checkpoint in RUN_MODELS:
+            if (run / checkpoint).is_dir():
+                return run / checkpoint
+    return None
 
 
 def run_of(source: str | Path, model: Path) -> Path:
@@ -82,13 +86,14 @@ def tell_first_seed(source: str | Path, model: Path) -> None:
 
 
 def trained_precision(folder: str | Path) -> dict[str, Any]:
-    """Returns what ``load_model`` is told to compute as the run does whose checkpoint ``folder`` is; nothing for a model that lies in none."""
+    """Returns the arguments by which ``load_model`` computes as the run of a checkpoint does; none for a model outside a run."""
     try:
         settings = read_json(Path(folder).expanduser().parent / "config.json")
-        sampled = settings["autocast"] if "group_size" in settings else False  # SFT samples nothing under its autocast
-        return {"dtype": "float32" if settings["autocast"] else str(settings["dtype"]), "autocast": sampled}
+        autocast, dtype = settings["autocast"], settings["dtype"]
     except (StorageError, TypeError, KeyError):
         return {}
+    samples = "group_size" in settings  # SFT samples nothing under its autocast
+    return {"dtype": "float32" if autocast else str(dtype), "autocast": autocast and samples}
 
 
 def is_nano(name: str | Path) -> bool:
@@ -96,7 +101,8 @@ def is_nano(name: str | Path) -> bool:
     folder = find_model(name)
     if folder is None:
         return False
-    if (base := adapter_base(folder)) is not None:
+    base = adapter_base(folder)
+    if base is not None:
         return is_nano(base)
     try:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8") == NANO_TEMPLATE
@@ -107,9 +113,8 @@ def is_nano(name: str | Path) -> bool:
 def is_hub_name(name: str) -> bool:
     """Says whether ``name`` has the form owner/name and is nothing on this disk."""
     path = Path(name).expanduser()
-    return (
-        name.count("/") == 1 and not name.startswith((".", "~", "/")) and not path.exists() and not path.parent.exists()
-    )
+    has_form = name.count("/") == 1 and not name.startswith((".", "~", "/"))
+    return has_form and not path.exists() and not path.parent.exists()
 
 
 def check_model_source(name: str) -> str:

@@ -8,19 +8,19 @@ length, because padding would change a state.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList
 
 from gradus.policies.local.decoding import Answer, Drawing, Prompt
-from gradus.policies.local.grammar import WordGrammar
+from gradus.policies.local.grammar import GrammarState, WordGrammar
 from gradus.policies.local.llama_forward import causal_model
 from gradus.policies.local.loading import LoadedModel, evaluating
-from gradus.policies.local.sampling import SamplingConfig
+from gradus.policies.local.sampling import NEVER, SamplingConfig
 
 
 class GeneralDecoder:
@@ -28,27 +28,27 @@ class GeneralDecoder:
 
     def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None) -> None:
         self._loaded, self.sampling, self._grammar = loaded, sampling, grammar
-        self._masks: dict[Hashable, Tensor] = {}
+        self._masks: dict[GrammarState, Tensor] = {}
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each."""
-        answers: dict[int, Answer] = {}
-        alike: dict[tuple[int, int], list[int]] = {}
-        for index, prompt in enumerate(prompts):
+        batches: dict[tuple[int, int], list[Prompt]] = {}
+        for prompt in prompts:
             ids = [*self._read.get(prompt.row, [])[: prompt.past], *prompt.new]
             self._read[prompt.row] = ids
-            alike.setdefault((len(ids), prompt.budget), []).append(index)
-        for chosen in alike.values():
-            answers |= zip(chosen, self._generate([prompts[index] for index in chosen]), strict=True)
-        for index, prompt in enumerate(prompts):
-            self._read[prompt.row] += answers[index].ids[:-1]
-        return [answers[index] for index in range(len(prompts))]
+            batches.setdefault((len(ids), prompt.budget), []).append(prompt)
+        answers: dict[int, Answer] = {}
+        for batch in batches.values():
+            for prompt, answer in zip(batch, self._generate(batch), strict=True):
+                answers[prompt.row] = answer
+                self._read[prompt.row] += answer.ids[:-1]
+        return [answers[prompt.row] for prompt in prompts]
 
     def _generate(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Answers to prompts of one length and one budget."""
         model: Any = causal_model(self._loaded.model)
-        given = torch.tensor([self._read[prompt.row] for prompt in prompts], device=self._loaded.device)
+        read = torch.tensor([self._read[prompt.row] for prompt in prompts], device=self._loaded.device)
         stops = sorted(self._loaded.renderer.stop_ids)
         drawing = Drawing(prompts, self.sampling, frozenset(stops), self._grammar, self._masks)
         config = GenerationConfig(
@@ -61,12 +61,15 @@ class GeneralDecoder:
 
         def choose(ids: Tensor, scores: Tensor) -> Tensor:
             """Leave the drawn token, greedy decoding, no other choice."""
-            drawn = drawing.draw(scores, range(len(prompts)), ids.shape[1] - given.shape[1])
-            return torch.full_like(scores, float("-inf")).scatter_(1, drawn[:, None], 0.0)
+            step = ids.shape[1] - read.shape[1]
+            tokens = drawing.draw(scores, range(len(prompts)), step)
+            return torch.full_like(scores, NEVER).scatter_(1, tokens[:, None], 0.0)
 
         with evaluating(self._loaded), _generating_by(model, config):
             model.generate(
-                input_ids=given, attention_mask=torch.ones_like(given), logits_processor=LogitsProcessorList([choose])
+                input_ids=read,
+                attention_mask=torch.ones_like(read),
+                logits_processor=LogitsProcessorList([cast(Any, choose)]),
             )
         return drawing.answers
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gradus.core import ConfigError
+from gradus.policies.local.text_ids import TokenIds
+
+Encode = Callable[[str], Sequence[int]]
+# Readings of the tokens so far: (place, tokens of its word so far). The place behind the last one waits for a stop token.
+GrammarState = frozenset[tuple[int, TokenIds]]
 
 
 class WordGrammar:
@@ -21,26 +26,23 @@ class WordGrammar:
         ConfigError: a place has no word, or a word has no tokens or one that ends answers.
     """
 
-    def __init__(
-        self, places: Sequence[Sequence[str]], encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]
-    ) -> None:
+    def __init__(self, places: Sequence[Sequence[str]], encode: Encode, stop_ids: Iterable[int]) -> None:
         self._stops = tuple(sorted(stop_ids))
-        self._words: list[tuple[tuple[int, ...], ...]] = []
+        self._words: list[list[TokenIds]] = []
         for place, words in enumerate(places):
             if not words:
                 raise ConfigError(f"place {place + 1} of the grammar has no legal word; name at least one")
-            self._words.append(tuple(sorted({spell(word, place, encode, self._stops) for word in words})))
-        # A reading is (place, tokens of its word so far); the place behind the last one waits for a stop token.
-        self._legal: dict[Hashable, tuple[int, ...]] = {}
+            self._words.append(sorted({spell(word, place, encode, self._stops) for word in words}))
+        self._legal: dict[GrammarState, TokenIds] = {}
 
-    def begin(self) -> Hashable:
+    def begin(self) -> GrammarState:
         """The state before the first token of an answer."""
         return frozenset({(0, ())})
 
-    def advance(self, state: Hashable, token: int) -> Hashable:
+    def advance(self, state: GrammarState, token: int) -> GrammarState:
         """The state after ``token``, which was legal in ``state``."""
-        following: set[tuple[int, tuple[int, ...]]] = set()
-        for place, part in state:  # type: ignore[attr-defined]
+        following: set[tuple[int, TokenIds]] = set()
+        for place, part in state:
             if place == len(self._words):
                 continue
             grown = (*part, token)
@@ -51,29 +53,29 @@ class WordGrammar:
                     following.add((place, grown))
         return frozenset(following)
 
-    def legal(self, state: Hashable) -> tuple[int, ...]:
+    def legal(self, state: GrammarState) -> TokenIds:
         """Ids that may come next, sorted; never empty."""
         if state not in self._legal:
             ids: set[int] = set()
-            for place, part in state:  # type: ignore[attr-defined]
-                if place == len(self._words):
-                    ids.update(self._stops)
-                else:
-                    ids.update(
-                        w[len(part)] for w in self._words[place] if w[: len(part)] == part and len(w) > len(part)
-                    )
+            for place, part in state:
+                ids |= self._next_tokens(place, part)
             self._legal[state] = tuple(sorted(ids)) or self._stops
         return self._legal[state]
 
+    def _next_tokens(self, place: int, part: TokenIds) -> set[int]:
+        if place == len(self._words):
+            return set(self._stops)
+        count = len(part)
+        return {word[count] for word in self._words[place] if word[:count] == part and len(word) > count}
 
-def spell(word: str, place: int, encode: Callable[[str], Sequence[int]], stop_ids: Iterable[int]) -> tuple[int, ...]:
+
+def spell(word: str, place: int, encode: Encode, stop_ids: Iterable[int]) -> TokenIds:
     """Token ids of a word as they stand inside a line: what a word adds behind another one."""
     ids = tuple(encode(word if place == 0 else f" {word}"))
     alone = tuple(encode(word))
     # Tokenizers that imply the space before a word would write it twice.
-    if place and len(ids) > len(alone) and ids[-len(alone) :] == alone:
-        joined = tuple(encode(f"{word} {word}"))
-        ids = alone if joined == alone + alone else ids
+    if place and len(ids) > len(alone) and tuple(encode(f"{word} {word}")) == alone + alone:
+        ids = alone
     if not ids:
         raise ConfigError(f"the tokenizer has no tokens for the word {word!r} of the grammar")
     if not set(stop_ids).isdisjoint(ids):

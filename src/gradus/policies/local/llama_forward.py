@@ -57,8 +57,10 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     last = len(decoder.layers) - 1 if len(source) < len(hidden) else None
     for number, layer in enumerate(decoder.layers):
         step = partial(_layer, layer, number, cos, sin, attend, source if number == last else None)
-        forget = getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled()
-        hidden = checkpoint(step, hidden, use_reentrant=False) if forget else step(hidden)
+        if getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled():
+            hidden = checkpoint(step, hidden, use_reentrant=False)
+        else:
+            hidden = step(hidden)
     return _norm(decoder.norm, hidden)
 
 
@@ -83,14 +85,16 @@ def _mix(
 ) -> Tensor:
     """Returns what attention gathers at the places that ask, (N or S, H * D), before its output projection."""
 
-    def project(projection: Any, inputs: Tensor) -> Tensor:
+    def heads(projection: Any, inputs: Tensor) -> Tensor:
         return projection(inputs).unflatten(1, (-1, attention.head_dim))
 
-    asked = (inputs, cos, sin) if source is None else [part.index_select(0, source) for part in (inputs, cos, sin)]
-    query = _rotated(project(attention.q_proj, asked[0]), asked[1], asked[2])
-    key = _rotated(project(attention.k_proj, inputs), cos, sin)
-    value = project(attention.v_proj, inputs)
-    query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+    asking = [inputs, cos, sin]
+    if source is not None:
+        asking = [part.index_select(0, source) for part in asking]
+    # In this order: gradients of the inputs are added in the reverse of it.
+    query = _rotated(heads(attention.q_proj, asking[0]), asking[1], asking[2]).transpose(0, 1)
+    key = _rotated(heads(attention.k_proj, inputs), cos, sin).transpose(0, 1)
+    value = heads(attention.v_proj, inputs).transpose(0, 1)
     return attend(number, query, key, value, attention.scaling, source).flatten(1)
 
 
@@ -119,15 +123,14 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        (grad,) = grads
         inputs, weight, scale = ctx.saved_tensors
         unit = inputs.to(scale.dtype) * scale
-        wide = grad.to(scale.dtype)
+        wide = grads[0].to(scale.dtype)
         product = wide * unit
-        for_weight = product.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        weight_grad = product.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
         along = (product @ weight.to(scale.dtype)).unsqueeze(-1) / inputs.shape[-1]
         inner = torch.addcmul(wide * weight, unit, along, value=-1.0)
-        return inner.mul_(scale).to(inputs.dtype), for_weight, None
+        return inner.mul_(scale).to(inputs.dtype), weight_grad, None
 
 
 def _rotated(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

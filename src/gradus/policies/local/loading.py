@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,18 +26,18 @@ from gradus.policies.one_at_a_time import quiet_transformers
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A model on its device, with what turns text into its tokens. ``path`` is the folder or hub name it came from.
-
-    ``settings``: what it was trained with, or what training now stores beside it. ``autocast``: it samples in bfloat16 around its weights.
-    """
+    """A model on its device, with what turns text into its tokens."""
 
     model: Any
     tokenizer: Any
     renderer: ChatRenderer
     device: torch.device
     dtype: torch.dtype
+    # The folder or hub name that it came from.
     path: str
+    # What it was trained with, or what training now stores beside it.
     settings: ModelSettings = field(default_factory=ModelSettings)
+    # It samples in bfloat16 around its weights.
     autocast: bool = False
 
     def with_settings(self, **changes: Any) -> LoadedModel:
@@ -80,43 +80,57 @@ def load_model(
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
     """
     name = check_model_source(os.fspath(path_or_name))
-    own = adapter_base(name)
-    base, adapter = (name, None) if own is None else (own, name)
-    stored = (read_settings(adapter) if adapter else None) or read_settings(base) or ModelSettings()
-    given = {
+    base = adapter_base(name) or name
+    adapter = name if base != name else None
+    settings = read_settings(name) or read_settings(base) or ModelSettings()
+    changes = {
         "keep_history": keep_history,
         "template_options": template_options,
         "tool_calls": tool_calls,
         "attention": attention,
         "quantize": quantize,
     }
-    settings = stored.model_copy(update={key: value for key, value in given.items() if value is not None})
+    settings = settings.model_copy(update={key: value for key, value in changes.items() if value is not None})
     place = _device(device)
-    number = _dtype(dtype, place)
-    loading = _four_bits(number, place) if settings.quantize == "4bit" else {}
-    tokenizer, model = _load_parts(base, tokenizer_source(base, adapter), number, settings.attention, loading)
-    for module in model.modules() if loading else ():
-        module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
+    number_type = _dtype(dtype, place)
+    quantized = _four_bits(number_type, place) if settings.quantize == "4bit" else {}
+    options = {"dtype": number_type, "attn_implementation": settings.attention, **quantized}
+    tokenizer, model = _load_parts(base, tokenizer_source(base, adapter), options)
     if settings.dtype is None:
         settings = settings.model_copy(update={"dtype": _published_dtype(base)})
     if adapter is not None:
         model = _with_adapter(model, adapter)
     _check_vocabulary(tokenizer, model, name)
-    generation = getattr(model, "generation_config", None)
-    stops = getattr(generation, "eos_token_id", None)
-    renderer = ChatRenderer(
+    if quantized:  # four bits were loaded to their place
+        for module in model.modules():
+            module.support_avx512bf16_for_cpu = False  # its packed weights compute in bfloat16 outside training alone
+    else:
+        model.to(place)
+    model.eval()
+    if place.type == "cpu":
+        use_faster_products(model)
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        renderer=_renderer(tokenizer, model, settings),
+        device=place,
+        dtype=number_type,
+        path=name,
+        settings=settings,
+        autocast=autocasts(autocast, place),
+    )
+
+
+def _renderer(tokenizer: Any, model: Any, settings: ModelSettings) -> ChatRenderer:
+    stops = getattr(getattr(model, "generation_config", None), "eos_token_id", None) or ()
+    return ChatRenderer(
         tokenizer,
-        stop_ids=[stops] if isinstance(stops, int) else stops or (),
+        stop_ids=(stops,) if isinstance(stops, int) else stops,
         keep_history=settings.keep_history,
         template_options=settings.template_options,
         date=settings.date,
         tool_calls=settings.tool_calls,
     )
-    (model if loading else model.to(place)).eval()  # four bits were loaded to their place
-    if place.type == "cpu":
-        use_faster_products(model)
-    parts = {"model": model, "tokenizer": tokenizer, "renderer": renderer, "device": place, "dtype": number}
-    return LoadedModel(**parts, path=name, settings=settings, autocast=autocasts(autocast, place))
 
 
 def context_length(config: Any) -> int | None:
@@ -130,7 +144,8 @@ def context_length(config: Any) -> int | None:
     longest = getattr(config, "max_position_embeddings", None)
     if rope.get("rope_type") not in ("longrope", "dynamic"):
         return longest
-    return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", longest)
+    original = "original_max_position_embeddings"
+    return rope.get(original) or getattr(config, original, longest)
 
 
 @contextmanager
@@ -140,35 +155,38 @@ def evaluating(loaded: LoadedModel) -> Iterator[None]:
     Autocast keeps the casts of weights from one forward to the next, but not in inference mode: there it casts all of them for
     every token.
     """
-    training = [module for module in loaded.model.modules() if module.training] if loaded.model.training else []
-    if training:
+    training: list[Any] = []
+    if loaded.model.training:
+        training = [module for module in loaded.model.modules() if module.training]
         loaded.model.eval()
-    try:
-        with (
-            torch.no_grad() if loaded.autocast else torch.inference_mode(),
-            torch.autocast(loaded.device.type, dtype=torch.bfloat16) if loaded.autocast else nullcontext(),
-        ):
+    with ExitStack() as stack:
+        if loaded.autocast:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.autocast(loaded.device.type, dtype=torch.bfloat16))
+        else:
+            stack.enter_context(torch.inference_mode())
+        try:
             yield
-    finally:
-        for module in training:
-            module.training = True
+        finally:
+            for module in training:
+                module.training = True
 
 
 def _dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
-    chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
+    number_type = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(number_type, torch.dtype) or not number_type.is_floating_point:
         raise ConfigError(f"dtype must be auto, float32, bfloat16 or float16, got {dtype!r}")
-    return chosen
+    return number_type
 
 
 def _published_dtype(base: str) -> str:
     from transformers import AutoConfig
 
     with quiet_transformers():
-        stored = AutoConfig.from_pretrained(base).dtype
-    return str(stored or "float32").removeprefix("torch.")
+        dtype = AutoConfig.from_pretrained(base).dtype
+    return str(dtype or "float32").removeprefix("torch.")
 
 
 def check_quantize(quantize: str | None) -> None:
@@ -193,9 +211,7 @@ def _four_bits(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
-def _load_parts(
-    name: str, words: str, dtype: torch.dtype, attention: str | None, loading: Mapping[str, Any]
-) -> tuple[Any, Any]:
+def _load_parts(name: str, words: str, options: Mapping[str, Any]) -> tuple[Any, Any]:
     """The tokenizer in the folder ``words`` and the model ``name``."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -203,14 +219,15 @@ def _load_parts(
         with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(words)
             read: Any = AutoModelForCausalLM.from_pretrained  # its types do not know output_loading_info
-            model, report = read(name, dtype=dtype, attn_implementation=attention, output_loading_info=True, **loading)
+            model, report = read(name, output_loading_info=True, **options)
     except Exception as error:  # a value of the wrong kind in a config can fail anywhere in a model's own code
         first = f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             f"the model {name} could not be loaded: {first} "
             "(a model folder needs config.json, weights and tokenizer files; a hub name needs the network or a cached copy)"
         ) from error
-    if missing := sorted(report["missing_keys"]):
+    missing = sorted(report["missing_keys"])
+    if missing:
         # transformers would go on with random numbers in their place.
         raise ConfigError(
             f"the weights in {name} lack {len(missing)} tensors that its config.json asks for, the first is {missing[0]}; "

@@ -29,8 +29,9 @@ def prefers_onednn() -> bool:
 
 @cache
 def _onednn_is_faster() -> bool:
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.backends.mkldnn.is_available()
-    return wide and torch.backends.mkl.is_available() and _made_by_amd() and _is_there()
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    both = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    return wide and both and _made_by_amd() and _is_there()
 
 
 def _is_there() -> bool:
@@ -86,9 +87,10 @@ def gated_product(inputs: Tensor, gate: nn.Module, up: nn.Module) -> Tensor | No
 
     For inference mode alone: a trainer that scores tokens without a gradient gets what its update will compute, bit for bit.
     """
-    if type(gate) is not FastLinear or type(up) is not FastLinear or not torch.is_inference_mode_enabled():
+    if type(gate) is not FastLinear or type(up) is not FastLinear:
         return None
-    if not (_multiplies_here(inputs, gate.weight) and _multiplies_here(inputs, up.weight)):
+    fast = _multiplies_here(inputs, gate.weight) and _multiplies_here(inputs, up.weight)
+    if not fast or not torch.is_inference_mode_enabled():
         return None
     opened = _onednn(inputs, gate.weight, gate.bias, "swish")
     return torch.ops.mkldnn._linear_pointwise.binary(inputs, opened, up.weight, up.bias, "mul")
@@ -124,8 +126,9 @@ class LinearFunction(torch.autograd.Function):
         (grad,) = grads
         inputs, weight = ctx.saved_tensors
         narrow = grad.to(ctx.dtype)
-        inputs_grad = product(narrow, weight.to(ctx.dtype).T).float() if ctx.needs_input_grad[0] else None
-        weight_grad = bias_grad = None
+        inputs_grad = weight_grad = bias_grad = None
+        if ctx.needs_input_grad[0]:
+            inputs_grad = product(narrow, weight.to(ctx.dtype).T).float()
         if ctx.needs_input_grad[1]:
             weight_grad = product(narrow.flatten(0, -2).T, inputs.flatten(0, -2).T).float()
         if ctx.has_bias and ctx.needs_input_grad[2]:
@@ -133,12 +136,13 @@ class LinearFunction(torch.autograd.Function):
         return inputs_grad, weight_grad, bias_grad, None
 
 
-def products(left: Tensor, right: Tensor, factor: float = 1.0) -> Tensor:
-    """Batched products: left (B, M, K), right (B, N, K); returns (B, M, N), times ``factor``. Without a gradient."""
-    work = left.shape[1] * right.shape[1] * left.shape[2]
-    if work >= _LARGE and _multiplies_here(left, right):
-        left = left if factor == 1.0 else left * factor
-        return torch.stack([product(one, other) for one, other in zip(left, right, strict=True)])
+def products(rows: Tensor, columns: Tensor, factor: float = 1.0) -> Tensor:
+    """Batched products: rows (B, M, K), columns (B, N, K); returns (B, M, N), times ``factor``. Without a gradient."""
+    work = rows.shape[1] * columns.shape[1] * rows.shape[2]
+    if work >= _LARGE and _multiplies_here(rows, columns):
+        if factor != 1.0:
+            rows = rows * factor
+        return torch.stack([product(row, column) for row, column in zip(rows, columns, strict=True)])
     if factor == 1.0:
-        return torch.bmm(left, right.mT)
-    return torch.baddbmm(left.new_empty(1, 1, 1), left, right.mT, beta=0.0, alpha=factor)
+        return torch.bmm(rows, columns.mT)
+    return torch.baddbmm(rows.new_empty(1, 1, 1), rows, columns.mT, beta=0.0, alpha=factor)
