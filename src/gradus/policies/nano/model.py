@@ -9,7 +9,6 @@ transformers 5 loads Qwen2's own byte-pair tokenizer for every folder that says 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,14 +38,18 @@ NANO_TEMPLATE = (
     "{%- if add_generation_prompt -%}{{ '<|action|>' }}{%- endif -%}"
 )
 
-_SLOW = 0.05  # radians a token: of rotary pairs that match words under mimetic_init
-_MATCH = 3.0  # attention logit of two equal words there
+# Of mimetic_init.
+_SLOW = 0.05  # radians a token: of rotary pairs that match words
+_MATCH = 3.0  # attention logit of two equal words
 _FETCHED = 0.1  # share of a word, in a head's subspace, that the head adds where it looks
 
+# Of look_back.
 _LOOKING_PAIRS = 2  # the fastest, which tell neighbors apart
 
-_KIND, _LINE, _WAVES, _OWN = 0.6, 0.87, 0.5, 0.3  # what a number's embedding is made of, by standard deviation
-_WAVE_COUNT, _WAVE_SPREAD = 16, 4.0  # random waves over a kind's range, and how fast they are in radians a half of it
+# Of number_init: what a number's embedding is made of, by standard deviation, and the random waves over a kind's range.
+_KIND, _LINE, _WAVES, _WORD = 0.6, 0.87, 0.5, 0.3
+_WAVE_COUNT = 16
+_WAVE_SPREAD = 4.0  # how fast they are, in radians a half of the range
 _FEWEST_NUMBERS = 3  # of one kind: two would be opposites
 
 SPACE = "▁"  # stands for the space that is implied before a word
@@ -160,7 +163,8 @@ def build_tokenizer(vocabulary: Vocabulary) -> PreTrainedTokenizerFast:
 def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
     """Unigram scores: the segmentation with the highest sum wins, so whole words beat pieces, and pieces beat bytes."""
     for word in (*vocabulary.words, *vocabulary.pieces):
-        if not word or any(c.isspace() for c in word) or SPACE in word or word in FRAME_TOKENS:
+        spaced = any(letter.isspace() or letter == SPACE for letter in word)
+        if not word or spaced or word in FRAME_TOKENS:
             raise ConfigError(f"a nano vocabulary needs words without spaces, other than frame tokens, got {word!r}")
     unknown = [(PAD, -1000.0)]  # never written: bytes spell whatever is left
     words = [(SPACE + word, -1.0) for word in dict.fromkeys(vocabulary.words)]
@@ -169,9 +173,7 @@ def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
     return [*unknown, *words, *pieces, *raw]
 
 
-def make_nano(
-    folder: str | os.PathLike[str], vocabulary: Vocabulary, config: NanoConfig | None = None, *, seed: int = 0
-) -> Path:
+def make_nano(folder: str | Path, vocabulary: Vocabulary, config: NanoConfig | None = None, *, seed: int = 0) -> Path:
     """Write a nano model with fresh weights to ``folder`` and return it. The same arguments write the same weights.
 
     Raises:
@@ -195,7 +197,7 @@ def make_nano(
     return target
 
 
-def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: int):
+def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
     """A model with random weights out of ``seed``; the caller's random state stays as it was."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -216,20 +218,21 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         pad_token_id=tokenizer.backend_tokenizer.token_to_id(PAD),
         bos_token_id=None,
     )
-    with torch_seeded(child_seed(seed, "nano")):
+    with torch_seeded(child_seed(seed, "nano")), torch.no_grad():
         model: Any = LlamaForCausalLM(shape)
-        with torch.no_grad():
-            model.model.embed_tokens.weight.mul_(config.embedding_std / shape.initializer_range)
-            if config.number_init:
-                _init_numbers(model.model.embed_tokens.weight, tokenizer.get_vocab(), config.embedding_std)
-            for layer in model.model.layers if config.position_bias else ():
-                for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
-                    projection.bias.normal_(std=config.position_bias)
-            if config.mimetic_init:
-                _init_mimetically(model.model.layers, config)
-            if config.look_back:
-                for layer in model.model.layers[: max(1, config.layers // 2)]:
-                    _init_looking_back(layer.self_attn, config)
+        embeddings, layers = model.model.embed_tokens.weight, model.model.layers
+        embeddings.mul_(config.embedding_std / shape.initializer_range)
+        if config.number_init:
+            _init_numbers(embeddings, tokenizer.get_vocab(), config.embedding_std)
+        if config.position_bias:
+            for layer in layers:
+                layer.self_attn.q_proj.bias.normal_(std=config.position_bias)
+                layer.self_attn.k_proj.bias.normal_(std=config.position_bias)
+        if config.mimetic_init:
+            _init_mimetically(layers, config)
+        if config.look_back:
+            for layer in layers[: max(1, config.layers // 2)]:
+                _init_looking_back(layer.self_attn, config)
         return model
 
 
@@ -242,27 +245,28 @@ def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float)
     """
     import torch
 
-    kinds: dict[tuple[str, bool], list[tuple[float, int]]] = {}
+    kinds: dict[tuple[str, bool], dict[int, float]] = {}
     for word, place in sorted(vocabulary.items()):
-        if found := _NUMBER.fullmatch(word):
-            letters, sign, digits = found.groups()
-            kinds.setdefault((letters, bool(sign)), []).append((float(sign + digits), place))
+        match = _NUMBER.fullmatch(word)
+        if match:
+            letters, sign, digits = match.groups()
+            kinds.setdefault((letters, bool(sign)), {})[place] = float(sign + digits)
     width = embeddings.shape[1]
     line, rates = torch.randn(width), torch.randn(_WAVE_COUNT) * _WAVE_SPREAD
     directions = torch.randn(2 * _WAVE_COUNT, width) / _WAVE_COUNT**0.5
     for members in kinds.values():
         if len(members) < _FEWEST_NUMBERS:
             continue
-        numbers = torch.tensor([number for number, _ in members])
+        numbers = torch.tensor(list(members.values()))
         low, high = numbers.min(), numbers.max()
         along = ((2 * numbers - low - high) / (high - low).clamp(min=1e-9)).unsqueeze(1)
         waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1)
-        made = _KIND * torch.randn(width) + _LINE * along * line + _OWN * torch.randn(len(members), width)
-        for wave, direction in zip(
-            waves.T, directions, strict=True
-        ):  # a product's last bit depends on the number of threads
-            made += _WAVES * wave.unsqueeze(1) * direction
-        embeddings[[place for _, place in members]] = made * (std / float(made.double().square().mean().sqrt()))
+        vectors = _KIND * torch.randn(width) + _LINE * along * line + _WORD * torch.randn(len(members), width)
+        # One wave after another: a matrix product's last bit depends on the number of threads.
+        for wave, direction in zip(waves.T, directions, strict=True):
+            vectors += _WAVES * wave.unsqueeze(1) * direction
+        spread = float(vectors.double().square().mean().sqrt())
+        embeddings[list(members)] = vectors * (std / spread)
 
 
 def _init_looking_back(attention: Any, config: NanoConfig) -> None:
@@ -271,7 +275,8 @@ def _init_looking_back(attention: Any, config: NanoConfig) -> None:
     size = config.hidden_size // config.heads
     pairs = min(_LOOKING_PAIRS, size // 2)
     length = (config.look_back * size**0.5 / pairs) ** 0.5
-    keys, queries = attention.k_proj.bias.view(-1, 2, size // 2), attention.q_proj.bias.view(-1, 2, size // 2)
+    keys = attention.k_proj.bias.view(-1, 2, size // 2)
+    queries = attention.q_proj.bias.view(-1, 2, size // 2)
     for pair in range(pairs):
         radians = config.rope_theta ** (-2 * pair / size)
         keys[:, 0, pair], keys[:, 1, pair] = length, 0.0
@@ -290,18 +295,25 @@ def _init_mimetically(layers: Any, config: NanoConfig) -> None:
     import torch
 
     size, width = config.hidden_size // config.heads, config.hidden_size
+    shared = config.heads // config.kv_heads
     rates = config.rope_theta ** -(torch.arange(size // 2) / (size // 2))
     slow = (rates < _SLOW).repeat(2)  # a pair is a place in a head's first half and the same in its second
+    count = int(slow.sum())
     for attention in (layer.self_attn for layer in layers):
         match = torch.zeros(config.kv_heads, size, width)
-        if slow.any():
-            std = (_MATCH * size**0.5 / (int(slow.sum()) * width)) ** 0.5
-            match[:, slow] = torch.randn(config.kv_heads, int(slow.sum()), width) * std
-        shared = config.heads // config.kv_heads
-        for projection, heads in ((attention.q_proj, match.repeat_interleave(shared, 0)), (attention.k_proj, match)):
-            rows = slow.repeat(len(heads))
-            projection.weight[rows] = heads.flatten(0, 1)[rows]
-            if projection.bias is not None:
-                projection.bias[rows] = 0.0
-        values = attention.v_proj.weight.view(config.kv_heads, size, width).repeat_interleave(shared, 0).flatten(0, 1)
+        if count:
+            std = (_MATCH * size**0.5 / (count * width)) ** 0.5
+            match[:, slow] = torch.randn(config.kv_heads, count, width) * std
+        _set_rows(attention.q_proj, match.repeat_interleave(shared, 0), slow)
+        _set_rows(attention.k_proj, match, slow)
+        values = attention.v_proj.weight.view(config.kv_heads, size, width)
+        values = values.repeat_interleave(shared, 0).flatten(0, 1)
         attention.o_proj.weight.copy_(values.T * (_FETCHED / (width * values.var())))
+
+
+def _set_rows(projection: Any, heads: Tensor, slow: Tensor) -> None:
+    """Sets the slow rows of a projection to those of ``heads`` (heads, size, width), and their biases to 0."""
+    rows = slow.repeat(len(heads))
+    projection.weight[rows] = heads.flatten(0, 1)[rows]
+    if projection.bias is not None:
+        projection.bias[rows] = 0.0
