@@ -34,29 +34,25 @@ class Script:
 
 
 Answer = Callable[[Observation, Script], str]
-Stating = Callable[[Observation, Script], AnswerDistribution]
+Distribution = Callable[[Observation, Script], AnswerDistribution]
 
 
 class FunctionPolicy:
-    """Answers every observation by ``answer(observation, script)``.
+    """Answers an observation by ``answer(observation, script)``.
 
-    ``distribution(observation, script)``: how likely each answer is, for distillation.
+    ``distribution(observation, script)`` says how likely the answers are, for distillation.
 
-    >>> policy = FunctionPolicy("echo", lambda seen, script: seen.text.upper())
+    >>> policy = FunctionPolicy("echo", lambda observation, script: observation.text.upper())
     """
 
-    def __init__(self, name: str, answer: Answer, distribution: Stating | None = None) -> None:
-        self._name, self._answer, self._distribution = name, answer, distribution
-
-    @property
-    def name(self) -> str:
-        return self._name
+    def __init__(self, name: str, answer: Answer, distribution: Distribution | None = None) -> None:
+        self.name, self._answer, self._distribution = name, answer, distribution
 
     def start(self, episodes: Sequence[EpisodeStart]) -> _ScriptSession:
-        scripts = [Script(self._name, start) for start in episodes]
+        scripts = [Script(self.name, start) for start in episodes]
         if self._distribution is None:
             return _ScriptSession(self._answer, scripts)
-        return _StatingSession(self._answer, scripts, self._distribution)
+        return _DistributionSession(self._answer, scripts, self._distribution)
 
 
 class _ScriptSession:
@@ -64,7 +60,7 @@ class _ScriptSession:
         self._answer, self._scripts = answer, scripts
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
-        return [self._action(each) for each in requests]
+        return [self._action(request) for request in requests]
 
     def _action(self, request: Request) -> Action:
         """The answer, or what was raised in its place, which fails this episode and no other."""
@@ -76,15 +72,15 @@ class _ScriptSession:
     def close(self) -> None: ...
 
 
-class _StatingSession(_ScriptSession):
+class _DistributionSession(_ScriptSession):
     """A script's session that states distributions too."""
 
-    def __init__(self, answer: Answer, scripts: Sequence[Script], distribution: Stating) -> None:
+    def __init__(self, answer: Answer, scripts: Sequence[Script], distribution: Distribution) -> None:
         super().__init__(answer, scripts)
         self._distribution = distribution
 
     def distributions(self, requests: Sequence[Request]) -> list[AnswerDistribution]:
-        return [self._distribution(each.observation, self._scripts[each.row]) for each in requests]
+        return [self._distribution(request.observation, self._scripts[request.row]) for request in requests]
 
 
 def constant_policy(text: str) -> Policy:

@@ -9,8 +9,7 @@ projections stay the modules of the model, adapters included. How to attend is t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,25 +52,38 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
     cos, sin = (part[0][:, None].to(hidden.dtype) for part in decoder.rotary_emb(hidden[None], positions))
-    sin = sin[..., : sin.shape[-1] // 2]  # its halves are equal
-    last = len(decoder.layers) - 1 if len(source) < len(hidden) else None
+    half = sin.shape[-1] // 2
+    everywhere = _Attention(attend=attend, cos=cos, sin=sin[..., :half], source=None)  # the halves of sin are equal
+    last = everywhere if len(source) == len(hidden) else everywhere._replace(source=source)
     for number, layer in enumerate(decoder.layers):
-        step = partial(_layer, layer, number, cos, sin, attend, source if number == last else None)
+        attention = last if number == len(decoder.layers) - 1 else everywhere
         if getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled():
-            hidden = checkpoint(step, hidden, use_reentrant=False)
+            hidden = checkpoint(_layer, layer, number, attention, hidden, use_reentrant=False)
         else:
-            hidden = step(hidden)
+            hidden = _layer(layer, number, attention, hidden)
     return _norm(decoder.norm, hidden)
 
 
-def _layer(
-    layer: Any, number: int, cos: Tensor, sin: Tensor, attend: Attend, source: Tensor | None, hidden: Tensor
-) -> Tensor:
-    """One layer; the places ``source`` alone ask and go on, or all if that is None."""
+class _Attention(NamedTuple):
+    """How the layers attend. A tuple, because one is made for each token."""
+
+    attend: Attend
+    # Rotary embedding of the places, (N, 1, D) and (N, 1, D / 2).
+    cos: Tensor
+    sin: Tensor
+    # The places (S,) that ask and go on; None for all.
+    source: Tensor | None
+
+    def at_source(self, part: Tensor) -> Tensor:
+        """The rows of (N, ...) that ask and go on."""
+        return part if self.source is None else part.index_select(0, self.source)
+
+
+def _layer(layer: Any, number: int, attention: _Attention, hidden: Tensor) -> Tensor:
+    """One layer over hidden states (N, d); returns (N or S, d)."""
     inputs = _norm(layer.input_layernorm, hidden)
-    mixed = _mix(layer.self_attn, number, inputs, cos, sin, attend, source)
-    hidden = hidden if source is None else hidden.index_select(0, source)
-    hidden = hidden + layer.self_attn.o_proj(mixed)
+    mixed = _mix(layer.self_attn, number, attention, inputs)
+    hidden = attention.at_source(hidden) + layer.self_attn.o_proj(mixed)
     return hidden + _mlp(layer.mlp, _norm(layer.post_attention_layernorm, hidden))
 
 
@@ -80,22 +92,19 @@ def _mlp(mlp: Any, inputs: Tensor) -> Tensor:
     return mlp(inputs) if opened is None else mlp.down_proj(opened)
 
 
-def _mix(
-    attention: Any, number: int, inputs: Tensor, cos: Tensor, sin: Tensor, attend: Attend, source: Tensor | None
-) -> Tensor:
+def _mix(module: Any, number: int, attention: _Attention, inputs: Tensor) -> Tensor:
     """Returns what attention gathers at the places that ask, (N or S, H * D), before its output projection."""
 
     def heads(projection: Any, inputs: Tensor) -> Tensor:
-        return projection(inputs).unflatten(1, (-1, attention.head_dim))
+        return projection(inputs).unflatten(1, (-1, module.head_dim))
 
-    asking = [inputs, cos, sin]
-    if source is not None:
-        asking = [part.index_select(0, source) for part in asking]
-    # In this order: gradients of the inputs are added in the reverse of it.
-    query = _rotated(heads(attention.q_proj, asking[0]), asking[1], asking[2]).transpose(0, 1)
-    key = _rotated(heads(attention.k_proj, inputs), cos, sin).transpose(0, 1)
-    value = heads(attention.v_proj, inputs).transpose(0, 1)
-    return attend(number, query, key, value, attention.scaling, source).flatten(1)
+    cos, sin, narrow = attention.cos, attention.sin, attention.at_source
+    # Query, key, value in this order: gradients of the inputs are added in the reverse of it.
+    query = _rotated(heads(module.q_proj, narrow(inputs)), narrow(cos), narrow(sin))
+    key = _rotated(heads(module.k_proj, inputs), cos, sin)
+    value = heads(module.v_proj, inputs)
+    query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+    return attention.attend(number, query, key, value, module.scaling, attention.source).flatten(1)
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
@@ -107,7 +116,8 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 
 def _scaled(inputs: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The norm of (N, d), and what each row was multiplied with."""
-    wide = inputs.float() if inputs.dtype in (torch.bfloat16, torch.float16) else inputs
+    narrow = inputs.dtype in (torch.bfloat16, torch.float16)
+    wide = inputs.float() if narrow else inputs
     scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
     return weight * (wide * scale).to(inputs.dtype), scale
 
@@ -153,9 +163,10 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = inputs.shape[-1] // 2
+    first, second = inputs[..., :half], inputs[..., half:]
     # Under autocast what a layer projects is narrower than what it read.
-    cos, sin = cos.to(inputs.dtype), sin.to(inputs.dtype)
-    out = inputs * cos
-    out[..., :half].addcmul_(inputs[..., half:], sin, value=-1.0)
-    out[..., half:].addcmul_(inputs[..., :half], sin)
+    out = inputs * cos.to(inputs.dtype)
+    sin = sin.to(inputs.dtype)
+    out[..., :half].addcmul_(second, sin, value=-1.0)
+    out[..., half:].addcmul_(first, sin)
     return out

@@ -49,19 +49,17 @@ class LocalPolicy:
         batch_size: int | None = None,
         grammar: Sequence[Sequence[str]] | None = None,
     ) -> None:
-        if sampling.grammar and grammar is None:
-            raise ConfigError("sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar")
         self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
         self.grammar = None
-        if sampling.grammar and grammar is not None:
+        if sampling.grammar:
+            if grammar is None:
+                raise ConfigError(
+                    "sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar"
+                )
             encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
             self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
         self.plan = cache_plan(loaded)
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        return self._name
+        self.name = name
 
     def decoder(self, rows: int) -> Decoder | GeneralDecoder:
         """Returns what samples for ``rows`` episodes: over our own cache, or by transformers' code for architectures it does not fit."""

@@ -44,12 +44,9 @@ class ShelvedPolicy:
         *,
         name: str,
     ) -> None:
-        self._shelf, self._key, self._load, self._make, self._name = shelf, key, load, make, name
+        self._shelf, self._key, self._load, self._make = shelf, key, load, make
+        self.name = name
         self._tokenizer: Any = None
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     @property
     def loaded(self) -> LoadedModel:

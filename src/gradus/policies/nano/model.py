@@ -67,16 +67,16 @@ class NanoConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hidden_size: int = Field(default=128, ge=8, le=2**16, description="Width of the model.")
+    hidden_size: int = Field(default=128, ge=8, le=65_536, description="Width of the model.")
     layers: int = Field(default=4, ge=1, le=1000, description="Blocks.")
-    heads: int = Field(default=4, ge=1, le=2**12, description="Attention heads.")
+    heads: int = Field(default=4, ge=1, le=4096, description="Attention heads.")
     kv_heads: int = Field(
         default=1,
         ge=1,
         description="Heads of keys and values, shared by the attention heads (arXiv 1911.02150): decoding waits for the cache to be read.",
     )
-    intermediate_size: int = Field(default=384, ge=8, le=2**18, description="Width inside the MLP.")
-    context: int = Field(default=4096, ge=16, le=2**24, description="Longest sequence, in tokens.")
+    intermediate_size: int = Field(default=384, ge=8, le=262_144, description="Width inside the MLP.")
+    context: int = Field(default=4096, ge=16, le=16_777_216, description="Longest sequence, in tokens.")
     rope_theta: float = Field(
         default=10_000.0,
         gt=1,

@@ -20,7 +20,6 @@ from gradus.policies.local.conversation import Conversation, room_behind
 from gradus.policies.local.renderers import ChatRenderer
 from gradus.policies.local.sampling import SamplingConfig
 
-_SEEDS = 2**63
 T = TypeVar("T")
 Body = dict[str, Any]  # of a request
 
@@ -56,15 +55,11 @@ class HttpSampler:
             raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
         self.model, self.renderer, self.sampling = model, renderer, sampling
         self.concurrency = concurrency
-        self._name = name or f"http:{model}"
+        self.name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
         self._client = _client(base_url, api_key, max_retries=retries, timeout=timeout)
         self.context = self._context()
         self._check()
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def start(self, episodes: Sequence[EpisodeStart]) -> HttpSession:
         """Open a session; the server keeps nothing of it but, with prefix caching, its keys and values."""
@@ -118,7 +113,7 @@ class HttpSampler:
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "stop_token_ids": sorted(self.renderer.stop_ids),
-            "seed": seed % _SEEDS,
+            "seed": seed % 2**63,
             "logprobs": 0,
             "return_token_ids": True,
         }
