@@ -82,9 +82,9 @@ def over_the_wire(port: int, seconds: float, core: int) -> float:
 def in_process(seconds: float) -> float:
     """The same work without a wire: messages in, messages out."""
     from gradus import environments
-    from gradus.interop.openenv.server import Session, SessionSlots
+    from gradus.interop.openenv.server import EnvironmentSession, SessionSlots
 
-    session = Session(environments.load("rhythm"), SessionSlots(1))
+    session = EnvironmentSession(environments.load("rhythm"), SessionSlots(1))
     steps, seed, started = 0, 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
         for message in messages(seed):

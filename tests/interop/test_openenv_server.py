@@ -20,7 +20,7 @@ from gradus import environments
 from gradus.core import EnvironmentSpec, Observation
 from gradus.core.servers import LOOPBACK
 from gradus.environments.tools import tool_environment
-from gradus.interop.openenv.server import Session, SessionSlots, create_app, server_config
+from gradus.interop.openenv.server import EnvironmentSession, SessionSlots, create_app, server_config
 
 SESSIONS = 3
 DATA = Path(__file__).parents[1] / "data"
@@ -169,7 +169,7 @@ def test_an_episode_has_no_more_turns_than_the_environment_says(
         last = answers[-1]["data"]
         assert (len(answers), last["observation"]["truncated"], last["reward"]) == (4, True, pytest.approx(-0.4))
         assert code(ask(socket, "step", text="5")) == "SESSION_ERROR"
-    session = Session(replace(adder, max_turns=2), SessionSlots(1))
+    session = EnvironmentSession(replace(adder, max_turns=2), SessionSlots(1))
     session.reset({"seed": 1})
     assert [session.step({"text": "1"})["observation"]["truncated"] for _ in range(2)] == [False, True]
 

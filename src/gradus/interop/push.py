@@ -78,7 +78,7 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
     figures = sorted((run / "figures").glob("*.png"))
     recipe = run / "recipe.toml"
     settings = read_settings(model) or ModelSettings()
-    weights = sum(each.stat().st_size for each in model.glob("*.safetensors"))
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     card = CardContents(
         title=repository,
         facts=[f"weights: {weights / 1e6:,.1f} MB"],
@@ -86,11 +86,11 @@ def _model_plan(source: Path, model: Path, repository: str, private: bool) -> Pu
         adapters_of=base,
         question=_question(model, settings),
         template_options=settings.template_options,
-        figures=[each.name for each in figures],
+        figures=[figure.name for figure in figures],
         recipe=read_text(recipe) if recipe.is_file() else None,
     )
     files[_CARD] = model_card(card)
-    files |= {f"figures/{each.name}": each for each in figures}
+    files |= {f"figures/{figure.name}": figure for figure in figures}
     if results is not None:
         files["results.json"] = stored
     return PushPlan(repository=repository, private=private, files=files)

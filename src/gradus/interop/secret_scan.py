@@ -36,12 +36,11 @@ _SHORTEST = 8  # characters of a value; a server without a key is often given "E
 
 def find_secrets(content: bytes) -> Iterator[tuple[int, str]]:
     """The line and the kind of each key in ``content``; never the key."""
-    own = {
-        f"the value of ${name}": re.compile(re.escape(os.fsencode(value)))
-        for name, value in os.environ.items()
-        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST
-    }
-    for kind, form in {**_FORMS, **own}.items():
+    forms = dict(_FORMS)
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and len(value) >= _SHORTEST:
+            forms[f"the value of ${name}"] = re.compile(re.escape(os.fsencode(value)))
+    for kind, form in forms.items():
         for match in form.finditer(content):
             yield content.count(b"\n", 0, match.start()) + 1, kind
 
@@ -51,11 +50,10 @@ def refuse_secrets(files: Iterable[tuple[str, bytes | Path]], *, doing: str) -> 
 
     Of a .safetensors file only the header is read: the rest are numbers.
     """
-    places = [
-        f"{name} line {line}: {kind}"
-        for name, content in files
-        for line, kind in sorted(set(find_secrets(_read(content) if isinstance(content, Path) else content)))
-    ]
+    places: list[str] = []
+    for name, content in files:
+        secrets = set(find_secrets(_read(content) if isinstance(content, Path) else content))
+        places += [f"{name} line {line}: {kind}" for line, kind in sorted(secrets)]
     if places:
         raise ConfigError(
             f"expected nothing secret in what is to be {doing}, got {'; '.join(places[:10])}; take it out there, "

@@ -41,11 +41,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def server_config(app: Any, **options: Any) -> uvicorn.Config:
     """Says how uvicorn serves all applications of the house: quiet, and without patience for requests that do not come."""
-    limits = {"http": Prompt, "timeout_graceful_shutdown": _GRACE}
+    limits = {"http": ImpatientProtocol, "timeout_graceful_shutdown": _GRACE}
     return uvicorn.Config(app, log_level="warning", access_log=False, **limits, **options)
 
 
-class Prompt(HttpToolsProtocol):
+class ImpatientProtocol(HttpToolsProtocol):
     """uvicorn's protocol, which closes connections whose requests do not come: else a thousand of them keep all others out."""
 
     _end: asyncio.TimerHandle | None = None
@@ -65,7 +65,8 @@ class Prompt(HttpToolsProtocol):
 
     def _wait_for_request(self) -> None:
         """Begin to count before a request and stop behind its body."""
-        coming = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        cycle: Any = self.cycle  # None before the first request
+        coming = cycle is None or cycle.response_complete or cycle.more_body
         if self._end is not None and not coming:
             self._end.cancel()
             self._end = None
@@ -77,17 +78,21 @@ class Prompt(HttpToolsProtocol):
             self.transport.close()
 
 
+def _exit(number: int, frame: object) -> None:
+    sys.exit(0)
+
+
 def serve_until_stopped(config: uvicorn.Config, listener: socket.socket) -> None:
     """Serve at a bound socket until Ctrl-C or SIGTERM; requests under way then have a few seconds."""
     gc.set_threshold(*_COLLECTED)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when it has ended
+    signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again when it has ended
     uvicorn.Server(config).run(sockets=[listener])
 
 
 def url(listener: socket.socket, host: str, *, scheme: str = "http", path: str = "") -> str:
     """Returns the address that a client calls."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}:{listener.getsockname()[1]}{path}"
+    name = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{name}:{listener.getsockname()[1]}{path}"
 
 
 def hosts_for(host: str, bound: str) -> Collection[str] | None:
@@ -133,13 +138,13 @@ class Guard:
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application on a body that is refused as soon as it is too long; the application then sees its client leave."""
-        left, refused = self.largest_body, False
+        budget, refused = self.largest_body, False
 
         async def read() -> Message:
-            nonlocal left, refused
+            nonlocal budget, refused
             message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0 and not refused:
+            budget -= len(message.get("body", b""))
+            if budget < 0 and not refused:
                 refused = True
                 await _refuse(send, 413, f"the body has more than {self.largest_body} bytes, which this server takes")
             return {"type": "http.disconnect"} if refused else message

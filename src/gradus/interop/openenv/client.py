@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpx
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -44,12 +44,12 @@ class WireError(EnvironmentFault):
 def loads(raw: str | bytes) -> dict[str, Any]:
     """One message as an object; WireError says what is wrong with it otherwise."""
     try:
-        message = json.loads(raw)
+        message: Any = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise WireError("INVALID_JSON", f"expected one JSON object, got text that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("VALIDATION_ERROR", f'expected an object {{"type": ...}}, got {type(message).__name__}')
-    return message
+    return cast(dict[str, Any], message)
 
 
 def observation_data(
@@ -59,10 +59,11 @@ def observation_data(
 
     The structured observation stands flat beside :data:`FIELDS`, so that a typed client reads ``observation.vitality``.
     """
-    if clash := sorted(observation.data.keys() & FIELDS):
+    clash = sorted(observation.data.keys() & FIELDS)
+    if clash:
         raise WireError("EXECUTION_ERROR", f"the environment's data may not use the field names {clash}")
-    own = {name: getattr(observation, name) for name in FIELDS if name not in ("system_prompt", "tools")}
-    fields = {**own, "system_prompt": system_prompt, "tools": list(tools), **observation.data}
+    fields = {name: getattr(observation, name, None) for name in FIELDS}
+    fields |= {"system_prompt": system_prompt, "tools": list(tools), **observation.data}
     done = observation.terminated or observation.truncated
     return {"observation": fields, "reward": observation.reward, "done": done}
 
@@ -97,12 +98,9 @@ def load(argument: str | None) -> EnvironmentSpec:
         summary=server.description,
         make=lambda: OpenEnvClient(server),
         graders={"return": return_grader(per_turn=True, needed=True)},
-        default_grader="return",
         conditions={"main": Condition(name="main", seeds=range(_EPISODES), summary=f"seeds 0 to {_EPISODES - 1}")},
         train_task=lambda index: Task(environment=name, seed=_TRAINING + index),
         policies={"constant": lambda text: constant_policy(text or "")},
-        true_reward=lambda episode: episode.env_return,
-        true_reward_name="return",
         max_turns=options.get("turns", _TURNS),
         max_sessions=options.get("sessions", 1),
         stepping=Stepping(threads=True),
@@ -112,14 +110,14 @@ def load(argument: str | None) -> EnvironmentSpec:
 def _describe(address: str) -> Server:
     """Read the address, and ask the server for its schema and its name."""
     try:
-        scheme, netloc, path, *_ = urlsplit(address)
+        url = urlsplit(address)
     except ValueError:
-        scheme = netloc = path = ""
-    if scheme not in ("ws", "http", "wss", "https") or not netloc:
+        url = urlsplit("")
+    if url.scheme not in ("ws", "http", "wss", "https") or not url.netloc:
         raise ConfigError(f"expected the address of an OpenEnv server, as in ws://localhost:8000, got {address!r}")
-    secure = "s" if scheme in ("wss", "https") else ""
-    path = path.rstrip("/").removesuffix("/ws")
-    page = urlunsplit((f"http{secure}", netloc, path, "", ""))
+    secure = "s" if url.scheme in ("wss", "https") else ""
+    place = url.netloc + url.path.rstrip("/").removesuffix("/ws")
+    page = f"http{secure}://{place}"
     try:
         with httpx.Client(timeout=_TIMEOUT, trust_env=not is_loopback(page)) as client:
             action = client.get(f"{page}/schema").raise_for_status().json()["action"]
@@ -130,7 +128,7 @@ def _describe(address: str) -> Server:
             "`gradus serve-env rhythm` starts one"
         ) from error
     return Server(
-        socket=urlunsplit((f"ws{secure}", netloc, f"{path}/ws", "", "")),
+        socket=f"ws{secure}://{place}/ws",
         name=str(about.get("name", "environment")),
         description=str(about.get("description", "")),
         action=action,
@@ -142,9 +140,8 @@ def _text_field(action: Mapping[str, Any]) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
     if any("text" in _properties(choice) for choice in [action, *action.get("anyOf", ())]):
         return "text"
-    fields = _properties(action)
-    only = next(iter(fields)) if len(fields) == 1 else None
-    return only if only is not None and fields[only].get("type") == "string" else None
+    texts = [name for name, kind in _properties(action).items() if kind.get("type") == "string"]
+    return texts[0] if len(texts) == len(_properties(action)) == 1 else None
 
 
 def _properties(action: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -171,22 +168,26 @@ class OpenEnvClient:
 
     def reset(self, *, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
         """Begin an episode on the server."""
-        data = {name: value for name, value in (("seed", seed), ("episode_id", episode_id)) if value is not None}
-        observation, fields = self._observe({"type": "reset", "data": {**data, **options}})
+        if seed is not None:
+            options["seed"] = seed
+        if episode_id is not None:
+            options["episode_id"] = episode_id
+        observation, fields = self._observe({"type": "reset", "data": options})
         prompt = fields.get("system_prompt")
         self.system_prompt = prompt if isinstance(prompt, str) else _described(self._server)
-        if tools := fields.get("tools"):
-            self.system_prompt += f"\n{_CALLS}{dumps(tools)}"
+        if fields.get("tools"):
+            self.system_prompt += f"\n{_CALLS}{dumps(fields['tools'])}"
         return observation
 
     def step(self, action: str) -> Observation:
         """Send an answer. One that is not a JSON object is invalid and not sent, if the server wants several fields."""
+        field = self._server.field
         try:
-            field = self._server.field
             data = {field: action} if field is not None else loads(action.strip())
         except WireError:
+            names = sorted(_properties(self._server.action))
             return Observation(
-                text=f"The answer must be one JSON object with the fields {sorted(_properties(self._server.action))}.",
+                text=f"The answer must be one JSON object with the fields {names}.",
                 action_valid=False,
                 action_error="not a JSON object",
             )
@@ -207,13 +208,17 @@ class OpenEnvClient:
     def _observe(self, message: Mapping[str, Any]) -> tuple[Observation, Mapping[str, Any]]:
         try:
             data = self._ask(message, "observation")
-            return _observation(data), data["observation"]
         except WireError as error:
             if message["type"] == "step" and error.code == "VALIDATION_ERROR":
                 text = f"The action was refused: {error.message}"
                 return Observation(text=text, action_valid=False, action_error=error.message), {}
             way_out = "; say how many it allows, as in ?sessions=1" if error.code == "CAPACITY_REACHED" else ""
             raise EnvironmentFault(f"{self._server.socket}: {error}{way_out}") from error
+        fields: Any = data.get("observation")
+        if not isinstance(fields, Mapping):
+            raise EnvironmentFault(f"expected an observation object, the server sent {str(data)[:200]}")
+        fields = cast(Mapping[str, Any], fields)
+        return _observation(fields, data), fields
 
     def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
         connection = self._connection or self._connect()
@@ -228,6 +233,7 @@ class OpenEnvClient:
         kind, data = answer.get("type"), answer.get("data")
         if kind not in (expected, "error") or not isinstance(data, Mapping):
             raise EnvironmentFault(f"{self._server.socket} answered {str(answer)[:200]}; expected {expected}")
+        data = cast(Mapping[str, Any], data)
         if kind == "error":
             raise WireError(str(data.get("code", "UNKNOWN")), str(data.get("message", "no reason given")))
         return data
@@ -243,30 +249,27 @@ class OpenEnvClient:
         return self._connection
 
 
-def _observation(answer: Mapping[str, Any]) -> Observation:
-    """Reads what a server answered to a reset or a step. Raises EnvironmentFault if it is something else."""
-    fields, done = answer.get("observation"), bool(answer.get("done", False))
-    if not isinstance(fields, Mapping):
-        raise EnvironmentFault(f"expected an observation object, the server sent {str(answer)[:200]}")
+def _observation(fields: Mapping[str, Any], answer: Mapping[str, Any]) -> Observation:
+    """Reads what a server answered to a reset or a step."""
     text = fields.get("text")
     data = {name: value for name, value in fields.items() if name not in FIELDS}
-    truncated = bool(fields.get("truncated", False))
+    truncated = bool(fields.get("truncated"))
+    done = bool(answer.get("done")) and not truncated
     return Observation(
         text=text if isinstance(text, str) else dumps(data),
         data=data,
         reward=answer.get("reward"),  # the rollout looks at it
-        terminated=bool(fields.get("terminated", done and not truncated)),
+        terminated=bool(fields.get("terminated", done)),
         truncated=truncated,
-        restart=bool(fields.get("restart", False)),
+        restart=bool(fields.get("restart")),
         action_valid=bool(fields.get("action_valid", True)),
         action_error=fields.get("action_error"),
     )
 
 
 def _described(server: Server) -> str:
-    how = (
-        f"Your whole answer is sent as the action's {server.field!r}."
-        if server.field is not None
-        else f"Answer with one JSON object: {dumps(dict(server.action))}"
-    )
+    if server.field is None:
+        how = f"Answer with one JSON object: {dumps(dict(server.action))}"
+    else:
+        how = f"Your whole answer is sent as the action's {server.field!r}."
     return f"{server.name}. {server.description}\n{how}"

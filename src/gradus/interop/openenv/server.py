@@ -36,11 +36,11 @@ _STARTS = 2**20  # training tasks among which a reset without a seed draws
 # Tools are named by a reset and called by a step, so the Model Context Protocol finds none. The code is JSON-RPC's.
 _NO_MCP = {"jsonrpc": "2.0", "id": None, "error": {"code": -32601, "message": "tools are called by a step of /ws"}}
 
-_SAID = "A policy's answer, as a language model writes it. A line of JSON calls a tool, if a reset named tools."
+_DESCRIPTION = "A policy's answer, as a language model writes it. A line of JSON calls a tool, if a reset named tools."
 _ACTION = {
     "title": "TextAction",
     "type": "object",
-    "properties": {"text": {"type": "string", "description": _SAID}},
+    "properties": {"text": {"type": "string", "description": _DESCRIPTION}},
     "required": ["text"],
 }
 
@@ -54,17 +54,20 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
 
     async def serve(socket: WebSocket) -> None:
         await socket.accept()
-        with closing(Session(spec, places)) as session:
+        with closing(EnvironmentSession(spec, places)) as session:
             await _serve(socket, session, threads=spec.stepping.threads)
 
-    pages = {
+    pages: dict[str, Mapping[str, Any]] = {
         "/schema": {"action": _action(spec), "observation": {"type": "object"}, "state": {"type": "object"}},
         "/metadata": {"name": spec.name, "description": spec.summary, "version": __version__},
         "/health": {"status": "healthy"},
     }
-    api = {"title": f"Gradus environment {spec.name}", "version": "1.0.0"}  # `openenv validate --url` looks for it
-    paths = {path: {"get": {"responses": {"200": {"description": "answered"}}}} for path in pages}
-    pages["/openapi.json"] = {"openapi": "3.1.0", "info": api, "paths": paths}
+    answered = {"get": {"responses": {"200": {"description": "answered"}}}}
+    pages["/openapi.json"] = {  # `openenv validate --url` looks for it
+        "openapi": "3.1.0",
+        "info": {"title": f"Gradus environment {spec.name}", "version": "1.0.0"},
+        "paths": dict.fromkeys(pages, answered),
+    }
     routes = [WebSocketRoute("/ws", serve), *(_page(path, value) for path, value in pages.items())]
     routes.append(_page("/mcp", _NO_MCP, method="POST"))
     app = Starlette(routes=routes, middleware=[Middleware(servers.Guard, hosts=hosts, largest_body=_MAX_MESSAGE)])
@@ -89,7 +92,7 @@ def server_config(app: Starlette, *, host: str = "127.0.0.1", port: int = 8000) 
     return servers.server_config(app, host=host, port=port, **pings, **sizes)
 
 
-async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:
+async def _serve(socket: WebSocket, session: EnvironmentSession, *, threads: bool) -> None:
     """Answer one client until it leaves. ``threads``: an environment that waits or computes long leaves the event loop."""
     while (message := await socket.receive())["type"] != "websocket.disconnect":
         raw = message.get("text") or message.get("bytes") or ""
@@ -106,8 +109,11 @@ async def _serve(socket: WebSocket, session: Session, *, threads: bool) -> None:
 def _page(path: str, value: Mapping[str, Any], *, method: str = "GET") -> Route:
     """A route whose answer never changes."""
     body = dumps(value)
-    answer: Callable[[Request], Response] = lambda request: Response(body, media_type="application/json")  # noqa: E731
-    return Route(path, answer, methods=[method])
+
+    def page(_: Request) -> Response:
+        return Response(body, media_type="application/json")
+
+    return Route(path, page, methods=[method])
 
 
 class SessionSlots:
@@ -134,7 +140,7 @@ class SessionSlots:
             self.taken -= 1
 
 
-class Session:
+class EnvironmentSession:
     """One environment behind one connection. Not safe for two threads at once; a connection sends one message at a time.
 
     Every reset makes an environment, as every episode of a rollout does: nothing of the last episode is left in its tools or in the class
@@ -150,8 +156,13 @@ class Session:
         self._places = places
         self._environment: Environment | None = None
         self._task, self._first = Task(environment="", seed=0), Observation(text="")
-        self._taken: list[tuple[str, Observation]] = []  # answers, and what was seen after each
+        self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
         self._open = False  # an episode has begun and not ended
+        self._acts: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+            "reset": self.reset,
+            "step": self.step,
+            "state": lambda _: self.state,
+        }
 
     def handle(self, raw: str | bytes) -> str | None:
         """Answer one message; None means that the client said goodbye."""
@@ -160,19 +171,19 @@ class Session:
             kind = message.get("type")
             if kind == "close":
                 return None
-            acts = {"reset": self.reset, "step": self.step, "state": lambda _: self.state}
-            act = acts.get(kind) if isinstance(kind, str) else None
-            if act is None:
-                raise WireError("UNKNOWN_TYPE", f"unknown message type {kind!r}; expected {', '.join(acts)} or close")
-            data = {} if message.get("data") is None else message["data"]
-            if not isinstance(data, dict):
+            if not isinstance(kind, str) or kind not in self._acts:
+                expected = f"{', '.join(self._acts)} or close"
+                raise WireError("UNKNOWN_TYPE", f"unknown message type {kind!r}; expected {expected}")
+            data: Any = message.get("data")
+            if data is not None and not isinstance(data, dict):
                 raise WireError("VALIDATION_ERROR", f"data must be an object, got {type(data).__name__}")
-            return dumps({"type": "state" if kind == "state" else "observation", "data": act(data)})
+            answer = self._acts[kind](data or {})
+            return dumps({"type": "state" if kind == "state" else "observation", "data": answer})
         except WireError as error:
-            told = error
+            failure = error
         except Exception as error:
-            told = WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
-        return dumps({"type": "error", "data": {"message": told.message, "code": told.code}})
+            failure = WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
+        return dumps({"type": "error", "data": {"message": failure.message, "code": failure.code}})
 
     def reset(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Begin an episode: of the client's seed, or a training task by chance.
@@ -185,22 +196,21 @@ class Session:
             raise WireError("VALIDATION_ERROR", f"seed must be a non-negative integer or null, got {seed!r}")
         if not isinstance(episode_id, str | None):
             raise WireError("VALIDATION_ERROR", f"episode_id must be a string or null, got {episode_id!r:.60}")
-        task = Task(environment=self._spec.name, seed=seed) if seed is not None else self._some_task()
-        task = replace(task, options={**task.options, **options})
+        if seed is None:  # a training task that no two clients share, but by chance
+            task = self._spec.train_task(SystemRandom().randrange(_STARTS))
+        else:
+            task = Task(environment=self._spec.name, seed=seed)
+        self._task = replace(task, options={**task.options, **options})
         environment = self._renew()
         try:
-            given = environment.reset(seed=task.seed, episode_id=episode_id, **task.options)
+            result = environment.reset(seed=task.seed, episode_id=episode_id, **self._task.options)
         except (ValueError, TypeError) as error:
             raise WireError("VALIDATION_ERROR", f"{self._spec.name} cannot reset with {data}: {error}") from error
-        observation = received(given, "reset")
+        self._first = received(result, "reset")
         prompt = checked_prompt(environment.system_prompt)
         tools = plain(list(getattr(environment, "tools", ())))
-        self._open, self._task, self._first, self._taken = True, task, observation, []
-        return observation_data(observation, prompt, tools)
-
-    def _some_task(self) -> Task:
-        """A training task that no two clients share, but by chance."""
-        return self._spec.train_task(SystemRandom().randrange(_STARTS))
+        self._open, self._steps = True, []
+        return observation_data(self._first, prompt, tools)
 
     def _renew(self) -> Environment:
         """End the last episode and make the environment of the next. The place is kept, or taken if there was none."""
@@ -211,11 +221,11 @@ class Session:
         try:
             if former is not None:
                 former.close()
-            self._environment = made = blocking(self._spec.make())
+            self._environment = blocking(self._spec.make())
         except Exception as error:
             self._places.leave()
             raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
-        return made
+        return self._environment
 
     def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take one action, ``{"text": ...}`` or the fields that the environment's ``step_typed`` takes.
@@ -227,15 +237,16 @@ class Session:
             raise WireError("SESSION_ERROR", "no episode is running; send a reset first")
         text = action.get("text")
         self._open = False  # also if the environment raises
-        given = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
-        observation = received(given, "step", plain_data=getattr(environment, "plain_data", False))
-        self._taken.append((text if isinstance(text, str) else dumps(dict(action)), observation))
-        if not observation.terminated and len(self._taken) >= self._spec.max_turns:
+        result = environment.step(text) if isinstance(text, str) else self._typed(environment, action)
+        observation = received(result, "step", plain_data=getattr(environment, "plain_data", False))
+        self._steps.append((text if isinstance(text, str) else dumps(dict(action)), observation))
+        if not observation.terminated and len(self._steps) >= self._spec.max_turns:
             observation = replace(observation, truncated=True)
         self._open = not (observation.terminated or observation.truncated)
-        if self._open or any(after.reward is not None for _, after in self._taken):
-            return observation_data(observation)
-        return observation_data(replace(observation, reward=self._graded(environment)))
+        rewarded = any(after.reward is not None for _, after in self._steps)
+        if not self._open and not rewarded:
+            observation = replace(observation, reward=self._graded(environment))
+        return observation_data(observation)
 
     def _typed(self, environment: Environment, action: Mapping[str, Any]) -> Observation:
         """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
@@ -251,14 +262,15 @@ class Session:
 
     def _graded(self, environment: Environment) -> float:
         """Returns the default grader's reward of the episode that has ended."""
-        episode = stepped_episode(self._spec, environment, self._task, self._first, self._taken)
+        episode = stepped_episode(self._spec, environment, self._task, self._first, self._steps)
         (episode,) = grade_episodes(self._spec, [episode], self._spec.grader())
-        if episode.reward is not None and episode.reward.value is not None:
-            return episode.reward.value
-        missing = episode.failure.message if episode.failure else episode.reward.error if episode.reward else None
+        reward = episode.reward
+        if reward is not None and reward.value is not None:
+            return reward.value
+        reason = episode.failure.message if episode.failure else reward and reward.error
         raise WireError(
             "EXECUTION_ERROR",
-            f"the episode has ended and has no reward: the environment gave none, and neither does grader {self._spec.default_grader!r}: {missing}",
+            f"the episode has ended and has no reward: the environment gave none, and neither does grader {self._spec.default_grader!r}: {reason}",
         )
 
     @property

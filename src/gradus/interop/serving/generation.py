@@ -90,18 +90,18 @@ class ContinuousBatch:
         """Requests that wait for a row."""
         return self._waiting.qsize()
 
-    def room(self, prompt: Sequence[int], wanted: int | None, default: int) -> int:
-        """Tokens that may be sampled behind ``prompt``. Raises ContextLengthError if it, or what is wanted, does not fit."""
+    def room(self, prompt: Sequence[int], budget: int | None, default: int) -> int:
+        """Tokens that may be sampled behind ``prompt``. Raises ContextLengthError if it, or the budget that a request names, does not fit."""
         limit = self.loaded.context
         if limit is None:
-            return wanted or default
-        if len(prompt) >= limit or (wanted is not None and len(prompt) + wanted > limit):
+            return budget or default
+        if len(prompt) + (budget or 1) > limit:
+            more = f"{budget} more were asked for" if budget is not None else "the answer needs at least one"
             raise ContextLengthError(
-                f"this model's context holds {limit} tokens, but the prompt has {len(prompt)}"
-                + (f" and {wanted} more were asked for" if wanted is not None else " and the answer needs at least one")
-                + "; shorten the prompt or lower max_tokens"
+                f"this model's context holds {limit} tokens, but the prompt has {len(prompt)} and {more}; shorten the prompt or "
+                "lower max_tokens"
             )
-        return wanted or min(default, limit - len(prompt))
+        return budget or min(default, limit - len(prompt))
 
     def submit(self, generation: Generation) -> None:
         """Queue a request. Raises PolicyError if the thread is not running."""
@@ -168,10 +168,10 @@ class ContinuousBatch:
                 row.place = free.pop()
 
     def _prompt(self, row: Generation) -> Prompt:
-        whole = [*row.prompt, *row.ids]
+        ids = [*row.prompt, *row.ids]
         budget = min(self._tokens, row.budget - len(row.ids))
         uniforms = row.uniforms.random(self._tokens)
-        return Prompt(row=row.place, past=row.read, new=tuple(whole[row.read :]), uniforms=uniforms, budget=budget)
+        return Prompt(row=row.place, past=row.read, new=tuple(ids[row.read :]), uniforms=uniforms, budget=budget)
 
     def _say(self, row: Generation, answer: Answer) -> bool:
         """Tell the asker of new tokens; true if the last was among them."""
@@ -180,8 +180,9 @@ class ContinuousBatch:
             if not math.isfinite(logprob):
                 row.tell(PolicyError("the model's logits are not finite, so nothing can be drawn; serve other weights"))
                 return True
-            stopped = token in self.loaded.renderer.stop_ids or token in row.stops
-            finish = "stop" if stopped else "length" if len(row.ids) >= row.budget else None
+            finish = "length" if len(row.ids) >= row.budget else None
+            if token in self.loaded.renderer.stop_ids or token in row.stops:
+                finish = "stop"
             row.tell(Sampled(id=token, logprob=logprob, finish=finish))
             if finish is not None:
                 return True
