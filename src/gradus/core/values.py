@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+Json = Mapping[str, Any]  # an object of JSON, to be read
+
 
 def stand_in(odd: Any) -> Any:
     """Return what stands for a value in JSON, for the ``default`` of json.dumps: a list for a set or an array, else its text.

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault, GradusError, Message, Observation, ToolCall
 from gradus.core.calls import call_spans, none_carried_out, read_message, without_thoughts
-from gradus.core.values import stand_in
+from gradus.core.values import Json, stand_in
 from gradus.core.waiting import settled
 from gradus.environments.tools.mcp import McpTools
 from gradus.environments.tools.tool import Tool, as_tool, check_arguments
@@ -53,12 +53,12 @@ class ToolEnvironment:
         return str(getattr(self.instance, "system_prompt", ""))
 
     @property
-    def tools(self) -> tuple[Mapping[str, Any], ...]:
+    def tools(self) -> tuple[Json, ...]:
         """Schemas of the tools."""
         return tuple(tool.schema for tool in self._by_name.values())
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Episode id and number of answers taken."""
         return {"episode_id": self._episode_id, "step_count": self._steps}
 
@@ -88,10 +88,10 @@ class ToolEnvironment:
         observation = _after_calls([call for call, _ in results], [message for _, message in results], "refused")
         return self._closed(observation)
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Returns the reward with its components, the last answer, and the class's own ``outcome``."""
         components = self._graded()
-        outcome: Mapping[str, Any] = self._hook("outcome") or {}
+        outcome: Json = self._hook("outcome") or {}
         return {"answer": self._answer, "reward": _total(components), "components": components, **outcome}
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ def _total(components: Mapping[str, float] | None) -> float | None:
     return None if components is None else fsum(components.values())
 
 
-def _named(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _named(function: Callable[..., Any], options: Json) -> dict[str, Any]:
     """Returns the options that a function names; all of them if it takes ``**options``."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

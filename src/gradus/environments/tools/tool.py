@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentFault
+from gradus.core.values import Json
 from gradus.environments.tools.schema import function_schema
 from gradus.sandbox.command import run_python
 
@@ -18,7 +19,7 @@ _SHOWN = 4000  # characters of output that a model reads
 class Tool:
     """A function that a policy can call. ``schema`` is OpenAI's: ``{"type": "function", "function": {"name", ...}}``."""
 
-    schema: Mapping[str, Any]
+    schema: Json
     run: Callable[..., Any]
 
     @property
@@ -26,7 +27,7 @@ class Tool:
         return self.schema["function"]["name"]
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> Json:
         """The JSON schema of the arguments."""
         return self.schema["function"].get("parameters") or {"type": "object", "properties": {}}
 
@@ -40,7 +41,7 @@ def as_tool(function: Callable[..., Any]) -> Tool:
 
 
 @lru_cache(maxsize=512)
-def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
+def _schema(function: Callable[..., Any]) -> Json:
     try:
         return function_schema(function)
     except (ValueError, NameError, TypeError) as error:
@@ -75,7 +76,7 @@ def python_tool(*, seconds: float = 5.0, unsafe: bool = False) -> Tool:
     return as_tool(python)
 
 
-def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+def check_arguments(tool: Tool, arguments: Json) -> str | None:
     """Says in a sentence for the model what is wrong with the arguments; None if they fit the schema.
 
     >>> def add(a: int, b: int) -> int:

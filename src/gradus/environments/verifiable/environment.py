@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentFault, Observation, Span
-from gradus.core.values import plain
+from gradus.core.values import Json, plain
 from gradus.environments.verifiable.items import SPLITS, Item, TaskSource
 from gradus.rewards import gold_answer, is_strict_format, read_answer, same_answer
 
@@ -62,7 +62,7 @@ class VerifiableEnvironment:
         return self._item.system
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Episode id and number of answers taken."""
         return {"episode_id": self._episode_id, "step_count": int(self._judgement is not None)}
 
@@ -93,7 +93,7 @@ class VerifiableEnvironment:
             action_data={"given": judgement.answer},
         )
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Returns gold answer, given answer, its score, 1 if it is the gold answer word for word, and the row's columns."""
         item = self._item
         if item is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Reward, RewardTerm
 from gradus.core.foreign import GRADER_SECONDS, raised_at, within
+from gradus.core.values import Json
 from gradus.environments.verifiable.environment import Judge, Judgement, judge_marked
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.policies import in_format
@@ -24,14 +25,14 @@ _WAY_OUT = ", or gradus.one_turn(rows, test=...)"
 
 
 def one_turn(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Json],
     rewards: Sequence[RewardFunction | str | tuple[RewardFunction | str, float]] = (),
     *,
-    judge: Callable[[Mapping[str, Any], str], float] | None = None,
+    judge: Callable[[Json, str], float] | None = None,
     name: str = "rows",
     system_prompt: str = "",
     answer_format: str = "{answer}",
-    test: Sequence[Mapping[str, Any]] | None = None,
+    test: Sequence[Json] | None = None,
     time_limit: float = GRADER_SECONDS.remote,
 ) -> EnvironmentSpec:
     """Makes an environment of rows with ``question`` (or ``prompt``) and perhaps ``answer``, and of what judges their completions.
@@ -81,7 +82,7 @@ def weighted(rewards: Any) -> list[tuple[RewardFunction, float]]:
     ]
 
 
-def judge_of(function: Callable[[Mapping[str, Any], str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
+def judge_of(function: Callable[[Json, str], float], seconds: float = GRADER_SECONDS.remote) -> Judge:
     """Makes a judge of a function of row and completion. An exception is an error of that answer."""
 
     def judge(item: Item, text: str) -> Judgement:

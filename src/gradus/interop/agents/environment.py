@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from typing import Any
 
 from gradus.core import Action, Asked, Message, Observation, StopReason, Usage
 from gradus.core.calls import read_message
-from gradus.core.values import plain
+from gradus.core.values import Json, plain
 from gradus.interop.agents.calls import (
     AgentFault,
     AgentLimits,
@@ -51,8 +51,8 @@ class AgentCommand:
     line: str
 
 
-Agent = Callable[[Mapping[str, Any], Any], Any] | AgentCommand
-Rows = Callable[[int, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+Agent = Callable[[Json, Any], Any] | AgentCommand
+Rows = Callable[[int, Json], tuple[Json, Json]]
 
 
 class RunningAgent:
@@ -61,7 +61,7 @@ class RunningAgent:
     Coroutines of all episodes share one event loop, as frameworks that keep a client expect; functions and commands have a thread each.
     """
 
-    def __init__(self, agent: Agent, task: Mapping[str, Any], base_url: str, inbox: Inbox) -> None:
+    def __init__(self, agent: Agent, task: Json, base_url: str, inbox: Inbox) -> None:
         self._agent, self._task, self._base_url, self._inbox = agent, dict(task), base_url, inbox
         self._client: Any = {"api_key": inbox.key, "base_url": base_url, "max_retries": 0, "timeout": None}
         self._process: subprocess.Popen[bytes] | None = None
@@ -149,7 +149,7 @@ class AgentEnvironment:
     def __init__(self, agent: Agent, rows: Rows, limits: AgentLimits) -> None:
         self._agent, self._rows, self._limits = agent, rows, limits
         self.system_prompt, self.tools = "", ()
-        self._columns: Mapping[str, Any] = {}
+        self._columns: Json = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -162,7 +162,7 @@ class AgentEnvironment:
         self._limit: str | None = None
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Number of calls that were answered."""
         return {"episode_id": "", "step_count": self._turns}
 
@@ -195,7 +195,7 @@ class AgentEnvironment:
         observation = await self._next(self._inbox)
         return replace(observation, action_calls=answer.message.calls)
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Returns what the agent returned, the limit that cut it, and the columns for reward functions."""
         columns = {**self._columns, "result": self._result}
         return {"result": self._result, "limit": self._limit, "calls": self._turns, "columns": columns}

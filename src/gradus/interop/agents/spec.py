@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Language, Policy, Stepping, Task
 from gradus.core.naming import file_sources, import_file, import_object
+from gradus.core.values import Json
 from gradus.environments.options import known_options
 from gradus.environments.verifiable.from_files import read_rows
 from gradus.environments.verifiable.from_rows import graded, one_turn, weighted
@@ -130,7 +131,7 @@ def _parsed(kind: str, argument: str | None) -> tuple[str, dict[str, Any]]:
     return place, known_options(f"{kind}:{argument}", query, _OPTIONS)
 
 
-def _named(name: str, agent: Any, tasks: Any, options: Mapping[str, Any], rewards: Sequence[Any]) -> EnvironmentSpec:
+def _named(name: str, agent: Any, tasks: Any, options: Json, rewards: Sequence[Any]) -> EnvironmentSpec:
     if isinstance(tasks, str | Path):
         path = Path(tasks)
         tasks = read_rows(path, "csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
@@ -149,11 +150,11 @@ def _tasks_of(base: EnvironmentSpec) -> Rows:
     """Returns what an agent is given for a seed and the options of reset, and what reward functions get."""
     table = base.data_set
 
-    def of_seed(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def of_seed(seed: int, options: Json) -> tuple[Json, Json]:
         task = {"seed": seed, **options}
         return task, task
 
-    def of_row(seed: int, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def of_row(seed: int, options: Json) -> tuple[Json, Json]:
         item = table.item(options.get("split", "train"), seed)
         columns = {"answer": item.answer, **item.columns}
         task = {"question": item.question}

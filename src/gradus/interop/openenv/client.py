@@ -23,6 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from gradus.core import Condition, ConfigError, EnvironmentFault, EnvironmentSpec, Observation, Stepping, Task
 from gradus.core.servers import is_loopback
+from gradus.core.values import Json
 from gradus.environments.options import known_options
 from gradus.interop.suites.games import return_grader
 from gradus.policies.scripted import constant_policy
@@ -53,7 +54,7 @@ def loads(raw: str | bytes) -> dict[str, Any]:
 
 
 def observation_data(
-    observation: Observation, system_prompt: str | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    observation: Observation, system_prompt: str | None = None, tools: Sequence[Json] = ()
 ) -> dict[str, Any]:
     """Returns the answer to a reset or a step: ``{"observation": {...}, "reward": x, "done": b}``.
 
@@ -83,7 +84,7 @@ class Server:
     socket: str
     name: str
     description: str
-    action: Mapping[str, Any]
+    action: Json
     field: str | None
 
 
@@ -136,7 +137,7 @@ def _describe(address: str) -> Server:
     )
 
 
-def _text_field(action: Mapping[str, Any]) -> str | None:
+def _text_field(action: Json) -> str | None:
     """The field that a policy's answer goes to: ``text`` if it is taken, else the only field if that is a string."""
     if any("text" in _properties(choice) for choice in [action, *action.get("anyOf", ())]):
         return "text"
@@ -144,7 +145,7 @@ def _text_field(action: Mapping[str, Any]) -> str | None:
     return texts[0] if len(texts) == len(_properties(action)) == 1 else None
 
 
-def _properties(action: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(action: Json) -> Json:
     """The fields of an action by its schema."""
     return {name: kind for name, kind in action.get("properties", {}).items() if name != "metadata"}
 
@@ -162,7 +163,7 @@ class OpenEnvClient:
         self.system_prompt = ""
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """The server's public state."""
         return self._ask({"type": "state"}, "state")
 
@@ -193,7 +194,7 @@ class OpenEnvClient:
             )
         return self._observe({"type": "step", "data": data})[0]
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Nothing: a server does not tell its hidden truth."""
         return {}
 
@@ -205,7 +206,7 @@ class OpenEnvClient:
                 connection.send(dumps({"type": "close"}))
         self._stack.close()
 
-    def _observe(self, message: Mapping[str, Any]) -> tuple[Observation, Mapping[str, Any]]:
+    def _observe(self, message: Json) -> tuple[Observation, Json]:
         try:
             data = self._ask(message, "observation")
         except WireError as error:
@@ -217,10 +218,10 @@ class OpenEnvClient:
         fields: Any = data.get("observation")
         if not isinstance(fields, Mapping):
             raise EnvironmentFault(f"expected an observation object, the server sent {str(data)[:200]}")
-        fields = cast(Mapping[str, Any], fields)
+        fields = cast(Json, fields)
         return _observation(fields, data), fields
 
-    def _ask(self, message: Mapping[str, Any], expected: str) -> Mapping[str, Any]:
+    def _ask(self, message: Json, expected: str) -> Json:
         connection = self._connection or self._connect()
         try:
             # A server that refuses says why and closes; what it said can still be read.
@@ -233,7 +234,7 @@ class OpenEnvClient:
         kind, data = answer.get("type"), answer.get("data")
         if kind not in (expected, "error") or not isinstance(data, Mapping):
             raise EnvironmentFault(f"{self._server.socket} answered {str(answer)[:200]}; expected {expected}")
-        data = cast(Mapping[str, Any], data)
+        data = cast(Json, data)
         if kind == "error":
             raise WireError(str(data.get("code", "UNKNOWN")), str(data.get("message", "no reason given")))
         return data
@@ -249,7 +250,7 @@ class OpenEnvClient:
         return self._connection
 
 
-def _observation(fields: Mapping[str, Any], answer: Mapping[str, Any]) -> Observation:
+def _observation(fields: Json, answer: Json) -> Observation:
     """Reads what a server answered to a reset or a step."""
     text = fields.get("text")
     data = {name: value for name, value in fields.items() if name not in FIELDS}

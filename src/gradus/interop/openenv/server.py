@@ -23,7 +23,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gradus.core import Environment, EnvironmentSpec, Observation, Task
-from gradus.core.values import plain
+from gradus.core.values import Json, plain
 from gradus.core.waiting import blocking
 from gradus.interop import servers
 from gradus.interop.openenv.client import WireError, dumps, loads, observation_data
@@ -57,7 +57,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
         with closing(EnvironmentSession(spec, places)) as session:
             await _serve(socket, session, threads=spec.stepping.threads)
 
-    pages: dict[str, Mapping[str, Any]] = {
+    pages: dict[str, Json] = {
         "/schema": {"action": _action(spec), "observation": {"type": "object"}, "state": {"type": "object"}},
         "/metadata": {"name": spec.name, "description": spec.summary, "version": __version__},
         "/health": {"status": "healthy"},
@@ -75,7 +75,7 @@ def create_app(spec: EnvironmentSpec, *, sessions: int = 256, hosts: Collection[
     return app
 
 
-def _action(spec: EnvironmentSpec) -> Mapping[str, Any]:
+def _action(spec: EnvironmentSpec) -> Json:
     """Returns the JSON schema of an action: a text, or what the environment's ``action_schema`` says."""
     with closing(blocking(spec.make())) as environment:
         typed = getattr(environment, "action_schema", None)
@@ -106,7 +106,7 @@ async def _serve(socket: WebSocket, session: EnvironmentSession, *, threads: boo
             return
 
 
-def _page(path: str, value: Mapping[str, Any], *, method: str = "GET") -> Route:
+def _page(path: str, value: Json, *, method: str = "GET") -> Route:
     """A route whose answer never changes."""
     body = dumps(value)
 
@@ -158,7 +158,7 @@ class EnvironmentSession:
         self._task, self._first = Task(environment="", seed=0), Observation(text="")
         self._steps: list[tuple[str, Observation]] = []  # answers, and what was seen after each
         self._open = False  # an episode has begun and not ended
-        self._acts: Mapping[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
+        self._acts: Mapping[str, Callable[[Json], Json]] = {
             "reset": self.reset,
             "step": self.step,
             "state": lambda _: self.state,
@@ -185,7 +185,7 @@ class EnvironmentSession:
             failure = WireError("EXECUTION_ERROR", f"{type(error).__name__}: {error}")
         return dumps({"type": "error", "data": {"message": failure.message, "code": failure.code}})
 
-    def reset(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    def reset(self, data: Json) -> Json:
         """Begin an episode: of the client's seed, or a training task by chance.
 
         Returns the first observation with the system prompt and the schemas of the tools.
@@ -227,7 +227,7 @@ class EnvironmentSession:
             raise WireError("FACTORY_ERROR", f"{self._spec.name} could not be made: {error}") from error
         return self._environment
 
-    def step(self, action: Mapping[str, Any]) -> Mapping[str, Any]:
+    def step(self, action: Json) -> Json:
         """Take one action, ``{"text": ...}`` or the fields that the environment's ``step_typed`` takes.
 
         Raises WireError if the episode ends with it and has no reward.
@@ -248,9 +248,9 @@ class EnvironmentSession:
             observation = replace(observation, reward=self._graded(environment))
         return observation_data(observation)
 
-    def _typed(self, environment: Environment, action: Mapping[str, Any]) -> Observation:
+    def _typed(self, environment: Environment, action: Json) -> Observation:
         """Take typed fields. If they do not fit, the client is told so, and the episode goes on."""
-        step: Callable[[Mapping[str, Any]], Observation] | None = getattr(environment, "step_typed", None)
+        step: Callable[[Json], Observation] | None = getattr(environment, "step_typed", None)
         fields = {name: value for name, value in action.items() if name != "metadata"}  # stock clients send it, empty
         try:
             if step is None or not fields:
@@ -274,7 +274,7 @@ class EnvironmentSession:
         )
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Public state, empty before the first reset."""
         if self._environment is None:
             return {"episode_id": None, "step_count": 0}

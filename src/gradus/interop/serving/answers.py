@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gradus.core import Message, ToolCall, Usage
+from gradus.core.values import Json
 from gradus.interop.serving.requests import ChatRequest
 
 
@@ -81,7 +82,7 @@ def _content(message: Message) -> dict[str, Any]:
     return {"content": message.content or None, "tool_calls": calls}
 
 
-def chat_reply(head: Mapping[str, Any], answers: Sequence[ChatAnswer]) -> dict[str, Any]:
+def chat_reply(head: Json, answers: Sequence[ChatAnswer]) -> dict[str, Any]:
     """A whole ``chat.completion``."""
     choices = [
         {
@@ -95,7 +96,7 @@ def chat_reply(head: Mapping[str, Any], answers: Sequence[ChatAnswer]) -> dict[s
     return {**head, "object": "chat.completion", "choices": choices, "usage": usage_of(answers)}
 
 
-async def chat_events(head: Mapping[str, Any], request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
+async def chat_events(head: Json, request: ChatRequest, choices: Sequence[Choice]) -> AsyncIterator[str]:
     """A ``chat.completion`` in server-sent events: texts as they come, the rest with the reason of the end, the usage if asked for."""
     head = {**head, "object": "chat.completion.chunk"}
     answers: list[ChatAnswer] = []
@@ -122,7 +123,7 @@ async def chat_events(head: Mapping[str, Any], request: ChatRequest, choices: Se
             choice.leave()
 
 
-def event(body: Mapping[str, Any]) -> str:
+def event(body: Json) -> str:
     """One server-sent event."""
     return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"
 

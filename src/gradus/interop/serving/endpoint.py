@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gradus.core.values import Json
 from gradus.interop.servers import Guard
 from gradus.interop.serving.answers import Choice, chat_events, chat_reply, event, whole_answers
 from gradus.interop.serving.requests import ApiError, ChatRequest, parse_chat
@@ -34,7 +35,7 @@ class Backend(Protocol):
         """Raise ApiError if nobody has this key."""
         ...
 
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> Json:
         """The one model, as /v1/models shows it."""
         ...
 
@@ -92,7 +93,7 @@ class _Chats:
         (answer,) = await whole_answers(choices)
         return JSONResponse(response_reply(next(self._numbers), request, answer))
 
-    def _begin(self, http: Request, body: Mapping[str, Any]) -> tuple[ChatRequest, Sequence[Choice]]:
+    def _begin(self, http: Request, body: Json) -> tuple[ChatRequest, Sequence[Choice]]:
         request = parse_chat(body, self._backend.overruled)
         choices = self._backend.ask(_key_of(http), request)
         return request.model_copy(update={"model": request.model or self._backend.card()["id"]}), choices
@@ -108,7 +109,7 @@ async def _with_errors(first: str, events: AsyncIterator[str]) -> AsyncIterator[
         yield event(_api_error(error).body())
 
 
-async def read_json(http: Request) -> Mapping[str, Any]:
+async def read_json(http: Request) -> Json:
     """Returns the JSON object in the body of a request. Raises ApiError if there is none."""
     try:
         body: Any = json.loads(await http.body())
@@ -116,7 +117,7 @@ async def read_json(http: Request) -> Mapping[str, Any]:
         raise ApiError(f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(body, dict):
         raise ApiError(f"the body must be a JSON object, got {type(body).__name__}")
-    return cast(Mapping[str, Any], body)
+    return cast(Json, body)
 
 
 def _key_of(http: Request) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, Json, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Json as JsonText
 
 from gradus.core import Message, ToolCall
 from gradus.core.printing import quiet
+from gradus.core.values import Json
 
 R = TypeVar("R")
 T = TypeVar("T", bound="RequestBody")
@@ -98,7 +100,7 @@ class CompletionRequest(RequestBody):
     return_token_ids: bool | None = None  # vLLM's
 
 
-def parse_chat(body: Mapping[str, Any], overruled: Collection[str]) -> ChatRequest:
+def parse_chat(body: Json, overruled: Collection[str]) -> ChatRequest:
     """The request for a chat. ``overruled``: parameters that the server decides whatever a client says, which it is told once."""
     ours: dict[str, Any] = {}
     for name, value in body.items():
@@ -115,7 +117,7 @@ def _tell_overruled(name: str, value: str) -> None:
         print(f"the agent asks for {name} = {value}; the run's own setting holds", file=sys.stderr)
 
 
-def parse_body(kind: type[T], body: Mapping[str, Any]) -> T:
+def parse_body(kind: type[T], body: Json) -> T:
     """The request, or an ApiError that names the parameter."""
     request = validated(kind, body)
     for name, value in (request.model_extra or {}).items():
@@ -146,7 +148,7 @@ def _adapter(kind: type[R]) -> TypeAdapter[R]:
 
 class _Function(BaseModel):
     name: str = Field(min_length=1)
-    arguments: Json[dict[str, Any]] | dict[str, Any] = {}
+    arguments: JsonText[dict[str, Any]] | dict[str, Any] = {}
 
 
 class _OfferedTool(BaseModel):
@@ -184,12 +186,12 @@ class _ChatMessage(BaseModel):
         )
 
 
-def check_tools(tools: Sequence[Mapping[str, Any]]) -> None:
+def check_tools(tools: Sequence[Json]) -> None:
     """Raises ApiError for what cannot be a tool."""
     validated(list[_OfferedTool], tools, "tools")
 
 
-def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+def read_messages(messages: Sequence[Json]) -> list[Message]:
     """Messages of the protocol as ours. Raises ApiError for what cannot be one, and for a conversation that ends with the assistant."""
     chat = validated(list[_ChatMessage], messages, "messages")
     if chat[-1].role not in ("user", "tool"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from gradus.core import Message
+from gradus.core.values import Json
 from gradus.interop.serving.answers import ChatAnswer, arguments_text, usage_of
 from gradus.interop.serving.requests import ApiError, ChatRequest, validated
 
@@ -51,7 +52,7 @@ class _ResponseBody(BaseModel):
     stream: bool | None = None
 
 
-def chat_body(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def chat_body(body: Json) -> Json:
     """Returns the body of the chat completion that a response asks for. What keeps a conversation on the server is refused.
 
     Raises ApiError for items that no message can hold.

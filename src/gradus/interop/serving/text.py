@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, Message, PolicyError, Usage, child_seed
+from gradus.core.values import Json
 from gradus.interop.serving.answers import ChatAnswer, answer_of
 from gradus.interop.serving.generation import ContinuousBatch, Generation, Sampled
 from gradus.interop.serving.requests import ApiError, check_tools, read_messages
@@ -23,10 +24,10 @@ from gradus.policies.local.text_ids import RunningText
 from gradus.policies.local.tool_renderer import ToolRenderer
 
 _CHARACTERS = 8  # of a token, at most on average: text has about four
-Tools = Sequence[Mapping[str, Any]]
+Tools = Sequence[Json]
 
 
-def conversation_ids(loaded: LoadedModel, messages: Sequence[Mapping[str, Any]], tools: Tools = ()) -> list[int]:
+def conversation_ids(loaded: LoadedModel, messages: Sequence[Json], tools: Tools = ()) -> list[int]:
     """Ids of the whole conversation, up to where the model speaks. Without a system message it gets the one it was trained with.
 
     Raises ApiError for what cannot be read or rendered.

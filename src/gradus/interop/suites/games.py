@@ -27,6 +27,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
+from gradus.core.values import Json
 from gradus.core.waiting import settled
 from gradus.environments.tools.environment import as_text
 from gradus.environments.verifiable.items import TRAIN_SEEDS, Item
@@ -144,7 +145,7 @@ class ClassEnvironment:
         return rules or (f"Answer with one of: {self._listed()}." if self._actions else "")
 
     @property
-    def state(self) -> Mapping[str, Any]:
+    def state(self) -> Json:
         """Episode id and number of steps."""
         return {"episode_id": self._episode_id, "step_count": self._steps}
 
@@ -168,7 +169,7 @@ class ClassEnvironment:
         understood, error = self._understood(action)
         return _after(self.inner.step(understood), partial(self._next, error))
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """Returns the number of steps, and the class's own ``outcome`` if it has one."""
         return {"steps": self._steps, **(self._hook("outcome") or {})}
 
@@ -183,7 +184,7 @@ class ClassEnvironment:
     def _listed(self) -> str:
         return ", ".join(sorted(self._actions))
 
-    def _reset_inner(self, seed: int | None, options: Mapping[str, Any]) -> Any:
+    def _reset_inner(self, seed: int | None, options: Json) -> Any:
         return self.inner.reset(seed=seed, **options)
 
     def _text(self, observation: Any) -> str:

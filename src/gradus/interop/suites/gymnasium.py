@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec
+from gradus.core.values import Json
 from gradus.environments.options import json_options
 from gradus.environments.tools.environment import as_text
 from gradus.interop.suites.games import ClassEnvironment, game_spec
@@ -99,11 +100,11 @@ class GymnasiumText(ClassEnvironment):
         )
         return prompt.strip() + legend
 
-    def outcome(self) -> Mapping[str, Any]:
+    def outcome(self) -> Json:
         """The number of steps."""
         return {"steps": self._steps}
 
-    def _reset_inner(self, seed: int | None, options: Mapping[str, Any]) -> Any:
+    def _reset_inner(self, seed: int | None, options: Json) -> Any:
         return self.inner.reset(seed=seed, options=dict(options) or None)
 
     def _understood(self, action: str) -> tuple[int, str | None]:
@@ -137,7 +138,7 @@ def _gymnasium() -> Any:
     return gymnasium
 
 
-def _make(name: str, options: Mapping[str, Any]) -> Any:
+def _make(name: str, options: Json) -> Any:
     gymnasium = _gymnasium()
     module, _, registered = name.rpartition(":")  # MODULE:ID as in gymnasium.make: the module registers the id
     if module:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Message
 from gradus.core.naming import file_sources
+from gradus.core.values import Json
 from gradus.environments.verifiable.environment import Judgement
 from gradus.environments.verifiable.from_rows import score_grader
 from gradus.environments.verifiable.items import Item, TableTasks, split_items
@@ -67,9 +67,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     return replace(_one_reply(worker, tasks, module, rows), sources=sources)
 
 
-def _one_reply(
-    worker: Worker, tasks: TableTasks, module: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> EnvironmentSpec:
+def _one_reply(worker: Worker, tasks: TableTasks, module: Json, rows: Sequence[Json]) -> EnvironmentSpec:
     """Tasks that take one reply."""
     name, items = tasks.name.removeprefix("verifiers:"), tasks.splits["train"]
     systems = dict.fromkeys(row["system"] for row in rows if row["system"] not in ("", tasks.system_prompt))
@@ -98,7 +96,7 @@ def _one_reply(
     )
 
 
-def _item(row: Mapping[str, Any], index: int) -> Item:
+def _item(row: Json, index: int) -> Item:
     answer = row["answer"]  # 0 and False are answers
     several = [message["role"] for message in row["messages"]] != ["user"]
     return Item(
