@@ -16,7 +16,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -64,25 +64,16 @@ def parse_source(kind: str, argument: str | None) -> DataSource:
     return DataSource(name=name, kind=kind, place=place, **known_options(name, query, _OPTIONS))
 
 
-def load_gsm8k(argument: str | None = None) -> EnvironmentSpec:
-    """Loads ``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``."""
-    return _load("gsm8k", argument, "grade-school problems in words", recipe="gsm8k.toml")
-
-
-def load_jsonl(argument: str | None = None) -> EnvironmentSpec:
-    """Loads ``jsonl:PATH`` with options."""
-    return _load("jsonl", argument, "questions and answers out of a JSONL file")
-
-
-def load_csv(argument: str | None = None) -> EnvironmentSpec:
-    """Loads ``csv:PATH`` with options."""
-    return _load("csv", argument, "questions and answers out of a CSV file")
-
-
-def _load(kind: str, argument: str | None, summary: str, recipe: str | None = None) -> EnvironmentSpec:
+def _load(kind: str, summary: str, recipe: str | None, argument: str | None = None) -> EnvironmentSpec:
     source = parse_source(kind, argument)
     way_out = f"map it as in '{kind}:{source.place}?question=COLUMN&answer=COLUMN'"
     return spec_of(read_tasks(source), summary, recipe, way_out=way_out)
+
+
+# ``gsm8k:PATH`` (a JSONL file, or a folder with train.jsonl and test.jsonl) or ``gsm8k:HUB/NAME``
+load_gsm8k = partial(_load, "gsm8k", "grade-school problems in words", "gsm8k.toml")
+load_jsonl = partial(_load, "jsonl", "questions and answers out of a JSONL file", None)
+load_csv = partial(_load, "csv", "questions and answers out of a CSV file", None)
 
 
 def read_tasks(source: DataSource) -> TableTasks:

@@ -22,7 +22,6 @@ from gradus.core import (
     Policy,
     Presentation,
     Task,
-    ViewPanel,
     Vocabulary,
     child_rng,
 )
@@ -227,23 +226,17 @@ def _metrics(episode: Episode, *, marked: bool) -> dict[str, float | None]:
 
 
 def _view(episode: Episode) -> EpisodeView:
-    question, answer = (episode.turns[0].observation, episode.turns[0].action) if episode.turns else ("", "")
+    """Returns what stands above the transcript: the answers and what they were worth."""
     outcome = episode.outcome
-    components = episode.reward.components if episode.reward else {}
-    value = episode.reward.value if episode.reward else None
     score = outcome.get("correct")
-    right = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
-    if score is None and value is not None:
-        right = f"reward {format_number(value, 2)}"
-    rows = [[name, format_number(component, 2)] for name, component in components.items()]
+    reward = episode.reward.value if episode.reward else None
+    worth = {None: "not answered", 0.0: "wrong", 1.0: "right"}.get(score, f"{score} of 1")
+    if score is None and reward is not None:
+        worth = f"reward {format_number(reward, 2)}"
     return EpisodeView(
-        title=question[:80] if episode.turns else "no answer",
-        facts={"gold": str(outcome.get("answer")), "given": str(outcome.get("given") or "–"), "verdict": right},
-        panels=[
-            ViewPanel(kind="text", title="question", body=question),
-            ViewPanel(kind="text", title="answer", body=answer),
-            ViewPanel(kind="table", title="reward components", columns=("component", "value"), rows=rows),
-        ],
+        title=episode.turns[0].observation[:80] if episode.turns else "no answer",
+        panels=(),  # the transcript shows question, answer and rewards
+        facts={"gold": str(outcome.get("answer")), "given": str(outcome.get("given") or "–"), "verdict": worth},
     )
 
 
