@@ -70,10 +70,15 @@ def plain_text(text: str) -> str:
     >>> plain_text(r"\\boxed{\\frac{1}{2}}"), plain_text("**3 − 4**")
     ('1/2', '3 - 4')
     """
-    text = _FRACTION.sub(lambda match: f" {match[1] or match[2]}/{match[3] or match[4]} ", text.translate(_CHARACTERS))
+    text = _FRACTION.sub(_slashed, text.translate(_CHARACTERS))
     for pattern, plain in _LAYOUT:
         text = pattern.sub(plain, text)
     return " ".join(text.split())
+
+
+def _slashed(fraction: re.Match[str]) -> str:
+    top, digit, bottom, bottom_digit = fraction.groups()
+    return f" {top or digit}/{bottom or bottom_digit} "
 
 
 def read_number(text: str) -> Number | None:
@@ -85,23 +90,43 @@ def read_number(text: str) -> Number | None:
     (None, None, None, None)
     """
     plain = plain_text(text) if len(text) <= _LONGEST else ""
-    plain = _CALCULATED.sub("", LEAD.sub("", plain, count=1), count=1).strip()
-    plain = plain.strip("$ ") if plain[:1] == plain[-1:] == "$" else plain  # LaTeX, no currency
+    plain = LEAD.sub("", plain, count=1)
+    plain = _CALCULATED.sub("", plain, count=1).strip()
+    if plain[:1] == plain[-1:] == "$":
+        plain = plain.strip("$ ")  # LaTeX, no currency
     match = _NUMBER.fullmatch(plain)
-    if match is None or not (match["digits"] or match["decimals"]) or (match["exponent"] and match["bottom"]):
+    if match is None or not _is_unit(match["unit"], bool(match["percent"])):
         return None
-    words = match["unit"]
-    if words and (match["percent"] or not _UNIT.fullmatch(words) or _NO_UNIT.search(words)):
+    value = _value(match)
+    if value is None:
         return None
-    value = Fraction((match["digits"] or "0").replace(",", "") + (match["decimals"] or ""))
-    value *= Fraction(10) ** int(match["exponent"] or 0)
-    if match["bottom"]:
-        if not (bottom := int(match["bottom"])) or (value / bottom).denominator == 1:
-            return None  # 36/2 was not worked out
-        value /= bottom
-    unit = _CURRENCIES[match["currency"]] if match["currency"] else " ".join(words.split())
-    signs = bool(match["sign"]) + bool(match["minus"])
-    return Number(value=-value if signs == 1 else value, percent=match["percent"] is not None, unit=unit)
+    unit = match["unit"].split()
+    if match["currency"]:
+        unit = [_CURRENCIES[match["currency"]]]
+    is_negative = bool(match["sign"]) != bool(match["minus"])
+    return Number(value=-value if is_negative else value, percent=bool(match["percent"]), unit=" ".join(unit))
+
+
+def _is_unit(words: str, percent: bool) -> bool:
+    """Says whether the words behind a number leave it what it is."""
+    if not words:
+        return True
+    return not percent and _UNIT.fullmatch(words) is not None and _NO_UNIT.search(words) is None
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    """Returns the value without its sign; None if there are no digits, or if it is a division that was not worked out."""
+    digits, decimals, exponent, bottom = match.group("digits", "decimals", "exponent", "bottom")
+    if not (digits or decimals) or (exponent and bottom):
+        return None
+    whole_part = (digits or "0").replace(",", "")
+    value = Fraction(whole_part + (decimals or "")) * Fraction(10) ** int(exponent or 0)
+    if not bottom:
+        return value
+    divisor = int(bottom)
+    if divisor == 0 or (value / divisor).denominator == 1:
+        return None  # 36/2 was not worked out
+    return value / divisor
 
 
 _REASONING = re.compile(r"<reasoning>.*?(?:</reasoning>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -121,6 +146,7 @@ _PROSE = re.compile(
 _UNBOUNDED = re.compile(
     r"\d[\s)}]*(?:(?:\^|\*\*)[\s({]*-?[\d.]+[\s)}]*){2}|(?:(?:\^|\*\*)[\s({]*-?[\w.]+[\s)}]*){3}|(?:\^|\*\*)[\s({]*\d{4}|\d{4}[\s)}]*!|![\s)}]*!"
 )
+_VARIABLE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _CHOICE = re.compile(r"[\s($\[]*([A-Z])[\s)$.\]]*")
 _CHOSEN = re.compile(  # (A) / Option A / A. Paris
     r"(?:(?i:option|choice)\s+)?[$(\[]*(?P<letter>[A-Z])(?:[$)\].:]*|[)\]]*[).:]\s+(?P<text>.+))"
@@ -164,11 +190,11 @@ def read_answer(completion: str) -> AnswerReading:
     """
     outside = without_reasoning(completion)
     marked = _ANSWER.findall(outside) or _boxed(outside) or _HASHES.findall(outside)[-1:]
-    answers = [answer.strip() for answer in marked]
-    if not answers:
+    if not marked:
         return AnswerReading(problem=_UNMARKED)
-    others = dict.fromkeys(answer for answer in answers if answer != answers[0])
-    if len(others) > _MOST_MARKS or not all(same_answer(answer, answers[0]) for answer in others):
+    answers = [answer.strip() for answer in marked]
+    first, *spellings = dict.fromkeys(answers)
+    if len(spellings) > _MOST_MARKS or not all(same_answer(spelling, first) for spelling in spellings):
         return AnswerReading(problem="two different answers are marked")
     if not answers[-1]:
         return AnswerReading(problem="the answer is empty")
@@ -188,10 +214,10 @@ def read_final(completion: str) -> AnswerReading:
     marked = read_answer(completion)
     if marked.text is not None or marked.problem != _UNMARKED:
         return marked
-    sentences = [each for each in _SENTENCES.split(without_reasoning(completion)) if each.strip(_FRAME)]
-    if not sentences:
+    sentences = [sentence.strip(_FRAME) for sentence in _SENTENCES.split(without_reasoning(completion))]
+    last = next(filter(None, reversed(sentences)), "")
+    if not last:
         return AnswerReading(problem="the answer is empty")
-    last = sentences[-1].strip(_FRAME)
     if _WAVERS.search(last):
         return AnswerReading(problem="the last sentence commits to no answer")
     return AnswerReading(text=_STATED.split(last)[-1].strip(_FRAME) or last)
@@ -207,47 +233,72 @@ def gold_answer(text: str) -> str:
     return text.rpartition("####")[2].strip()
 
 
-def same_answer(given: str, gold: str) -> bool:
-    """Says whether ``given`` states the same value as ``gold``. Pass the gold answer second: a unit that it has counts.
+def same_answer(answer: str, gold: str) -> bool:
+    """Says whether ``answer`` states the same value as ``gold``. Pass the gold answer second: a unit that it has counts.
 
     >>> same_answer("$1,234.00", "1234"), same_answer("1/2", "0.5"), same_answer("18 or 19", "18")
     (True, True, False)
     >>> same_answer("5 km", "5"), same_answer("5", "5 km"), same_answer("5 m", "5 km")
     (True, True, False)
     """
-    if len(given) > 1000 + 4 * len(gold):
+    if len(answer) > 1000 + 4 * len(gold):
         return False  # no way to write an answer is that much longer
-    if fenced := _FENCED.fullmatch(given):
-        given = fenced[1]
-    if structure := _json_of(gold):
-        return _json_of(given) == structure or (gold[0] == "[" and _same_expression(given, gold))
-    if (expected := _read_gold(gold)) is not None:
-        reading = read_number(given)
-        return reading is not None and _same_number(reading, expected)
-    given, gold = (LEAD.sub("", plain_text(text), count=1).rstrip(" .") for text in (given, gold))
-    if (choice := _CHOICE.fullmatch(gold)) and _chosen(given) == choice[1]:
-        return True
-    if _WRITTEN.fullmatch(gold) or _PROSE.search(gold) or not _MATHEMATICAL.search(gold):
-        return _words(given) == _words(gold) != ""
-    return _same_expression(given, gold)
+    fenced = _FENCED.fullmatch(answer)
+    if fenced:
+        answer = fenced[1]
+    structure = _json_of(gold)
+    if structure:
+        is_list = gold[0] == "["  # which may be an interval, too
+        return _json_of(answer) == structure or (is_list and _same_expression(answer, gold))
+    gold_number = _read_gold(gold)
+    if gold_number is not None:
+        number = read_number(answer)
+        return number is not None and _same_number(number, gold_number)
+    return _same_text(_stripped(answer), _stripped(gold))
 
 
 _read_gold = lru_cache(maxsize=65536)(read_number)
 
 
-def _same_number(given: Number, gold: Number) -> bool:
+def _stripped(text: str) -> str:
+    return LEAD.sub("", plain_text(text), count=1).rstrip(" .")
+
+
+def _same_text(answer: str, gold: str) -> bool:
+    """Compares two texts, of which gold is no number: choices, words or expressions."""
+    choice = _CHOICE.fullmatch(gold)
+    if choice and _chosen(answer) == choice[1]:
+        return True
+    is_words = _WRITTEN.fullmatch(gold) or _PROSE.search(gold) or not _MATHEMATICAL.search(gold)
+    if is_words:
+        return _words(answer) == _words(gold) != ""
+    return _same_expression(answer, gold)
+
+
+def _same_number(number: Number, gold: Number) -> bool:
     """A percentage equals its number and its fraction. A unit in small letters may be left out of the answer, and no other."""
-    said, wanted = (each.unit.casefold().rstrip("s") for each in (given, gold))
-    if wanted and said != wanted and (said or not gold.unit.islower()):
+    if not _same_unit(number.unit, gold.unit):
         return False
-    if not (given.percent or gold.percent) and given.value.denominator == gold.value.denominator == 1:
-        return given.value == gold.value
-    values = [given.value]
-    if given.percent != gold.percent:
-        values.append(given.value / 100 if given.percent else given.value * 100)
+    percents = (number.percent, gold.percent)
+    are_integers = number.value.denominator == gold.value.denominator == 1
+    if are_integers and not any(percents):
+        return number.value == gold.value
     size = abs(gold.value)
-    allowed = _TOLERANCE * (max(size, 1) if size >= _SMALL else size)
-    return any(abs(value - gold.value) <= allowed for value in values)
+    scale = max(size, 1) if size >= _SMALL else size
+    values = [number.value]
+    if percents == (True, False):
+        values.append(number.value / 100)
+    elif percents == (False, True):
+        values.append(number.value * 100)
+    return any(abs(value - gold.value) <= _TOLERANCE * scale for value in values)
+
+
+def _same_unit(unit: str, gold_unit: str) -> bool:
+    if not gold_unit:
+        return True
+    if not unit:
+        return gold_unit.islower()
+    return unit.casefold().rstrip("s") == gold_unit.casefold().rstrip("s")
 
 
 def _json_of(text: str) -> str | None:
@@ -260,29 +311,33 @@ def _json_of(text: str) -> str | None:
         return None
 
 
-def _chosen(given: str) -> str | None:
-    """The letter of the one choice that ``given`` names: ``Option A``, ``A. Paris``; None if it names several or none."""
-    match = _CHOSEN.fullmatch(given)
-    return None if match is None or _ANOTHER.search(match["text"] or "") else match["letter"]
+def _chosen(answer: str) -> str | None:
+    """The letter of the one choice that an answer names: ``Option A``, ``A. Paris``; None if it names several or none."""
+    match = _CHOSEN.fullmatch(answer)
+    if match is None or _ANOTHER.search(match["text"] or ""):
+        return None
+    return match["letter"]
 
 
 def _words(text: str) -> str:
     """Words for comparison: case, articles, spaces, brackets and end punctuation do not matter."""
     text = re.sub(r"\s*,\s*", ", ", text.casefold()).strip(' .?,;:()[]"*_$')
-    text = text.strip("!'.") if len(text) > 2 else text  # y' and n! are not y and n
+    if len(text) > 2:  # y' and n! are not y and n
+        text = text.strip("!'.")
     return re.sub(r"^(the|an|a)\s+(?=\w{2})", "", text)
 
 
-def _same_expression(given: str, gold: str) -> bool:
+def _same_expression(answer: str, gold: str) -> bool:
     """Math-Verify decides. It reads expressions out of any sentence and folds ``x`` and ``X``, so both are refused before."""
-    if given.replace(" ", "") == gold.replace(" ", ""):
+    if answer.replace(" ", "") == gold.replace(" ", ""):
         return True
-    if any(each.search(given) for each in (_PROSE, _UNBOUNDED)) or _WRITTEN.fullmatch(given):
+    if _PROSE.search(answer) or _UNBOUNDED.search(answer) or _WRITTEN.fullmatch(answer):
         return False
-    if given.count("'") != gold.count("'"):
+    if answer.count("'") != gold.count("'"):
         return False
-    names, known = (set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", text)) for text in (given, gold))
-    return not {name.swapcase() for name in known - names} & (names - known) and _verify(given, gold)
+    names, gold_names = set(_VARIABLE.findall(answer)), set(_VARIABLE.findall(gold))
+    renamed = {name.swapcase() for name in gold_names - names}
+    return not renamed & (names - gold_names) and _verify(answer, gold)
 
 
 def _boxed(text: str) -> list[str]:
@@ -293,8 +348,10 @@ def _boxed(text: str) -> list[str]:
     for match in re.finditer(r"[{}]", text):
         if match[0] == "{":
             stack.append(match.start())
-        elif stack and (start := stack.pop()) in opened and len(contents) <= _MOST_MARKS:
-            contents.append((start, text[start + 1 : match.start()]))
+        elif stack:
+            start = stack.pop()
+            if start in opened and len(contents) <= _MOST_MARKS:
+                contents.append((start, text[start + 1 : match.start()]))
     return [content for _, content in sorted(contents)]
 
 
@@ -305,11 +362,11 @@ def _math_verify() -> Worker:
 
 
 @lru_cache(maxsize=65536)
-def _verify(given: str, gold: str) -> bool:
+def _verify(answer: str, gold: str) -> bool:
     """Math-Verify's judgement; no for what takes more time or memory than an answer may."""
-    if len(given) > _LONGEST_EXPRESSION:
+    if len(answer) > _LONGEST_EXPRESSION:
         return False
     try:
-        return bool(_math_verify().call("same", given=given, gold=gold))
+        return bool(_math_verify().call("same", answer=answer, gold=gold))
     except WorkerLimit:
         return False

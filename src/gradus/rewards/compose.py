@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError
 from gradus.core.errors import OutOfTime
@@ -40,7 +40,7 @@ class Completion:
     prompt: str
     completion: str
     system_prompt: str = ""
-    columns: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
     completion_ids: tuple[int, ...] = ()
     messages: tuple[Mapping[str, Any], ...] = ()
     chat: bool = False
@@ -68,17 +68,37 @@ class _Outcome:
     returned: str | None = None
 
 
-@dataclass(frozen=True)
-class _Logged:
-    """Values that one call of a function gave to log_extra and log_metric."""
+@dataclass
+class _Log:
+    """What one call of a function gave to log_extra and log_metric."""
 
-    extras: dict[str, list[Any]] = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
+    rows: int
+    extras: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    metrics: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    def extra(self, column: str, values: Sequence[Any]) -> None:
+        """Take one value a completion, as TRL's ``log_extra``."""
+        cells = list(values)
+        if len(cells) != self.rows:
+            raise ValueError(f"log_extra got {len(cells)} values of {column!r} for {self.rows} completions")
+        self.extras[column] = cells
+
+    def metric(self, metric: str, value: Any) -> None:
+        """Take one number, as TRL's ``log_metric``."""
+        self.metrics.setdefault(metric, []).append(float(value))
 
 
-# Errors of functions that were written for the other form of prompts and completions.
-_READS_MESSAGES = ("string indices must be", "string index out of range", "'str' object has no attribute 'get'")
-_READS_TEXT = ("'list' object has no attribute", "expected string or bytes-like object, got 'list'")
+# Whether functions get messages -> how the errors begin of functions that were written for the other form, and what to do.
+_WRONG_FORM = {
+    False: (
+        ("string indices must be", "string index out of range", "'str' object has no attribute 'get'"),
+        "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true (or give --messages)",
+    ),
+    True: (
+        ("'list' object has no attribute", "expected string or bytes-like object, got 'list'"),
+        "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false (--texts)",
+    ),
+}
 
 
 @dataclass
@@ -122,20 +142,13 @@ class Rewards:
         messages: bool = False,
         time_limit: float = GRADER_SECONDS.batch,
     ) -> None:
-        pairs = [pair if isinstance(pair, tuple) else (pair, 1.0) for pair in functions]
-        if not pairs:
+        if not functions:
             raise ConfigError("Rewards needs at least one reward function, got none")
-        names = [reward_name(function) for function, _ in pairs]
-        twice = [name for name, count in Counter(names).items() if count > 1]
-        if twice:
-            raise ConfigError(
-                f"reward components need different names, got {twice[0]!r} twice; set function.component_name"
-            )
-        for name, (_, weight) in zip(names, pairs, strict=True):
-            if not math.isfinite(weight):
-                raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
-        self.functions = {name: as_trl(function) for name, (function, _) in zip(names, pairs, strict=True)}
-        self.weights: dict[str, float] = {name: float(weight) for name, (_, weight) in zip(names, pairs, strict=True)}
+        self.functions: dict[str, RewardFunction] = {}
+        self.weights: dict[str, float] = {}
+        for entry in functions:
+            function, weight = entry if isinstance(entry, tuple) else (entry, 1.0)
+            self._add(function, float(weight))
         self.messages = messages
         self.time_limit = time_limit
         self.errors: Counter[str] = Counter()
@@ -143,11 +156,26 @@ class Rewards:
         self.metrics: dict[str, list[float]] = {}  # log_metric's values in the last call
         self.trainer_state = TrainerState()
 
+    def _add(self, function: RewardFunction, weight: float) -> None:
+        name = reward_name(function)
+        if name in self.functions:
+            raise ConfigError(
+                f"reward components need different names, got {name!r} twice; set function.component_name"
+            )
+        if not math.isfinite(weight):
+            raise ConfigError(f"the weight of reward {name!r} must be finite, got {weight}")
+        self.functions[name] = as_trl(function)
+        self.weights[name] = weight
+
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Rewards of no success and of full success, for components whose functions declare a ``component_range``."""
-        said = {name: getattr(function, "component_range", None) for name, function in self.functions.items()}
-        return {name: (float(each[0]), float(each[1])) for name, each in said.items() if each is not None}
+        ranges: dict[str, tuple[float, float]] = {}
+        for name, function in self.functions.items():
+            limits = getattr(function, "component_range", None)
+            if limits is not None:
+                ranges[name] = (float(limits[0]), float(limits[1]))
+        return ranges
 
     @property
     def remote(self) -> bool:
@@ -160,58 +188,58 @@ class Rewards:
             return []
         self.extras, self.metrics = {}, {}
         outcomes = self._ask_all(list(completions))
-        return [self._combine({name: each[row] for name, each in outcomes.items()}) for row in range(len(completions))]
+        rows = zip(*(outcomes[name] for name in self.functions), strict=True)
+        return [self._combine(dict(zip(self.functions, row, strict=True))) for row in rows]
 
     def _combine(self, outcomes: Mapping[str, _Outcome]) -> ScoredCompletion:
         components = {name: outcome.value for name, outcome in outcomes.items()}
-        failures = [f"reward {name!r} {outcome.error}" for name, outcome in outcomes.items() if outcome.error]
         terms = {name: self.weights[name] * value for name, value in components.items() if value is not None}
-        if failures:
-            return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(failures))
-        if not terms:
-            return ScoredCompletion(
-                value=None,
-                components=components,
-                terms={},
-                error=f"None came from every reward function ({', '.join(components)})",
-            )
-        if not sum(map(abs, terms.values())) <= LARGEST_REWARD:
-            largest = max(terms, key=lambda name: abs(terms[name]))
-            self.errors[f"{largest}: OverflowError"] += 1
-            said = f"reward {largest!r} times its weight is {terms[largest]:.3g}; expected at most {LARGEST_REWARD:g} together"
-            return ScoredCompletion(value=None, components=components, terms={}, error=said)
+        errors = [f"reward {name!r} {outcome.error}" for name, outcome in outcomes.items() if outcome.error]
+        if not terms and not errors:
+            errors = [f"None came from every reward function ({', '.join(components)})"]
+        # The terms have one limit together: above it, sums of squares are infinite and every advantage would be 0.
+        if not errors and not sum(map(abs, terms.values())) <= LARGEST_REWARD:
+            errors = [self._too_large(terms)]
+        if errors:
+            return ScoredCompletion(value=None, components=components, terms={}, error="; ".join(errors))
         return ScoredCompletion(value=math.fsum(terms.values()), components=components, terms=terms)
+
+    def _too_large(self, terms: Mapping[str, float]) -> str:
+        name = max(terms, key=lambda name: abs(terms[name]))
+        self.errors[f"{name}: OverflowError"] += 1
+        return f"reward {name!r} times its weight is {terms[name]:.3g}; expected at most {LARGEST_REWARD:g} together"
 
     def _ask_all(self, rows: list[Completion]) -> dict[str, list[_Outcome]]:
         """Asks all functions, those that are asynchronous beside each other."""
         ask = partial(self._ask, rows=rows, places=range(len(rows)))
-        waiting = [name for name, function in self.functions.items() if is_async(function)]
-        outcomes = {name: ask(name) for name in self.functions if name not in waiting}
-        if waiting:
-            with ThreadPoolExecutor(len(waiting)) as threads:
-                outcomes.update(zip(waiting, threads.map(ask, waiting), strict=True))
-        return {name: outcomes[name] for name in self.functions}
+        coroutines = [name for name, function in self.functions.items() if is_async(function)]
+        outcomes = {name: ask(name) for name in self.functions if name not in coroutines}
+        if coroutines:
+            with ThreadPoolExecutor(len(coroutines)) as threads:
+                outcomes.update(zip(coroutines, threads.map(ask, coroutines), strict=True))
+        return outcomes
 
     def _ask(self, name: str, rows: list[Completion], places: range) -> list[_Outcome]:
         """Asks a function about the rows at ``places``."""
-        function, logged = self.functions[name], _Logged()
+        function = self.functions[name]
+        log = _Log(len(places))
+        limit = batch_seconds(len(places), self.time_limit)
         try:
-            seconds = batch_seconds(len(places), self.time_limit)
-            arguments = self._arguments(function, rows[places.start : places.stop], logged)
-            answer = within(seconds, f"reward {name!r}", lambda: settled(function(**arguments)))
-            return self._accepted(name, answer, logged, len(rows), places)
+            arguments = self._arguments(function, rows[places.start : places.stop], log)
+            answer = within(limit, f"reward {name!r}", lambda: settled(function(**arguments)))
+            return self._accepted(name, answer, log, len(rows), places)
         except (Exception, SystemExit) as error:
             if len(places) == 1 or isinstance(error, OutOfTime | WrongCount):
                 return [self._failed(name, error) for _ in places]
         return [self._ask(name, rows, range(place, place + 1))[0] for place in places]
 
-    def _accepted(self, name: str, answer: Any, logged: _Logged, rows: int, places: range) -> list[_Outcome]:
+    def _accepted(self, name: str, answer: Any, log: _Log, rows: int, places: range) -> list[_Outcome]:
         """Returns a call's outcomes and keeps what it logged, its extras at the places of its rows. Raises if they are not valid."""
-        outcomes = _checked(answer, len(places))
-        self.errors.update(f"{name}: {each.returned}" for each in outcomes if each.returned)
-        for metric, values in logged.metrics.items():
+        outcomes = _outcomes(answer, len(places))
+        self.errors.update(f"{name}: {outcome.returned}" for outcome in outcomes if outcome.returned)
+        for metric, values in log.metrics.items():
             self.metrics.setdefault(metric, []).extend(values)
-        for column, values in logged.extras.items():
+        for column, values in log.extras.items():
             self.extras.setdefault(column, [None] * rows)[places.start : places.stop] = values
         return outcomes
 
@@ -219,46 +247,43 @@ class Rewards:
         self.errors[f"{name}: {type(error).__name__}"] += 1
         if isinstance(error, OutOfTime):
             return _Outcome(error=str(error).removeprefix(f"reward {name!r} "))
-        way_out = ""
-        if not self.messages and str(error).startswith(_READS_MESSAGES):
-            way_out = "; if it reads chat messages, as in completion[0]['content'], set reward_messages = true (or give --messages)"
-        elif self.messages and str(error).startswith(_READS_TEXT):
-            way_out = "; it gets chat messages, as the rows are chats: read completion[0]['content'], or set reward_messages = false (--texts)"
+        beginnings, hint = _WRONG_FORM[self.messages]
+        way_out = hint if str(error).startswith(beginnings) else ""
         return _Outcome(error=f"raised {type(error).__name__}: {error}{raised_at(error)}{way_out}")
 
-    def _arguments(self, function: RewardFunction, rows: list[Completion], logged: _Logged) -> dict[str, Any]:
+    def _arguments(self, function: RewardFunction, rows: list[Completion], log: _Log) -> dict[str, Any]:
         """The keyword arguments of one call; a function without ``**kwargs`` gets only what it names."""
-        columns = dict.fromkeys(key for row in rows for key in row.columns)
-        arguments: dict[str, Any] = {key: [copied_cell(row.columns.get(key)) for row in rows] for key in columns}
-        arguments |= {
-            "prompts": [_prompt(row, self.messages) for row in rows],
-            "completions": [_completion(row, self.messages) for row in rows],
-            "completion_ids": [list(row.completion_ids) for row in rows],
-            "trainer_state": self.trainer_state,
-            "log_extra": partial(_log_extra, logged, len(rows)),
-            "log_metric": lambda metric, value: logged.metrics.setdefault(metric, []).append(float(value)),
-        }
+        columns = dict.fromkeys(column for row in rows for column in row.columns)
+        arguments: dict[str, Any] = {}
+        for column in columns:
+            arguments[column] = [copied_cell(row.columns.get(column)) for row in rows]
+        arguments["prompts"] = [_prompt(row, self.messages) for row in rows]
+        arguments["completions"] = [_completion(row, self.messages) for row in rows]
+        arguments["completion_ids"] = [list(row.completion_ids) for row in rows]
+        arguments["trainer_state"] = self.trainer_state
+        arguments["log_extra"] = log.extra
+        arguments["log_metric"] = log.metric
+
         parameters = inspect.signature(function).parameters.values()
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        needed = [each.name for each in parameters if each.kind in named and each.default is inspect.Parameter.empty]
-        if missing := [name for name in needed if name not in arguments]:
-            has = ", ".join(columns) or "none"
-            raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {has}")
+        missing = [
+            parameter.name for parameter in parameters if _is_needed(parameter) and parameter.name not in arguments
+        ]
+        if missing:
+            names = ", ".join(columns) or "none"
+            raise TypeError(f"it takes {', '.join(missing)}, which the data do not have; the columns are: {names}")
         if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
             return arguments
         return {parameter.name: arguments[parameter.name] for parameter in parameters if parameter.name in arguments}
 
 
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    by_name = parameter.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return by_name and parameter.default is inspect.Parameter.empty
+
+
 def copied_cell(cell: Any) -> Any:
     """Copies a cell of a row for one call: a function that changes a list, dict or set must not change the row."""
     return copy.deepcopy(cell) if isinstance(cell, list | dict | set) else cell
-
-
-def _log_extra(logged: _Logged, rows: int, column: str, values: Sequence[Any]) -> None:
-    given = list(values)
-    if len(given) != rows:
-        raise ValueError(f"log_extra got {len(given)} values of {column!r} for {rows} completions")
-    logged.extras[column] = given
 
 
 def reward_name(function: RewardFunction) -> str:
@@ -276,8 +301,8 @@ def completion_text(completion: str | Messages) -> str:
     """Returns the text of a completion in either format, without the messages of the system and of tools."""
     if isinstance(completion, str):
         return completion
-    said = [message for message in completion if message.get("role") not in ("system", "tool")]
-    return "\n".join(str(message.get("content") or "") for message in said)
+    spoken = [message for message in completion if message.get("role") not in ("system", "tool")]
+    return "\n".join(str(message.get("content") or "") for message in spoken)
 
 
 def _unwrapped(function: Any) -> Any:
@@ -301,20 +326,24 @@ def _completion(row: Completion, messages: bool) -> str | Messages:
     return [dict(message) for message in row.messages] or [{"role": "assistant", "content": row.completion}]
 
 
-def _checked(values: Any, rows: int) -> list[_Outcome]:
-    """Returns one finite number or None for each row. Raises ValueError for anything else."""
+def _outcomes(values: Any, rows: int) -> list[_Outcome]:
+    """Returns one outcome for each row. Raises ValueError unless there is a number, None or an exception for each."""
     if isinstance(values, Mapping | str | set) or not isinstance(values, Iterable):  # of keys or characters
         raise ValueError(f"returned a {type(values).__name__}; return a list with one reward per completion")
-    listed = list(values)
-    if len(listed) != rows:
-        raise WrongCount(f"returned {len(listed)} rewards for {rows} completions; return one per completion")
-    failures = [
-        _Outcome(error=f"failed: {value}", returned=type(value).__name__) if isinstance(value, Exception) else None
-        for value in listed
-    ]
-    numbers = [None if value is None or isinstance(value, Exception) else float(value) for value in listed]
-    if any(number is not None and not math.isfinite(number) for number in numbers):
+    rewards = list(cast(Iterable[Any], values))
+    if len(rewards) != rows:
+        raise WrongCount(f"returned {len(rewards)} rewards for {rows} completions; return one per completion")
+    return [_outcome(reward) for reward in rewards]
+
+
+def _outcome(reward: Any) -> _Outcome:
+    if reward is None:
+        return _Outcome()
+    if isinstance(reward, Exception):
+        return _Outcome(error=f"failed: {reward}", returned=type(reward).__name__)
+    value = float(reward)
+    if not math.isfinite(value):
         raise ValueError("returned a reward that is not finite; return None if it does not apply")
-    if any(number is not None and abs(number) > LARGEST_REWARD for number in numbers):
+    if abs(value) > LARGEST_REWARD:
         raise ValueError(f"returned a reward that is larger than {LARGEST_REWARD:g}")
-    return [failure or _Outcome(value=number) for failure, number in zip(failures, numbers, strict=True)]
+    return _Outcome(value=value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 _TEXT = ("solution_str", "completion", "response", "prediction", "output", "model_output", "text", "solution")
 _GOLD = ("ground_truth", "answer", "gold", "target", "reference", "expected", "label")
@@ -22,58 +22,50 @@ def as_trl(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return function
-    known = "completions" in parameters or not any(name in parameters for name in _TEXT)
-    return function if known else OneByOne(function)
+    if "completions" in parameters or not any(name in parameters for name in _TEXT):
+        return function
+    return OneByOne(function)
 
 
 class OneByOne:
     """A function of one completion, called for each. It can be pickled as the function can."""
 
-    __signature__ = inspect.Signature(
-        [
-            inspect.Parameter("prompts", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-            inspect.Parameter("completions", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-            inspect.Parameter("columns", inspect.Parameter.VAR_KEYWORD),
-        ]
-    )
+    __signature__ = inspect.signature(lambda prompts, completions, **columns: None)
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.__wrapped__ = function  # inspect finds the source there
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
         """One reward a completion; an awaitable of them if the function is asynchronous."""
-        function = self.__wrapped__
-        rows = [_row(prompts[place], completions[place], columns, place) for place in range(len(completions))]
-        results = [function(**_arguments(function, row)) for row in rows]
-        if any(inspect.isawaitable(each) for each in results):
+        results: list[Any] = []
+        for place, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            cells = {name: values[place] for name, values in columns.items() if isinstance(values, list | tuple)}
+            row = {**_EMPTY, **cells, "prompt": prompt, "completion": completion}
+            results.append(self.__wrapped__(**_arguments(self.__wrapped__, row)))
+        if any(inspect.isawaitable(result) for result in results):
             return _awaited(results)
-        return [_number(each) for each in results]
+        return [_number(result) for result in results]
 
 
 async def _awaited(results: Sequence[Any]) -> list[Any]:
-    return [_number(each) for each in await asyncio.gather(*results)]
-
-
-def _row(prompt: Any, completion: Any, columns: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Returns what is known of one completion, by name."""
-    own = {name: values[place] for name, values in columns.items() if isinstance(values, list | tuple)}
-    return {**_EMPTY, **own, "prompt": prompt, "completion": completion}
+    return [_number(result) for result in await asyncio.gather(*results)]
 
 
 def _arguments(function: Callable[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that the function names, of what is known of a completion; its text and gold answer may have other names."""
+    """Returns the arguments that the function names, out of what is known of a completion; its text and gold answer may have other names."""
     parameters = inspect.signature(function).parameters
     text = next(name for name in _TEXT if name in parameters)
     gold = next((name for name in _GOLD if name in parameters and name != text), None)
-    known = {**row, text: row["completion"]}
+    arguments = {**row, text: row["completion"]}
     if gold is not None:
-        known.setdefault(gold, row.get("answer"))
-    more = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    return known if more else {name: known[name] for name in parameters if name in known}
+        arguments.setdefault(gold, row.get("answer"))
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return arguments
+    return {name: arguments[name] for name in parameters if name in arguments}
 
 
 def _number(result: Any) -> Any:
     """The score of a result; verl may return a record of it."""
     if isinstance(result, Mapping):
-        result = result.get("score")
+        result = cast(Mapping[str, Any], result).get("score")
     return float(result) if isinstance(result, bool) else result

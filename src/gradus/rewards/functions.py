@@ -13,8 +13,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import update_wrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradus.core import ConfigError
 from gradus.core.calls import without_thoughts
@@ -23,45 +24,64 @@ from gradus.rewards.answers import AnswerReading, gold_answer, read_answer, read
 from gradus.rewards.compose import RewardFunction, completion_text
 
 _TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+_FENCED_JSON = re.compile(r"```(?:json)?(.*)```", re.DOTALL | re.IGNORECASE)
 _STRICT = re.compile(r"\s*<reasoning>(.+?)</reasoning>\s*<answer>(.+?)</answer>\s*", re.DOTALL)
 
 
-def _named(name: str, values: tuple[float, float] = (0.0, 1.0)) -> Callable[[Any], Any]:
-    def rename(function: Any) -> Any:
-        function.component_name, function.component_range = name, values
+F = TypeVar("F", bound=Callable[..., Any])
+Answers = Sequence[Any]  # prompts or completions, as strings or as chat messages
+
+
+def _component(name: str, low: float = 0.0, high: float = 1.0) -> Callable[[F], F]:
+    """Names a reward function's component, and its rewards of no success and of full success."""
+
+    def describe(function: F) -> F:
+        vars(function).update(component_name=name, component_range=(low, high))
         return function
 
-    return rename
+    return describe
 
 
-@_named("correct")
-def correctness(
-    prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
-) -> list[float | None]:
+def _of_text(name: str, low: float = 0.0, high: float = 1.0) -> Callable[[Callable[[str], float]], RewardFunction]:
+    """Makes a reward function of a function that scores one text."""
+
+    def make(score: Callable[[str], float]) -> RewardFunction:
+        def reward(prompts: Answers, completions: Answers, **columns: Any) -> list[float]:
+            return [score(completion_text(completion)) for completion in completions]
+
+        update_wrapper(reward, score, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        del reward.__wrapped__  # the signature is TRL's
+        return _component(name, low, high)(reward)
+
+    return make
+
+
+@_component("correct")
+def correctness(prompts: Answers, completions: Answers, answer: Answers, **columns: Any) -> list[float | None]:
     """1 if the marked answer states the gold value, else 0; None if the data set has no answer."""
-    return [_correct(completion_text(text), gold, read_answer) for text, gold in zip(completions, answer, strict=True)]
+    return _correct(completions, answer, read_answer)
 
 
-@_named("correct")
-def final_answer(
-    prompts: Sequence[Any], completions: Sequence[Any], answer: Sequence[Any], **columns: Any
-) -> list[float | None]:
+@_component("correct")
+def final_answer(prompts: Answers, completions: Answers, answer: Answers, **columns: Any) -> list[float | None]:
     """1 if the last sentence states the gold value, with or without marks, else 0; None if the data set has no answer."""
-    return [_correct(completion_text(text), gold, read_final) for text, gold in zip(completions, answer, strict=True)]
+    return _correct(completions, answer, read_final)
 
 
-def _correct(text: str, gold: Any, read: Callable[[str], AnswerReading]) -> float | None:
-    expected = "" if gold is None else gold_answer(str(gold))
-    if not expected:
-        return None
-    given = read(text).text
-    return float(given is not None and same_answer(given, expected))
+def _correct(completions: Answers, golds: Answers, read: Callable[[str], AnswerReading]) -> list[float | None]:
+    values: list[float | None] = []
+    for completion, cell in zip(completions, golds, strict=True):
+        gold = "" if cell is None else gold_answer(str(cell))
+        answer = read(completion_text(completion)).text if gold else None
+        is_right = answer is not None and same_answer(answer, gold)
+        values.append(float(is_right) if gold else None)
+    return values
 
 
-@_named("format")
-def strict_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+@_of_text("format")
+def strict_format(text: str) -> float:
     """1 if the completion is one reasoning block and one answer block, neither empty, and nothing else but thoughts."""
-    return [float(is_strict_format(completion_text(text))) for text in completions]
+    return float(is_strict_format(text))
 
 
 def is_strict_format(text: str) -> bool:
@@ -77,16 +97,14 @@ def is_strict_format(text: str) -> bool:
     return bool(match and match[1].strip() and match[2].strip())
 
 
-@_named("incremental_format")
-def incremental_format(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
+@_of_text("incremental_format")
+def incremental_format(text: str) -> float:
     """0.25 for each of the four tags that stands exactly once; minus 0.01 a character after the end, 0.5 at most."""
-    return [_incremental(without_thoughts(completion_text(text))) for text in completions]
-
-
-def _incremental(text: str) -> float:
-    earned = 0.25 * sum(text.count(tag) == 1 for tag in _TAGS)
-    after = len(text.rpartition(_TAGS[-1])[2].strip()) if _TAGS[-1] in text else 0
-    return earned - min(0.01 * after, 0.5)
+    visible = without_thoughts(text)
+    tags = sum(visible.count(tag) == 1 for tag in _TAGS)
+    _, end, after = visible.rpartition(_TAGS[-1])
+    too_much = len(after.strip()) if end else 0
+    return 0.25 * tags - min(0.01 * too_much, 0.5)
 
 
 def reads_tags(function: RewardFunction) -> bool:
@@ -96,10 +114,10 @@ def reads_tags(function: RewardFunction) -> bool:
     module = getattr(function, "__module__", None) or ""  # None for code that was typed
     if module.startswith("gradus."):
         return False
-    code: Any = sys.modules.get(module, function)  # the tag may stand in a helper beside it
-    for each in (code, function, type(function)):
+    file: Any = sys.modules.get(module, function)  # the tag may stand in a helper beside it
+    for code in (file, function, type(function)):
         with suppress(OSError, TypeError):
-            return "<answer>" in inspect.getsource(each)
+            return "<answer>" in inspect.getsource(code)
     return False
 
 
@@ -112,13 +130,17 @@ def length(*, limit: int, margin: int | None = None) -> RewardFunction:
     if not 0 < margin <= limit:
         raise ConfigError(f"length margin must be between 1 and the limit of {limit}, got {margin}")
 
-    @_named("length", (-1.0, 0.0))
+    free = limit - margin
+
+    @_component("length", -1.0, 0.0)
     def too_long(
-        prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), **columns: Any
+        prompts: Answers, completions: Answers, completion_ids: Sequence[Sequence[int]] = (), **columns: Any
     ) -> list[float]:
-        ids = completion_ids or [()] * len(completions)
-        sizes = [len(row) or len(completion_text(text).split()) for row, text in zip(ids, completions, strict=True)]
-        return [-min(max(size - (limit - margin), 0) / margin, 1.0) for size in sizes]
+        penalties: list[float] = []
+        for ids, completion in zip(completion_ids or [()] * len(completions), completions, strict=True):
+            size = len(ids) or len(completion_text(completion).split())
+            penalties.append(-min(max(size - free, 0) / margin, 1.0))
+        return penalties
 
     return too_long
 
@@ -128,9 +150,10 @@ def repetition(*, ngram: int = 3) -> RewardFunction:
     if ngram < 1:
         raise ConfigError(f"repetition ngram must be at least 1, got {ngram}")
 
-    @_named("repetition", (-1.0, 0.0))
-    def repeats(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [_repeated_share(completion_text(text).lower().split(), ngram) for text in completions]
+    @_of_text("repetition", -1.0, 0.0)
+    def repeats(text: str) -> float:
+        grams = _grams(text, ngram)
+        return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
 
     return repeats
 
@@ -144,29 +167,24 @@ def diversity(*, ngram: int = 2) -> RewardFunction:
     if ngram < 1:
         raise ConfigError(f"diversity ngram must be at least 1, got {ngram}")
 
-    @_named("diversity")
-    def different(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        grams = [_grams(completion_text(text).lower().split(), ngram) for text in completions]
-        groups: dict[str, list[int]] = {}
-        for place, prompt in enumerate(prompts):
-            groups.setdefault(str(prompt), []).append(place)
-        values = [0.0] * len(grams)
-        for places in groups.values():
-            held = Counter(gram for place in places for gram in grams[place])
-            for place in places if len(places) > 1 else ():
-                values[place] = sum(held[gram] == 1 for gram in grams[place]) / max(len(grams[place]), 1)
+    @_component("diversity")
+    def different(prompts: Answers, completions: Answers, **columns: Any) -> list[float]:
+        names = [str(prompt) for prompt in prompts]
+        members = Counter(names)
+        grams = [set(_grams(completion_text(completion), ngram)) for completion in completions]
+        holders = Counter((name, gram) for name, row in zip(names, grams, strict=True) for gram in row)
+        values: list[float] = []
+        for name, row in zip(names, grams, strict=True):
+            alone = sum(holders[name, gram] == 1 for gram in row) if members[name] > 1 else 0
+            values.append(alone / max(len(row), 1))
         return values
 
     return different
 
 
-def _grams(words: Sequence[str], n: int) -> set[tuple[str, ...]]:
-    return {tuple(words[place : place + n]) for place in range(len(words) - n + 1)}
-
-
-def _repeated_share(words: Sequence[str], ngram: int) -> float:
-    grams = [tuple(words[place : place + ngram]) for place in range(len(words) - ngram + 1)]
-    return len(set(grams)) / len(grams) - 1.0 if grams else 0.0
+def _grams(text: str, n: int) -> list[tuple[str, ...]]:
+    words = text.lower().split()
+    return [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
 
 
 def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: float = 0.0) -> RewardFunction:
@@ -176,9 +194,9 @@ def style(pattern: str, *, name: str = "style", present: float = 1.0, absent: fl
     except re.error as error:
         raise ConfigError(f"style pattern {pattern!r} is not a regular expression: {error}") from error
 
-    @_named(name, (min(present, absent), max(present, absent)))
-    def matches(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [present if compiled.search(completion_text(text)) else absent for text in completions]
+    @_of_text(name, min(present, absent), max(present, absent))
+    def matches(text: str) -> float:
+        return present if compiled.search(text) else absent
 
     return matches
 
@@ -198,17 +216,13 @@ def json_schema(schema: Mapping[str, Any] | str, *, name: str = "json_schema") -
         raise ConfigError(f"json_schema needs a JSON schema: {error.message}") from None
     validator = kind(rules)
 
-    @_named(name)
-    def fits(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [float(_is_valid(completion_text(text), validator)) for text in completions]
+    @_of_text(name)
+    def fits(text: str) -> float:
+        body = read_answer(text).text or without_reasoning(text)
+        fenced = _FENCED_JSON.fullmatch(body.strip())
+        try:
+            return float(validator.is_valid(json.loads(fenced[1].strip() if fenced else body)))
+        except (ValueError, RecursionError):  # also nested too deep
+            return 0.0
 
     return fits
-
-
-def _is_valid(text: str, validator: Any) -> bool:
-    body = read_answer(text).text or without_reasoning(text)
-    fenced = re.fullmatch(r"```(?:json)?(.*)```", body.strip(), re.DOTALL | re.IGNORECASE)
-    try:
-        return bool(validator.is_valid(json.loads(fenced[1].strip() if fenced else body)))
-    except (ValueError, RecursionError):  # also nested too deep
-        return False

@@ -9,12 +9,12 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)  # it warns that it has no limit
 
 
-def same(given: str, gold: str) -> bool:
+def same(answer: str, gold: str) -> bool:
     """Reads a bare expression between dollar signs first, then the answer as it stands."""
-    expected = parse(_delimited(gold), parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-    for text in (_delimited(given), given):
-        stated = parse(text, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-        if expected and stated and verify(expected, stated, timeout_seconds=None):
+    gold_statement = parse(_delimited(gold), parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    for text in (_delimited(answer), answer):
+        statement = parse(text, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+        if gold_statement and statement and verify(gold_statement, statement, timeout_seconds=None):
             return True
     return False
 
