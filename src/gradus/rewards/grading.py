@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import fsum
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Message, Reward, RewardTerm, Turn
 from gradus.core.calls import without_calls
 from gradus.rewards.catalog import RewardChoice, load_rewards
-from gradus.rewards.compose import Completion, Rewards, ScoredCompletion
+from gradus.rewards.compose import Completion, Rewards, ScoredCompletion, TrainerState
 
 OWN_GRADER = "rewards"  # the name of every composition of reward functions
 WEIGHED = "-weighed"  # the end of the name of a grader with other weights
@@ -49,19 +50,33 @@ class _RewardGrader:
         self.name, self.rewards = name, rewards
 
     def __call__(self, episodes: Sequence[Episode]) -> list[Reward]:
-        rows = {place: completion_of(episode) for place, episode in enumerate(episodes) if episode.turns}
-        scored = dict(zip(rows, self.rewards(list(rows.values())), strict=True))
-        logged = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
-        extras = {
-            place: {name: values[number] for name, values in self.rewards.extras.items()}
-            for number, place in enumerate(rows)
-        }
-        return [
-            replace(_grade(self.name, scored[place], len(episode.turns)), metrics=logged, extras=extras[place])
-            if place in scored
-            else Reward(grader=self.name, value=None, error="expected an episode with an answer, got none")
-            for place, episode in enumerate(episodes)
-        ]
+        answered = [episode for episode in episodes if episode.turns]
+        scored = iter(self.rewards([completion_of(episode) for episode in answered]))
+        metrics = {name: fsum(values) / len(values) for name, values in self.rewards.metrics.items()}
+        rewards: list[Reward] = []
+        row = 0
+        for episode in episodes:
+            if not episode.turns:
+                error = "expected an episode with an answer, got none"
+                rewards.append(Reward(grader=self.name, value=None, error=error))
+                continue
+            extras = {name: values[row] for name, values in self.rewards.extras.items()}
+            reward = self._reward(next(scored), len(episode.turns))
+            rewards.append(replace(reward, metrics=metrics, extras=extras))
+            row += 1
+        return rewards
+
+    def _reward(self, scored: ScoredCompletion, turns: int) -> Reward:
+        """Puts the reward of a completion at the last of its turns."""
+        terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.terms.items())
+        earlier = ((),) * (turns - 1)
+        return Reward(
+            grader=self.name,
+            value=scored.value,
+            components=scored.components,
+            terms=(*earlier, terms),
+            error=scored.error,
+        )
 
 
 def own_grader(
@@ -77,10 +92,11 @@ def own_grader(
     ``messages``: the functions get chat messages; None, as in TRL: if the rows are chats. ``max_steps``: of the training whose progress
     the functions are told; None outside a training. ``epochs_a_step``: see :class:`TrainerState`.
     """
-    messages = bool(getattr(spec.data_set, "chats", False)) if messages is None else messages
+    if messages is None:
+        messages = bool(getattr(spec.data_set, "chats", False))
     loaded = load_rewards(rewards.entries, functions=rewards.functions, messages=messages)
     if max_steps is not None:
-        loaded.trainer_state.max_steps, loaded.trainer_state.epochs_a_step = max_steps, epochs_a_step
+        loaded.trainer_state = TrainerState(max_steps=max_steps, epochs_a_step=epochs_a_step)
     return grader_of(loaded, name=OWN_GRADER, summary="rewards of one's own", per_turn=spec.max_turns == 1)
 
 
@@ -91,7 +107,8 @@ def rewards_of(grader: Grader) -> Rewards | None:
 
 def tell_steps_taken(grader: Grader, steps: int) -> None:
     """Tells reward functions how many optimizer steps were taken, as TRL does, in ``trainer_state.global_step``."""
-    if (rewards := rewards_of(grader)) is not None:
+    rewards = rewards_of(grader)
+    if rewards is not None:
         rewards.trainer_state.global_step = steps
 
 
@@ -106,60 +123,71 @@ def reweigh(grader: Grader, weights: Mapping[str, float]) -> Grader:
             raise ConfigError(
                 f"grader {grader.name!r} has no component {component!r}; it has {', '.join(grader.weights)}"
             )
-    scale = {name: weight / grader.weights[name] for name, weight in weights.items() if grader.weights[name]}
-    fresh = {name: weight for name, weight in weights.items() if weight and not grader.weights[name]}
+    scale: dict[str, float] = {}
+    fresh: dict[str, float] = {}  # components whose weight was 0
+    for component, weight in weights.items():
+        if grader.weights[component]:
+            scale[component] = weight / grader.weights[component]
+        elif weight:
+            fresh[component] = weight
 
     def compute(episodes: Sequence[Episode]) -> list[Reward]:
-        return [_reweighed(reward, scale, fresh, grader.per_turn) for reward in grader.rewards(episodes)]
+        rewards = [_scaled(reward, scale, fresh) for reward in grader.rewards(episodes)]
+        return [_switched_on(reward, fresh, grader.per_turn) for reward in rewards] if fresh else rewards
 
     return replace(grader, weights={**grader.weights, **weights}, compute=compute, range=None)
 
 
-def _reweighed(reward: Reward, scale: Mapping[str, float], fresh: Mapping[str, float], per_turn: bool) -> Reward:
+def _scaled(reward: Reward, scale: Mapping[str, float], dropped: Container[str]) -> Reward:
+    """Multiplies the terms of a reward by their component's factor."""
     if reward.value is None:
         return reward
-    terms = [
-        tuple(
-            replace(term, value=term.value * scale.get(term.component, 1.0))
-            for term in turn
-            if term.component not in fresh
-        )
-        for turn in reward.terms
-    ]
-    if fresh:
-        if not terms or (per_turn and len(terms) > 1):
-            names = ", ".join(fresh)
-            return replace(
-                reward,
-                value=None,
-                terms=(),
-                error=f"{names} had weight 0 and cannot be placed among {len(terms)} turns",
-            )
-        known = {name: reward.components.get(name) for name in fresh}
-        terms[-1] += tuple(
-            RewardTerm(component=name, value=fresh[name] * value) for name, value in known.items() if value is not None
-        )
+    terms: list[tuple[RewardTerm, ...]] = []
+    for turn in reward.terms:
+        counted = [term for term in turn if term.component not in dropped]
+        terms.append(tuple(replace(term, value=term.value * scale.get(term.component, 1.0)) for term in counted))
+    return _with_terms(reward, terms)
+
+
+def _switched_on(reward: Reward, weights: Mapping[str, float], per_turn: bool) -> Reward:
+    """Adds the terms of components that had no weight to the last turn, which is their place unless rewards stand at each turn."""
+    if reward.value is None:
+        return reward
+    turns = len(reward.terms)
+    if turns == 0 or (per_turn and turns > 1):
+        error = f"{', '.join(weights)} had weight 0 and cannot be placed among {turns} turns"
+        return replace(reward, value=None, terms=(), error=error)
+    last = list(reward.terms[-1])
+    for component, weight in weights.items():
+        value = reward.components.get(component)
+        if value is not None:
+            last.append(RewardTerm(component=component, value=weight * value))
+    return _with_terms(reward, [*reward.terms[:-1], tuple(last)])
+
+
+def _with_terms(reward: Reward, terms: Sequence[tuple[RewardTerm, ...]]) -> Reward:
     return replace(reward, terms=tuple(terms), value=fsum(term.value for turn in terms for term in turn))
 
 
 def completion_of(episode: Episode) -> Completion:
     """Returns an episode, which has a turn at least, as one completion."""
     first, *later = episode.turns
-    columns = episode.outcome.get("columns")
-    columns = columns if isinstance(columns, Mapping) else episode.outcome
     messages = [_spoken(first)]
     for turn in later:
         messages += [*_seen(turn.messages, turn.observation), _spoken(turn)]
     if episode.final is not None and episode.final.messages:  # results that nobody read any more
-        messages += [each for each in _seen(episode.final.messages, "") if each["role"] == "tool"]
+        messages += [message for message in _seen(episode.final.messages, "") if message["role"] == "tool"]
+    columns = episode.outcome.get("columns")
+    columns = cast(Mapping[str, Any], columns) if isinstance(columns, Mapping) else episode.outcome
     if any(turn.asked for turn in episode.turns):  # a foreign agent's calls
         columns = {**columns, "conversation": [*_seen(first.messages, first.observation), *messages]}
+    tokens = [turn.tokens.action_ids for turn in episode.turns if turn.tokens]
     return Completion(
         prompt=first.observation,
         completion="\n".join(turn.action for turn in episode.turns),
         system_prompt=episode.system_prompt,
         columns=columns,
-        completion_ids=tuple(token for turn in episode.turns if turn.tokens for token in turn.tokens.action_ids),
+        completion_ids=tuple(chain.from_iterable(tokens)),
         messages=tuple(messages),
     )
 
@@ -168,30 +196,21 @@ def _seen(messages: Sequence[Message], text: str) -> list[dict[str, Any]]:
     """Returns an observation as chat messages; a tool's has its name, as in TRL."""
     if not messages:
         return [{"role": "user", "content": text}]
-    return [
-        {"role": each.role, "content": each.content, **({"name": each.name} if each.role == "tool" else {})}
-        for each in messages
-    ]
+    seen: list[dict[str, Any]] = []
+    for message in messages:
+        name = {"name": message.name} if message.role == "tool" else {}
+        seen.append({"role": message.role, "content": message.content, **name})
+    return seen
 
 
 def _spoken(turn: Turn) -> dict[str, Any]:
     """Returns an answer as a chat message, its calls apart from its text."""
-    calls = [
-        {"type": "function", "function": {"name": each.name, "arguments": dict(each.arguments)}}
-        for each in turn.calls
-        if each.fault != "malformed"
-    ]
+    calls = [call for call in turn.calls if call.fault != "malformed"]
     if not calls:
         return {"role": "assistant", "content": turn.action}
-    return {"role": "assistant", "content": without_calls(turn.action, turn.calls), "tool_calls": calls}
-
-
-def _grade(name: str, scored: ScoredCompletion, turns: int) -> Reward:
-    terms = tuple(RewardTerm(component=component, value=value) for component, value in scored.terms.items())
-    return Reward(
-        grader=name,
-        value=scored.value,
-        components=scored.components,
-        terms=(*((),) * (turns - 1), terms),
-        error=scored.error,
-    )
+    functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
+    return {
+        "role": "assistant",
+        "content": without_calls(turn.action, turn.calls),
+        "tool_calls": [{"type": "function", "function": function} for function in functions],
+    }

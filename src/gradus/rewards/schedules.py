@@ -30,7 +30,7 @@ class StageConfig(BaseModel):
         default=None, ge=1, description="How long it lasts; the last stage alone may leave it out and lasts to the end."
     )
     weights: dict[str, float] = Field(
-        default_factory=dict,
+        default_factory=dict[str, float],
         description="Component to weight; the others count for nothing. Empty keeps the grader's own.",
     )
     lr: float | None = Field(default=None, gt=0, description="Peak rate of the stage; the run's by default.")
@@ -62,7 +62,7 @@ class StepPlan:
     """Settings of one optimizer step. ``lr`` None: as configured. ``reset_optimizer``: forget its moments first."""
 
     stage: str | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict[str, float])
     lr: float | None = None
     reset_optimizer: bool = False
 
@@ -75,8 +75,11 @@ def adapt(weight: float, success: float | None, start: float, config: AdaptiveCo
     """
     if success is None or start <= 0:
         return weight
-    factor = _UP if success < config.low else _DOWN if success > config.high else 1.0
-    return min(max(weight * factor, _LEAST * start), _MOST * start)
+    if success < config.low:
+        weight *= _UP
+    elif success > config.high:
+        weight *= _DOWN
+    return min(max(weight, _LEAST * start), _MOST * start)
 
 
 class RewardSchedule:
@@ -99,15 +102,18 @@ class RewardSchedule:
         self._stages = tuple(stages)
         self._adaptive = adaptive
         self._ranges = dict(ranges or {})
-        _check(self._base, self._stages, adaptive)
+        _check_names(self._base, self._stages, adaptive)
+        _check_stages(self._base, self._stages)
         self._step = 0
-        self._weights = self._starting(1)
+        self._weights = self._first_weights(1)
 
     @property
     def steps(self) -> int | None:
         """Length of all stages together; None without stages, or if the last one has no end."""
         lengths = [stage.steps for stage in self._stages]
-        return None if None in lengths else sum(length or 0 for length in lengths) or None
+        if not lengths or lengths[-1] is None:
+            return None
+        return sum(length or 0 for length in lengths)
 
     def plan(self, step: int) -> StepPlan:
         """Returns the settings of ``step``, which must be the one after the last observed."""
@@ -115,14 +121,14 @@ class RewardSchedule:
             raise ConfigError(
                 f"the schedule stands before step {self._step + 1}, got step {step}; restore its state first"
             )
-        stage, first = self._stage(step)
+        stage, is_first = self._stage(step)
         if stage is None:
             return StepPlan(weights=dict(self._weights))
         return StepPlan(
             stage=stage.name,
             weights=dict(self._weights),
             lr=stage.lr,
-            reset_optimizer=first and step > 1 and not stage.carry_optimizer,
+            reset_optimizer=is_first and step > 1 and not stage.carry_optimizer,
         )
 
     def grader(self, grader: Grader, step: int) -> Grader:
@@ -134,17 +140,14 @@ class RewardSchedule:
         """Takes a step's mean component values (unweighted) and moves on."""
         self.plan(step)
         self._step = step
-        if self._stage(step + 1)[1]:
-            self._weights = self._starting(step + 1)
+        _, starts_stage = self._stage(step + 1)
+        if starts_stage:
+            self._weights = self._first_weights(step + 1)
         elif self._adaptive is not None:
-            start = self._starting(step)
-            chosen = self._adaptive.components or tuple(start)
-            self._weights = {
-                name: adapt(weight, self._success(name, components.get(name)), start[name], self._adaptive)
-                if name in chosen
-                else weight
-                for name, weight in self._weights.items()
-            }
+            first = self._first_weights(step)
+            for name in self._adaptive.components or first:
+                success = self._success(name, components.get(name))
+                self._weights[name] = adapt(self._weights[name], success, first[name], self._adaptive)
 
     def state(self) -> dict[str, Any]:
         """Returns JSON values for ``restore``; the settings are among them, so that another schedule refuses them."""
@@ -152,36 +155,34 @@ class RewardSchedule:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
-        if set(state["weights"]) != set(self._base):
-            raise ConfigError(
-                f"the stored schedule weighs {', '.join(sorted(state['weights']))}, this one {', '.join(sorted(self._base))}"
-            )
-        for name, now in self._settings().items():
-            if (then := state.get("settings", {}).get(name, now)) != now:
+        for name, setting in self._settings().items():
+            stored = state["settings"][name]
+            if stored != setting:
                 raise ConfigError(
-                    f"the stored schedule has other settings: {name} was {then}, is now {now}; set it back, or begin a "
+                    f"the stored schedule has other settings: {name} was {stored}, is now {setting}; set it back, or begin a "
                     "new run in another folder"
                 )
         self._step = int(state["step"])
-        self._weights = {name: float(state["weights"][name]) for name in self._base}
+        self._weights = {name: float(weight) for name, weight in state["weights"].items()}
 
     def _settings(self) -> dict[str, Any]:
         return {
             "grader": self._base,
             "stage": [stage.model_dump(mode="json") for stage in self._stages],
-            "adaptive": None if self._adaptive is None else self._adaptive.model_dump(mode="json"),
+            "adaptive": self._adaptive and self._adaptive.model_dump(mode="json"),
         }
 
     def _stage(self, step: int) -> tuple[StageConfig | None, bool]:
         """Returns the stage of ``step``, and True at its first step; beyond the end the last one goes on."""
-        before = 0
+        start = 1
         for stage in self._stages:
-            if stage.steps is None or step <= before + stage.steps:
-                return stage, step == before + 1
-            before += stage.steps
+            if stage.steps is None or step < start + stage.steps:
+                return stage, step == start
+            start += stage.steps
         return (self._stages[-1], False) if self._stages else (None, False)
 
-    def _starting(self, step: int) -> dict[str, float]:
+    def _first_weights(self, step: int) -> dict[str, float]:
+        """Returns the weights with which the stage of ``step`` begins."""
         stage, _ = self._stage(step)
         if stage is None or not stage.weights:
             return dict(self._base)
@@ -196,20 +197,25 @@ class RewardSchedule:
         return share if -_ROUNDING <= share <= 1 + _ROUNDING else None
 
 
-def _check(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
-    named = {name for stage in stages for name in stage.weights} | set(adaptive.components if adaptive else ())
-    unknown = sorted(named - set(weights))
-    if unknown:
-        raise ConfigError(f"the schedule names reward component {unknown[0]!r}; the grader has {', '.join(weights)}")
-    for name in adaptive.components if adaptive else ():
-        if any(each.get(name, 0.0) < 0 for each in (weights, *(stage.weights for stage in stages))):
+def _check_names(weights: Mapping[str, float], stages: Sequence[StageConfig], adaptive: AdaptiveConfig | None) -> None:
+    """Raises ConfigError for a component that the grader does not have, or that cannot adapt."""
+    adapting = adaptive.components if adaptive else ()
+    tables = [weights, *(stage.weights for stage in stages)]
+    for name in sorted({*adapting, *(name for table in tables for name in table)}):
+        if name not in weights:
+            raise ConfigError(f"the schedule names reward component {name!r}; the grader has {', '.join(weights)}")
+    for name in adapting:
+        if any(table.get(name, 0.0) < 0 for table in tables):
             raise ConfigError(f"adaptive weights are for what is wanted; the weight of {name!r} is below 0")
+
+
+def _check_stages(weights: Mapping[str, float], stages: Sequence[StageConfig]) -> None:
+    """Raises ConfigError for two stages of one name, one without a reward, and one without an end that is not the last."""
     names = [stage.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages need different names, got {', '.join(names)}")
     for stage in stages:
         if not any((stage.weights or weights).values()):
             raise ConfigError(f"stage {stage.name!r} has no reward: all its weights are 0; give one of them another")
-    for stage in stages[:-1]:
-        if stage.steps is None:
+        if stage.steps is None and stage is not stages[-1]:
             raise ConfigError(f"stage {stage.name!r} has no steps; only the last stage may last to the end of the run")
