@@ -46,7 +46,7 @@ def test_a_file_may_be_named_from_the_folder_here_or_the_one_above(folder, way, 
 def test_a_mistyped_name_gets_a_suggestion(file):
     with pytest.raises(ConfigError, match="did you mean rhythm"):
         environments.load("rythm")
-    with pytest.raises(ConfigError, match="did you mean spec"):
+    with pytest.raises(ConfigError, match=r"did you mean spec\?; it holds spec$"):
         environments.load(f"{file}:spek")
     with pytest.raises(ConfigError, match="no file"):
         environments.load("nowhere.py:spec")

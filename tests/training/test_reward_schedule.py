@@ -8,7 +8,6 @@ import pytest
 from short_runs import Stopped, grpo_config, lines, same_weights, stop_after, train
 
 from gradus import environments
-from gradus.core import ConfigError
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.rewards import AdaptiveConfig, Rewards, RewardSchedule, StageConfig, grader_of
@@ -92,10 +91,3 @@ def test_a_carried_optimizer_makes_another_run(nano: Path, whole: Path, tmp_path
     staged(nano, tmp_path, [STAGES[0], StageConfig(name="sums")])
     assert records(tmp_path)[:3] == records(whole)[:3]
     assert not same_weights(whole, tmp_path)
-
-
-def test_a_run_cannot_be_resumed_under_another_schedule(nano: Path, tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
-        staged(nano, tmp_path, on_step=stop_after(1))
-    with pytest.raises(ConfigError, match=r"stage was .* is now"):
-        staged(nano, tmp_path, STAGES[1:], resume=True)

@@ -14,29 +14,31 @@ from hashlib import blake2b
 from modulefinder import ModuleFinder
 from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from gradus.core.errors import ConfigError, GradusError
 from gradus.core.files import digest, similar_file
 
 IMPORTED: dict[str, float] = {}  # the module of a file that was imported by its path -> when, by time.time()
+_LISTED = 20  # names that a message lists
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion to put into a message, or nothing if no known name is close.
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a suggestion to put into a message, or nothing if no name is close.
 
     >>> did_you_mean("rythm", ["rhythm", "memory"])
     ', did you mean rhythm?'
     """
-    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    close = get_close_matches(name, list(names), n=1, cutoff=0.7)
     return f", did you mean {close[0]}?" if close else ""
 
 
 def import_object(name: str, kind: str) -> Any:
-    """Import ``module:attribute`` or ``FILE.py:NAME``. Raises ConfigError; ``kind`` says what it is wanted for.
+    """Import ``module:attribute`` or ``FILE.py:NAME``, the one form in which rewards, environments, agents and the rest are named.
 
-    The folder of a file is importable while it is imported, so that it can use the files beside it.
+    ``kind`` says what it is for. The folder of a file is importable while it is imported, so that it can use the files beside it.
+    Raises ConfigError, which lists what the module holds if the name is not there.
     """
     module_name, separator, attribute = name.rpartition(":")
     in_file = module_name.endswith(".py")
@@ -45,17 +47,35 @@ def import_object(name: str, kind: str) -> Any:
         raise ConfigError(f"{kind} {name!r} should be module:attribute or FILE.py:NAME")
     module = import_file(module_name, kind) if in_file else _module(module_name, kind)
     if not hasattr(module, attribute):
-        own = [each for each in vars(module) if not each.startswith("_")]
-        raise ConfigError(f"{module_name} has no attribute {attribute!r}{did_you_mean(attribute, own)}")
+        names = _public_names(module)
+        listed = ", ".join(names[:_LISTED]) or "no public name"
+        hint = did_you_mean(attribute, names)
+        raise ConfigError(f"{module_name} has no attribute {attribute!r}{hint}; it holds {listed}")
     return getattr(module, attribute)
+
+
+def _public_names(module: ModuleType) -> list[str]:
+    """Return what a module defines, or what it offers: a package imports all that it does."""
+    names = getattr(module, "__all__", None)
+    if names is not None:
+        return list(names)
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    imported = {name for name, value in public.items() if _is_imported(value, module)}
+    return [name for name in public if name not in imported]
+
+
+def _is_imported(value: Any, module: ModuleType) -> bool:
+    if isinstance(value, ModuleType) or type(value).__module__ == "__future__":
+        return True
+    return isinstance(value, type | FunctionType) and value.__module__ != module.__name__
 
 
 def _module(name: str, kind: str) -> ModuleType:
     """Imports a module. The working folder is importable meanwhile, and no longer: a file there named as a library's module would run."""
-    here = os.getcwd()
-    added = here not in sys.path
-    if added:
-        sys.path.append(here)
+    folder = os.getcwd()
+    is_new = folder not in sys.path
+    if is_new:
+        sys.path.append(folder)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -69,8 +89,8 @@ def _module(name: str, kind: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise _broken(name, kind, error) from error
     finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
+        if is_new and folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _broken(name: str, kind: str, error: BaseException) -> ConfigError:
@@ -129,10 +149,10 @@ def imported_files(path: Path, root: Path) -> dict[str, Path]:
     finder = ModuleFinder([str(root), str(Path.cwd())])
     with suppress(SyntaxError):
         finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
-    found = (getattr(module, "__file__", None) for module in finder.modules.values())
-    files = [Path(file) for file in found if file]
-    return {
-        each.relative_to(root).as_posix() if each.is_relative_to(root) else each.name: each
-        for each in files
-        if each != path
-    }
+    names = (getattr(module, "__file__", None) for module in finder.modules.values())
+    files: dict[str, Path] = {}
+    for file in [Path(name) for name in names if name]:
+        is_inside = file.is_relative_to(root)
+        if file != path:
+            files[file.relative_to(root).as_posix() if is_inside else file.name] = file
+    return files

@@ -150,27 +150,17 @@ class RewardSchedule:
                 self._weights[name] = adapt(self._weights[name], success, first[name], self._adaptive)
 
     def state(self) -> dict[str, Any]:
-        """Returns JSON values for ``restore``; the settings are among them, so that another schedule refuses them."""
-        return {"step": self._step, "weights": dict(self._weights), "settings": self._settings()}
+        """Returns JSON values for ``restore``. That the settings are still the same is the manifest's to say."""
+        return {"step": self._step, "weights": dict(self._weights)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes back to the step of ``state``. Raises ConfigError if it belongs to another schedule."""
-        for name, setting in self._settings().items():
-            stored = state["settings"][name]
-            if stored != setting:
-                raise ConfigError(
-                    f"the stored schedule has other settings: {name} was {stored}, is now {setting}; set it back, or begin a "
-                    "new run in another folder"
-                )
+        weights = {name: float(weight) for name, weight in state["weights"].items()}
+        if weights.keys() != self._base.keys():
+            names, stored = ", ".join(sorted(self._base)), ", ".join(sorted(weights))
+            raise ConfigError(f"the stored schedule weighs {stored}, this one {names}")
         self._step = int(state["step"])
-        self._weights = {name: float(weight) for name, weight in state["weights"].items()}
-
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "grader": self._base,
-            "stage": [stage.model_dump(mode="json") for stage in self._stages],
-            "adaptive": self._adaptive and self._adaptive.model_dump(mode="json"),
-        }
+        self._weights = weights
 
     def _stage(self, step: int) -> tuple[StageConfig | None, bool]:
         """Returns the stage of ``step``, and True at its first step; beyond the end the last one goes on."""
