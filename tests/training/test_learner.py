@@ -9,7 +9,6 @@ import torch
 from fakes import echo, lamps
 
 import gradus
-from gradus.algorithms import find_algorithm, register_algorithm
 from gradus.core import ConfigError
 from gradus.policies.nano.model import make_nano
 from gradus.training.engine.optimizers import make_optimizer
@@ -51,24 +50,35 @@ def test_a_step_of_ones_own_loop_is_a_step_of_the_library(echo_model):
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
-def test_an_algorithm_may_bring_advantages_by_turn(lamps_model):
+ALGORITHMS = """
+from dataclasses import replace
+import torch
+from gradus.algorithms import find_algorithm
+
+def last_turn_alone(rewards, lengths, groups, *, scale, discount):
+    shaped = torch.zeros_like(rewards)
+    shaped[torch.arange(len(lengths)), lengths - 1, 0] = 1.0
+    return shaped
+
+last_turn = replace(find_algorithm("gradus"), turn_advantage=last_turn_alone, credit="turn")
+wrong_shape = replace(last_turn, turn_advantage=lambda rewards, *_, **__: rewards[0])
+number = 3
+"""
+
+
+def test_an_algorithm_of_a_file_may_bring_advantages_by_turn(lamps_model, tmp_path):
     """It was given one number an episode, whatever the credit."""
-
-    def last_turn_alone(rewards, lengths, groups, *, scale, discount):
-        shaped = torch.zeros_like(rewards)
-        shaped[torch.arange(len(lengths)), lengths - 1, 0] = 1.0
-        return shaped
-
-    register_algorithm("last-turn", replace(find_algorithm("gradus"), turn_advantage=last_turn_alone, credit="turn"))
+    file = tmp_path / "mine.py"
+    file.write_text(ALGORITHMS)
     spec = lamps()
-    learner = gradus.Learner(gradus.load_model(lamps_model, device="cpu"), spec, config(algorithm="last-turn"))
+    learner = gradus.Learner(gradus.load_model(lamps_model, device="cpu"), spec, config(algorithm=f"{file}:last_turn"))
     groups = gradus.roll_out(spec, learner.policy, episodes=2, group_size=2).groups
     samples = learner.credit(groups)
     for sample in samples:
         assert torch.equal(sample.advantages != 0, sample.turns == sample.turns.max())
-    register_algorithm(
-        "last-turn", replace(find_algorithm("last-turn"), turn_advantage=lambda rewards, *_, **__: rewards[0])
-    )
-    learner = gradus.Learner(gradus.load_model(lamps_model, device="cpu"), spec, config(algorithm="last-turn"))
+    other = config(algorithm=f"{file}:wrong_shape")
+    learner = gradus.Learner(gradus.load_model(lamps_model, device="cpu"), spec, other)
     with pytest.raises(ConfigError, match=r"one advantage for each turn: .* in the shape \(4, "):
         learner.credit(groups)
+    with pytest.raises(ValueError, match=r"is a int; expected a gradus\.algorithms\.Algorithm"):
+        config(algorithm=f"{file}:number")

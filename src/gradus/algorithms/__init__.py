@@ -24,8 +24,6 @@ from gradus.algorithms.registry import (
     EpisodeRewards,
     algorithm_names,
     find_algorithm,
-    is_registered_here,
-    register_algorithm,
 )
 
 __all__ = [
@@ -48,10 +46,8 @@ __all__ = [
     "gdpo_advantages",
     "group_advantages",
     "immediate_advantages",
-    "is_registered_here",
     "kl_terms",
     "maxrl_advantages",
-    "register_algorithm",
     "reinforce_pp_advantages",
     "rewards_to_go",
     "span_advantages",

@@ -1,7 +1,7 @@
 """The registry of algorithms: loss, advantage, baseline, scale, credit and clip of each name, as in its paper.
 
-One registry. Other packages add theirs with :func:`register_algorithm`, or by an entry point of the group ``gradus.algorithms``
-that names an :class:`Algorithm`. A setting of a run that is given overrides the name's own.
+Other packages add theirs by an entry point of the group ``gradus.algorithms`` that names an :class:`Algorithm`. A setting of a run that is given
+overrides the name's own.
 """
 
 from __future__ import annotations
@@ -157,22 +157,6 @@ _ALGORITHMS: dict[str, Algorithm] = {
 }
 
 
-_OWN = frozenset(_ALGORITHMS)
-
-
-def register_algorithm(name: str, algorithm: Algorithm) -> None:
-    """Let runs of this process say ``algorithm = name``; a later one takes the place of an earlier one. Raises ValueError for a
-    name of Gradus's own."""
-    if name in _OWN:
-        raise ValueError(f"there is an algorithm {name!r} already, which comes with Gradus; choose another name")
-    _ALGORITHMS[name] = algorithm
-
-
-def is_registered_here(name: str) -> bool:
-    """Says whether an algorithm was registered in this process, so that another one would not find it."""
-    return name in _ALGORITHMS and name not in _OWN
-
-
 @cache
 def _installed() -> dict[str, EntryPoint]:
     """Returns what other packages bring, not yet imported."""
@@ -180,7 +164,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def algorithm_names() -> list[str]:
-    """All names, in order of registration."""
+    """All names: Gradus's own, then those of other packages."""
     return list(dict.fromkeys([*_ALGORITHMS, *_installed()]))
 
 
@@ -191,8 +175,8 @@ def find_algorithm(name: str) -> Algorithm:
     entry = _installed().get(name)
     if entry is None:
         raise ValueError(
-            f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}; for your own call "
-            "gradus.algorithms.register_algorithm in this process, or install a package that brings it"
+            f"unknown algorithm {name!r}; there are {', '.join(algorithm_names())}; "
+            "your own is FILE.py:NAME or module:NAME"
         )
     algorithm = entry.load()
     if not isinstance(algorithm, Algorithm):

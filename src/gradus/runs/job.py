@@ -41,7 +41,8 @@ class Job:
     @property
     def portable(self) -> bool:
         """True if another process finds the same objects by the recipe's names."""
-        return self.named and not any(entry.function.startswith(IN_MEMORY) for entry in self.rewards.entries)
+        names = [self.recipe.grpo.algorithm, *(entry.function for entry in self.rewards.entries)]
+        return self.named and not any(name.startswith((IN_MEMORY, "__main__:")) for name in names)
 
     def with_recipe(self, recipe: Recipe) -> Job:
         """Returns the job with other settings of the same environment and rewards."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gradus.core import ConfigError, EnvironmentSpec, Policy
 from gradus.core.errors import require_training
-from gradus.core.naming import did_you_mean
+from gradus.core.naming import did_you_mean, import_object
 from gradus.policies.local.folders import (
     RUN_MODELS,
     check_model_source,
@@ -54,13 +55,37 @@ def require_policy(spec: EnvironmentSpec, name: str, *, also: Iterable[str] = ()
     head = name.partition(":")[0]
     if head in spec.policies:
         spec.policy(name)  # raises for a wrong word behind the colon
+    elif is_code(name):
+        policy_of(name)
     elif head != "remote" and head not in installed_policies() and find_model(name) is None and not is_hub_name(name):
         own = ", ".join([*spec.policies, *installed_policies()]) or "no policy of its own (docs/own_environment.md)"
         raise ConfigError(
             f"unknown policy {name!r} for {spec.name}{did_you_mean(head, (*also, *spec.policies))}: expected {own}, remote:MODEL, "
-            "a folder with a model, or a hub name (owner/name)"
+            "FILE.py:NAME, a folder with a model, or a hub name (owner/name)"
             + ("; a run keeps its models in best and final" if Path(name).is_dir() else "")
         )
+
+
+def is_code(name: str) -> bool:
+    """Says whether a name is that of an object in code of one's own: ``FILE.py:NAME`` or ``package.module:NAME``."""
+    place, colon, attribute = name.rpartition(":")
+    dotted = "." in place and all(part.isidentifier() for part in place.split("."))
+    return bool(colon) and attribute.isidentifier() and (place.endswith(".py") or dotted)
+
+
+def policy_of(name: str) -> Policy:
+    """Returns the policy that code of one's own holds: the object itself, or what its function or class returns. Raises ConfigError.
+
+    A function is called as the entry point of an installed policy is, with None, or without an argument if it takes none.
+    """
+    value: Any = import_object(name, "policy")
+    if isinstance(value, type) or not hasattr(value, "start"):
+        if not callable(value):
+            raise ConfigError(
+                f"policy {name!r} is a {type(value).__name__}; expected a policy (with start), or a function that returns one"
+            )
+        value = value(None) if inspect.signature(value).parameters else value()
+    return cast(Policy, value)
 
 
 def make_policy(
@@ -93,6 +118,8 @@ def make_policy(
         return spec.policy(name)
     if head in installed_policies():
         return installed_policies()[head].load()(argument or None)
+    if is_code(name):
+        return policy_of(name)
     folder = find_model(name)
     if folder is not None:
         tell_first_seed(name, folder)

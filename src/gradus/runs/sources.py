@@ -57,9 +57,11 @@ def reward_sources(job: Job) -> dict[str, str]:
 
 def algorithm_sources(name: str) -> dict[str, str]:
     """Returns the digests of the code of an algorithm that is not Gradus's own."""
-    from gradus.algorithms import find_algorithm  # it brings torch
+    from gradus.training.config import algorithm_of  # it brings torch
 
-    algorithm = find_algorithm(name)
+    if name.partition(":")[0].endswith(".py"):
+        return file_sources(name.rpartition(":")[0])
+    algorithm = algorithm_of(name)
     modules = [str(getattr(function, "__module__", "gradus")) for function in (algorithm.loss, algorithm.advantage)]
     sources: dict[str, str] = {}
     for module in modules:

@@ -8,10 +8,24 @@ from pydantic import Field, model_validator
 
 from gradus.algorithms import Algorithm, Credit, Scale, find_algorithm
 from gradus.core import ConfigError, Grader
+from gradus.core.naming import import_object
 from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.trainer_config import SCHEDULES, TrainerConfig, refuse_without_effect
 
 _OBJECTIVE = ("algorithm", "credit", "scale", "clip_low", "clip_high", "dynamic_sampling")
+
+
+def algorithm_of(name: str) -> Algorithm:
+    """Returns the algorithm of a name: Gradus's own, an installed package's, or one's own as ``FILE.py:NAME`` or ``module:NAME``.
+
+    Raises ValueError for an unknown name, ConfigError for code that cannot be imported.
+    """
+    if ":" not in name:
+        return find_algorithm(name)
+    algorithm = import_object(name, "algorithm")
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"algorithm {name!r} is a {type(algorithm).__name__}; expected a gradus.algorithms.Algorithm")
+    return algorithm
 
 
 class GrpoConfig(TrainerConfig):
@@ -106,8 +120,11 @@ class GrpoConfig(TrainerConfig):
         default=None,
         description="Weigh tokens, or whole sequences, by trainer over sampler, for a sampler that is not this process.",
     )
-    sampler: Literal["local", "http", "vllm"] = Field(
-        default="local", description="What samples: this process, `gradus serve`, or vLLM."
+    sampler: str = Field(
+        default="local",
+        pattern=r"^(local|http|vllm)$|.:\w+$",
+        description="Who samples: `local` is this process, `http` and `vllm` a server that speaks vLLM's dialect; `FILE.py:NAME` an engine of "
+        "your own.",
     )
     sampler_url: str | None = Field(default=None, description="Address of the server, as in http://HOST:PORT/v1.")
 
@@ -172,8 +189,11 @@ class GrpoConfig(TrainerConfig):
             )
 
     def _check_sampler(self) -> None:
-        """A server needs an address and a correction."""
-        if self.sampler != "local" and (self.sampler_url is None or self.correction is None):
+        """A server needs an address, and every sampler that is not this process a correction."""
+        if self.sampler == "local":
+            return
+        needs_address = ":" not in self.sampler and self.sampler_url is None
+        if needs_address or self.correction is None:
             raise ValueError(
                 f"sampler = {self.sampler!r} needs sampler_url, as in http://localhost:8000/v1, and computes log-probs elsewhere: set "
                 "correction = 'truncate'"
@@ -226,8 +246,8 @@ class GrpoConfig(TrainerConfig):
 
     @property
     def named(self) -> Algorithm:
-        """Returns what ``algorithm`` stands for."""
-        return find_algorithm(self.algorithm)
+        """Returns what ``algorithm`` stands for. Raises ValueError or ConfigError for a name of nothing."""
+        return algorithm_of(self.algorithm)
 
     @property
     def clips(self) -> tuple[float, float]:

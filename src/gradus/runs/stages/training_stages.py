@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Policy
 from gradus.core.files import write_folder
+from gradus.core.naming import import_object
 from gradus.core.printing import go_around
 from gradus.core.waiting import blocking
 from gradus.evidence.health import Monitor
@@ -56,12 +57,16 @@ def served_sampler(
 ) -> tuple[str | LoadedModel, Policy | None, PushWeights | None]:
     """The model to train, the policy that samples in its place, and what brings that new weights; as given, None and None for local.
 
-    ``http`` and ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets
+    An engine of one's own is a function of the model and its sampling that returns a policy with ``sync_weights(loaded, step)``. ``http`` and ``vllm`` are one dialect, see :class:`~gradus.policies.vllm.http_sampler.HttpSampler`. A server that wants a key gets
     VLLM_API_KEY. Raises ConfigError if it cannot be reached or gives no token ids and log-probs.
     """
     if config.sampler == "local":
         return model, None, None
     loaded = prepare_model(model, config)
+    if ":" in config.sampler:
+        engine: Any = import_object(config.sampler, "engine")
+        own = engine(loaded, config.sampling)
+        return loaded, own, own.sync_weights
     assert config.sampler_url is not None  # the settings see to it
     key = os.environ.get("VLLM_API_KEY")
     policy = HttpSampler(
