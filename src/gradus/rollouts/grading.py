@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from math import fsum, isclose
 from typing import Any, TypeVar
 
@@ -21,11 +22,11 @@ T = TypeVar("T")
 
 def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: Grader) -> list[Episode]:
     """Grade what can be graded and fill in the metrics; a failed episode keeps no reward (missing, not zero). Nothing is rolled out."""
-    whole = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
-    rewards = _grade_batch(grader, [episodes[index] for index in whole])
+    finished = [index for index, episode in enumerate(episodes) if episode.stop is not StopReason.FAILED]
+    rewards = _grade_batch(grader, [episodes[index] for index in finished])
     graded = list(episodes)
     problems: list[list[str]] = []
-    for index, reward in zip(whole, rewards, strict=True):
+    for index, reward in zip(finished, rewards, strict=True):
         figures = {name: plain(getattr(reward, name)) for name in ("components", "metrics", "extras")}
         episode = replace(episodes[index], reward=replace(reward, **figures))  # a figure that is NaN is missing
         metrics, raised = _metrics(spec, episode)
@@ -33,7 +34,7 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
         problems.append(raised)
     if len(problems) > 1 and all(problems):
         raise GradingError(f"{problems[0][0]} in all of {len(problems)} episodes")
-    for problem in (each for raised in problems for each in raised):
+    for problem in chain(*problems):
         warnings.warn(f"{problem} in an episode, where it is missing", stacklevel=2)
     return graded
 
@@ -43,26 +44,26 @@ def _grade_batch(grader: Grader, episodes: Sequence[Episode]) -> list[Reward]:
     if not episodes:
         return []
     try:
-        given = grader.ask(episodes)
+        answer = grader.ask(episodes)
     except ConfigError:
         raise  # not of one episode, but of what was set up
     except (Exception, SystemExit) as error:
-        if len(episodes) == 1 or isinstance(error, OutOfTime):
-            said = f"{type(error).__name__}: {error}{raised_at(error)}"
-            return [Reward(grader=grader.name, value=None, error=said) for _ in episodes]
-        return [_grade_batch(grader, [episode])[0] for episode in episodes]
+        if len(episodes) > 1 and not isinstance(error, OutOfTime):
+            return [_grade_batch(grader, [episode])[0] for episode in episodes]
+        message = f"{type(error).__name__}: {error}{raised_at(error)}"
+        return [Reward(grader=grader.name, value=None, error=message)] * len(episodes)
     rewards: list[Reward] = []
-    wrong: list[GradingError] = []
-    for entry, episode in zip(grader.entries(given, episodes), episodes, strict=True):
+    errors: list[GradingError] = []
+    for entry, episode in zip(grader.entries(answer, episodes), episodes, strict=True):
         try:
             reward = grader.reward_of(entry, episode)
         except GradingError as error:
-            wrong.append(error)
+            errors.append(error)
             rewards.append(Reward(grader=grader.name, value=None, error=str(error)))
         else:
             rewards.append(_checked(reward, episode))
-    if len(wrong) == len(episodes) > 1:
-        raise wrong[0]  # not of one episode, but of the grader
+    if len(errors) == len(episodes) > 1:
+        raise errors[0]  # not of one episode, but of the grader
     return rewards
 
 
@@ -71,28 +72,29 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
     if reward.value is None:
         return reward
     try:
-        whole, terms = _number(reward.value), tuple(tuple(map(_term, turn)) for turn in reward.terms)
+        value = _number(reward.value)
+        terms = tuple(tuple(map(_term, turn)) for turn in reward.terms)
     except (TypeError, ValueError) as error:
         raise GradingError(
             f"grader {reward.grader!r} gave a reward, or a term of one, that is not a number: {error}"
         ) from error
-    reward = replace(reward, value=whole, terms=terms)
-    for value in (whole, *(term.value for turn in reward.terms for term in turn)):
-        if not abs(value) <= LARGEST_REWARD:
+    for number in (value, *(term.value for term in chain(*terms))):
+        if not abs(number) <= LARGEST_REWARD:
             problem = (
-                f"the reward or a term of it is {value!r:.60}, expected a finite number, at most {LARGEST_REWARD:g}"
+                f"the reward or a term of it is {number!r:.60}, expected a finite number, at most {LARGEST_REWARD:g}"
             )
             return Reward(grader=reward.grader, value=None, error=problem)
-    if not episode.turns and not reward.terms:
+    reward = replace(reward, value=value, terms=terms)
+    if not episode.turns and not terms:
         return reward
-    if len(reward.terms) != len(episode.turns):
+    if len(terms) != len(episode.turns):
         raise GradingError(
-            f"grader {reward.grader!r} gave terms for {len(reward.terms)} turns of an episode with {len(episode.turns)}"
+            f"grader {reward.grader!r} gave terms for {len(terms)} turns of an episode with {len(episode.turns)}"
         )
     total = fsum(reward.turn_rewards)
-    if not isclose(total, whole, rel_tol=1e-6, abs_tol=1e-6):
+    if not isclose(total, value, rel_tol=1e-6, abs_tol=1e-6):
         raise GradingError(
-            f"grader {reward.grader!r}: the terms sum to {total:.6f} but the reward is {whole:.6f}; "
+            f"grader {reward.grader!r}: the terms sum to {total:.6f} but the reward is {value:.6f}; "
             "turn credit would optimize something else than the reward"
         )
     return reward
@@ -111,13 +113,17 @@ def _number(value: Any) -> float:
 def _metrics(spec: EnvironmentSpec, episode: Episode) -> tuple[dict[str, float | None], list[str]]:
     """Return the metrics of an episode, and what its environment raised when asked for them: that is missing."""
     metrics: dict[str, float | None] = dict(episode.reward.metrics) if episode.reward else {}
-    metrics.update(_call_counts(episode) if episode.tools else {})
-    given, wrong = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode) if spec.metrics else (None, "")
-    metrics.update(given or {})
+    problems: list[str] = []
+    if episode.tools:
+        metrics |= _call_counts(episode)
+    if spec.metrics is not None:
+        figures, problem = ask_environment(f"metrics of {spec.name!r}", spec.metrics, episode)
+        metrics |= figures or {}
+        problems.append(problem)
     check_metrics(spec.name, metrics)  # an evaluation would say so after the training
-    true, wrong_too = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
-    metrics["true_reward"] = true
-    return plain(metrics), [each for each in (wrong, wrong_too) if each]
+    metrics["true_reward"], problem = ask_environment(f"true_reward of {spec.name!r}", spec.true_reward, episode)
+    problems.append(problem)
+    return plain(metrics), [problem for problem in problems if problem]
 
 
 def ask_environment(what: str, give: Callable[[Episode], T], episode: Episode) -> tuple[T | None, str]:

@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Session
+from gradus.core import EnvironmentSpec, Episode, EpisodeStart, Observation, Policy, Relabelable, Request, Session, Turn
 from gradus.core.waiting import blocking
 
 T = TypeVar("T")
+Ask = Callable[[Session, Sequence[Request]], Sequence[T]]
 
 
 def replay(
     spec: EnvironmentSpec,
     policy: Policy,
     episodes: Sequence[Episode],
-    ask: Callable[[Session, Sequence[Request]], Sequence[T]],
+    ask: Ask[T],
     *,
     seed: int = 0,
     max_concurrent: int = 256,
@@ -26,46 +27,37 @@ def replay(
     The policy sees the observations of the episode, in order. If its session remembers its own answers it is told those of the episode
     (``Relabelable``). Nothing is rolled out.
     """
-    said: list[list[T]] = []
+    answers: list[list[T]] = []
     for first in range(0, len(episodes), max_concurrent):
-        said.extend(_replay_part(spec, policy, episodes[first : first + max_concurrent], ask, seed))
-    return said
+        part = episodes[first : first + max_concurrent]
+        with ExitStack() as stack:
+            session = policy.start([_start(spec, episode, seed, stack) for episode in part])
+            stack.callback(session.close)
+            answers += _replay_part(session, part, ask)
+    return answers
 
 
-def _replay_part(
-    spec: EnvironmentSpec,
-    policy: Policy,
-    episodes: Sequence[Episode],
-    ask: Callable[[Session, Sequence[Request]], Sequence[T]],
-    seed: int,
-) -> list[list[T]]:
-    said: list[list[T]] = [[] for _ in episodes]
-    with ExitStack() as opened:
-        session = policy.start([_start(spec, episode, seed, opened) for episode in episodes])
-        opened.callback(session.close)
-        for turn in range(max((len(episode.turns) for episode in episodes), default=0)):
-            rows = [row for row, episode in enumerate(episodes) if turn < len(episode.turns)]
-            shown = [episodes[row].turns[turn] for row in rows]
-            requests = [
-                Request(
-                    row=row,
-                    observation=Observation(
-                        text=each.observation, messages=each.messages, data=each.data, restart=each.restart
-                    ),
-                )
-                for row, each in zip(rows, shown, strict=True)
-            ]
-            for row, each, answer in zip(rows, shown, ask(session, requests), strict=True):
-                said[row].append(answer)
-                if isinstance(session, Relabelable):
-                    session.replace_action(row, each.action)
-    return said
+def _replay_part(session: Session, episodes: Sequence[Episode], ask: Ask[T]) -> list[list[T]]:
+    answers: list[list[T]] = [[] for _ in episodes]
+    for index in range(max(len(episode.turns) for episode in episodes)):
+        turns = {row: episode.turns[index] for row, episode in enumerate(episodes) if index < len(episode.turns)}
+        requests = [Request(row=row, observation=_observation(turn)) for row, turn in turns.items()]
+        for request, answer in zip(requests, ask(session, requests), strict=True):
+            answers[request.row].append(answer)
+            if isinstance(session, Relabelable):
+                session.replace_action(request.row, turns[request.row].action)
+    return answers
 
 
-def _start(spec: EnvironmentSpec, episode: Episode, seed: int, opened: ExitStack) -> EpisodeStart:
-    """Return the episode's environment at its beginning; ``opened`` will close it."""
+def _observation(turn: Turn) -> Observation:
+    """Return what the policy saw before this turn."""
+    return Observation(text=turn.observation, messages=turn.messages, data=turn.data, restart=turn.restart)
+
+
+def _start(spec: EnvironmentSpec, episode: Episode, seed: int, stack: ExitStack) -> EpisodeStart:
+    """Return the episode's environment at its beginning; ``stack`` will close it."""
     environment = blocking(spec.make())
-    opened.callback(environment.close)
+    stack.callback(environment.close)
     environment.reset(seed=episode.task.seed, **episode.task.options)
     return EpisodeStart(
         task=episode.task,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import fsum
 
 from gradus.core import (
@@ -45,13 +47,6 @@ class RolloutResult:
         return [episode for group in self.groups for episode in group.episodes]
 
 
-@dataclass
-class _Clock:
-    policy: float = 0.0
-    environment: float = 0.0
-    reward: float = 0.0
-
-
 def roll_out(
     spec: EnvironmentSpec,
     policy: Policy,
@@ -75,40 +70,34 @@ def roll_out(
     """
     limit = spec.max_turns if max_turns is None else max_turns
     batch = _groups_at_once(spec, group_size, max_concurrent, limit)
+    seconds = dict.fromkeys(("policy", "environment", "reward", "total"), 0.0)
+    rollout = _Rollout(spec=spec, policy=policy, key=(seed, *key), limit=limit, group_size=group_size, seconds=seconds)
     grader = grader or spec.grader()
-    tasks = [spec.identify(task) for task in tasks]
-    started = time.perf_counter()
-    clock = _Clock()
-    groups: list[Group] = []
+    identified = [spec.identify(task) for task in tasks]
     total = len(tasks) * group_size
-    for first in range(0, len(tasks), batch):
-        numbered = [(first_group + index, tasks[index]) for index in range(first, min(first + batch, len(tasks)))]
-        stepper = Stepper(spec.stepping)
-        rows = _open(spec, numbered, group_size, clock, stepper)
-
-        def tell(done: float, before: int = first * group_size) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        try:
-            _run_rows(policy, rows, (seed, *key), limit, clock, tell, stepper)
-            episodes = [row.closed(policy.name) for row in rows]
-        finally:
-            for row in rows:
-                row.end()
-        before = time.perf_counter()
-        episodes = grade_episodes(spec, episodes, grader)
-        clock.reward += time.perf_counter() - before
-        for index, (_, task) in enumerate(numbered):
-            members = tuple(episodes[index * group_size : (index + 1) * group_size])
-            groups.append(Group(task=task, episodes=members))
-    seconds = {
-        "policy": clock.policy,
-        "environment": clock.environment,
-        "reward": clock.reward,
-        "total": time.perf_counter() - started,
-    }
+    groups: list[Group] = []
+    with _timed(seconds, "total"):
+        for first in range(0, len(tasks), batch):
+            part = identified[first : first + batch]
+            episodes = rollout.run(part, first_group + first, partial(_tell, progress, first * group_size, total))
+            with _timed(seconds, "reward"):
+                episodes = grade_episodes(spec, episodes, grader)
+            for index, task in enumerate(part):
+                members = episodes[index * group_size : (index + 1) * group_size]
+                groups.append(Group(task=task, episodes=tuple(members)))
     return RolloutResult(groups=groups, seconds=seconds)
+
+
+def _tell(progress: Progress | None, before: int, total: int, done: float) -> None:
+    if progress is not None:
+        progress(before + done, total)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    seconds[part] += time.perf_counter() - started
 
 
 def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int, limit: int) -> int:
@@ -126,85 +115,89 @@ def _groups_at_once(spec: EnvironmentSpec, group_size: int, max_concurrent: int,
     return max(1, most // group_size)
 
 
-def _open(
-    spec: EnvironmentSpec, numbered: Sequence[tuple[int, Task]], group_size: int, clock: _Clock, stepper: Stepper
-) -> list[UnderWay]:
-    """Reset one environment per member and check that a group begins as one."""
-    before = time.perf_counter()
-    rows: list[UnderWay] = []
-    try:
-        for index, task in numbered:
-            for member in range(group_size):
-                made = make_environment(spec)
-                told = {"task": task, "group": index, "member": member, "foreign": spec.foreign}
-                rows.append(UnderWay(**told, environment=made, observation=Observation(text="")))
-        for number, observation, error in stepper.all([row.reset_call() for row in rows]):
-            rows[number].opened(observation, error)
-        for first in range(0, len(rows), group_size):
-            _check_equal_starts(rows[first : first + group_size])
-    except BaseException:
-        for row in rows:
-            row.end()
-        raise
-    clock.environment += time.perf_counter() - before
-    return rows
+@dataclass(frozen=True, kw_only=True)
+class _Rollout:
+    """The settings of all batches, and the ``seconds`` that their parts take."""
+
+    spec: EnvironmentSpec
+    policy: Policy
+    key: tuple[int | str, ...]
+    limit: int
+    group_size: int
+    seconds: dict[str, float]
+
+    def run(self, tasks: Sequence[Task], first_group: int, progress: Callable[[float], None]) -> list[Episode]:
+        """Roll out the groups of one batch, not graded. Each environment is closed, whatever happens."""
+        stepper = Stepper(self.spec.stepping)
+        with ExitStack() as stack:
+            with _timed(self.seconds, "environment"):
+                rows = self._open(tasks, first_group, stack)
+                for number, observation, error in stepper.all([row.reset_call() for row in rows]):
+                    rows[number].opened(observation, error)
+                for first in range(0, len(rows), self.group_size):
+                    _check_equal_starts(rows[first : first + self.group_size])
+            with _timed(self.seconds, "policy"):
+                session = self.policy.start([row.start(self.key) for row in rows])
+            with closing(session):
+                self._run_rows(session, rows, stepper, progress)
+            return [row.closed(self.policy.name) for row in rows]
+
+    def _open(self, tasks: Sequence[Task], first_group: int, stack: ExitStack) -> list[UnderWay]:
+        """Make one environment per member."""
+        rows: list[UnderWay] = []
+        for group, task in enumerate(tasks, first_group):
+            for member in range(self.group_size):
+                row = UnderWay(
+                    task=task,
+                    group=group,
+                    member=member,
+                    environment=make_environment(self.spec),
+                    observation=Observation(text=""),
+                    foreign=self.spec.foreign,
+                )
+                stack.callback(row.end)
+                rows.append(row)
+        return rows
+
+    def _run_rows(
+        self, session: Session, rows: list[UnderWay], stepper: Stepper, progress: Callable[[float], None]
+    ) -> None:
+        actions: dict[int, Action] = {}  # by row, while its environment is busy
+        waiting = [index for index, row in enumerate(rows) if row.stop is None]
+        while waiting or stepper.busy:
+            progress(fsum(1.0 if row.stop is not None else len(row.turns) / self.limit for row in rows))
+            with _timed(self.seconds, "policy"):
+                answers = self._ask(session, rows, waiting)
+            with _timed(self.seconds, "environment"):
+                for index, action in zip(waiting, answers, strict=True):
+                    if rows[index].acts(action):
+                        actions[index] = action
+                        stepper.begin(index, rows[index].step_call(action))
+                finished = stepper.collect()
+                for index, observation, error in finished:
+                    rows[index].take(actions.pop(index), observation, error, self.limit)
+            waiting = [index for index, _, _ in finished if rows[index].stop is None]
+        progress(len(rows))
+
+    def _ask(self, session: Session, rows: Sequence[UnderWay], waiting: Sequence[int]) -> Sequence[Action]:
+        if not waiting:
+            return []
+        actions = session.act([Request(row=index, observation=rows[index].observation) for index in waiting])
+        if len(actions) != len(waiting):
+            raise EnvironmentFault(
+                f"policy {self.policy.name!r} answered {len(actions)} of {len(waiting)} requests; "
+                "Session.act must return one Action per request, in order"
+            )
+        return actions
 
 
 def _check_equal_starts(members: Sequence[UnderWay]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
     alive = [row for row in members if row.stop is None and not row.foreign]
     for row in alive[1:]:
-        if (differing := unequal_starts(alive[0].shown(), row.shown())) is not None:
+        difference = unequal_starts(alive[0].shown(), row.shown())
+        if difference is not None:
             raise EnvironmentFault(
-                f"members of a group must begin with equal observations, but seed {row.task.seed} gave {differing}; "
+                f"members of a group must begin with equal observations, but seed {row.task.seed} gave {difference}; "
                 "key the environment's noise by its seed instead of drawing it from a shared stream"
             )
-
-
-def _run_rows(
-    policy: Policy,
-    rows: list[UnderWay],
-    key: tuple[int | str, ...],
-    limit: int,
-    clock: _Clock,
-    tell: Callable[[float], None],
-    stepper: Stepper,
-) -> None:
-    starts = [row.start(key) for row in rows]
-    before = time.perf_counter()
-    session = policy.start(starts)
-    clock.policy += time.perf_counter() - before
-    taken: dict[int, Action] = {}  # what a row's environment is busy with
-    try:
-        waiting = [index for index, row in enumerate(rows) if row.stop is None]
-        while waiting or stepper.busy:
-            tell(fsum(1.0 if row.stop is not None else len(row.turns) / limit for row in rows))
-            after = before = time.perf_counter()
-            if waiting:
-                actions = _ask(
-                    policy, session, [Request(row=index, observation=rows[index].observation) for index in waiting]
-                )
-                after = time.perf_counter()
-                clock.policy += after - before
-                for index, action in zip(waiting, actions, strict=True):
-                    if rows[index].acts(action):
-                        taken[index] = action
-                        stepper.begin(index, rows[index].step_call(action))
-            waiting = []
-            for index, seen, error in stepper.collect():
-                rows[index].take(taken.pop(index), seen, error, limit)
-                waiting += [index] if rows[index].stop is None else []
-            clock.environment += time.perf_counter() - after
-        tell(len(rows))
-    finally:
-        session.close()
-
-
-def _ask(policy: Policy, session: Session, requests: Sequence[Request]) -> Sequence[Action]:
-    actions = session.act(requests)
-    if len(actions) != len(requests):
-        raise EnvironmentFault(
-            f"policy {policy.name!r} answered {len(actions)} of {len(requests)} requests; "
-            "Session.act must return one Action per request, in order"
-        )
-    return actions

@@ -7,10 +7,11 @@ import inspect
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from math import inf
+from operator import itemgetter
 from typing import Any
 
 from gradus.core import EnvironmentFault, Stepping
@@ -41,7 +42,7 @@ class Stepper:
         self._stepping = stepping
         self._done: queue.SimpleQueue[Done] = queue.SimpleQueue()
         self._out = 0  # calls that were begun and not collected
-        self._spent: dict[int, float] = {}  # seconds of a row's calls
+        self._spent: defaultdict[int, float] = defaultdict(float)  # seconds of a row's calls
 
     @property
     def busy(self) -> bool:
@@ -56,13 +57,13 @@ class Stepper:
             return
         started = time.monotonic()
         try:
-            value = within(self._left(row), call.what, call.make)
+            value = within(self._limit(row), call.what, call.make)
         except (Exception, SystemExit) as error:
             if isinstance(error, OutOfTime) and not self._stepping.limited:
                 raise
             self._done.put((row, None, _as_fault(error)))
             return
-        self._spent[row] = self._spent.get(row, 0.0) + time.monotonic() - started
+        self._spent[row] += time.monotonic() - started
         if inspect.isawaitable(value):
             begin(self._run(row, call.what, lambda: value))
         else:
@@ -70,31 +71,32 @@ class Stepper:
 
     def collect(self) -> list[Done]:
         """Wait for at least one call (with ``stepping.rounds`` for all), and return those that are done, in the order of rows."""
-        done: list[Done] = []
-        while self._out and (not done or self._stepping.rounds or not self._done.empty()):
-            done.append(self._done.get())
+        results: list[Done] = []
+        while self._out and (not results or self._stepping.rounds or not self._done.empty()):
+            results.append(self._done.get())
             self._out -= 1
-        return sorted(done, key=lambda each: each[0])
+        return sorted(results, key=itemgetter(0))
 
     def all(self, calls: Sequence[Call]) -> list[Done]:
         """Begin all calls, number by number, and wait for the last."""
         for row, call in enumerate(calls):
             self.begin(row, call)
-        done: list[Done] = []
+        results: list[Done] = []
         while self.busy:
-            done += self.collect()
-        return sorted(done, key=lambda each: each[0])
+            results += self.collect()
+        return sorted(results, key=itemgetter(0))
 
-    def _left(self, row: int) -> float:
+    def _limit(self, row: int) -> float:
         """Return the seconds that the next call of a row may take."""
-        allowed = self._stepping.episode_seconds
-        left = inf if allowed is None else max(allowed - self._spent.get(row, 0.0), 0.001)
-        return min(left, self._stepping.call_seconds)
+        seconds = self._stepping.call_seconds
+        if self._stepping.episode_seconds is not None:
+            rest = self._stepping.episode_seconds - self._spent[row]
+            seconds = min(seconds, max(rest, 0.001))
+        return seconds
 
     async def _run(self, row: int, what: str, make: Callable[[], Any]) -> None:
         """Await a call within the limits."""
-        started, seconds = time.monotonic(), self._left(row)
-        value, raised = None, None
+        started, seconds = time.monotonic(), self._limit(row)
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -102,9 +104,11 @@ class Stepper:
                 while inspect.isawaitable(value):
                     value = await value
         except BaseException as error:  # an environment that exits or is canceled ends its own episode, not this loop
-            value, raised = None, out_of_time(what, seconds) if limit.expired() else _as_fault(error)
-        self._spent[row] = self._spent.get(row, 0.0) + time.monotonic() - started
-        self._done.put((row, value, raised))
+            result = (row, None, out_of_time(what, seconds) if limit.expired() else _as_fault(error))
+        else:
+            result = (row, value, None)
+        self._spent[row] += time.monotonic() - started
+        self._done.put(result)
 
 
 def _as_fault(error: BaseException) -> Exception:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import NoneType
 from typing import IO, Any, Literal, NotRequired
 
 from pydantic import TypeAdapter, ValidationError
@@ -34,44 +32,17 @@ class EpisodeFile:
     note: str | None = None
 
 
-def encode(record: Any) -> Any:
-    """Return a record as plain JSON values; fields that hold their default are left out."""
-    # A taught week has 5,000 values: those of the commonest kinds are asked for first, and plain ones not at all.
-    kind = type(record)
-    if kind is tuple or kind is list:
-        return [each if type(each) in _SCALARS else encode(each) for each in record]
-    if kind is dict:
-        return {str(key): each if type(each) in _SCALARS else encode(each) for key, each in record.items()}
-    if (defaults := _defaults(kind)) is not None:
-        values: dict[str, Any] = {}
-        for name, default in defaults:
-            value = getattr(record, name)
-            if default is MISSING or value != default:
-                values[name] = value if type(value) in _SCALARS else encode(value)
-        return values
-    if isinstance(record, Mapping):
-        return {str(key): encode(value) for key, value in record.items()}
-    return [encode(each) for each in record] if isinstance(record, list | tuple) else record
+_EPISODES = TypeAdapter(Episode)
 
 
-_SCALARS = frozenset({str, int, float, bool, NoneType})
-
-
-@cache
-def _defaults(kind: type) -> list[tuple[str, Any]] | None:
-    """Return the fields of a kind of record with their defaults (or MISSING); None for other kinds."""
-    if not is_dataclass(kind):
-        return None
-    made = ((each, each.default_factory) for each in fields(kind))
-    return [(each.name, each.default if make is MISSING else make()) for each, make in made]
+def encode(episode: Episode) -> dict[str, Any]:
+    """Return an episode as plain values; fields that hold their default are left out."""
+    return _EPISODES.dump_python(episode, exclude_defaults=True, warnings=False)
 
 
 def decode(data: Mapping[str, Any]) -> Episode:
     """Return the episode that :func:`encode` wrote. Raises ValueError for anything else."""
     return _EPISODES.validate_python(data)
-
-
-_EPISODES = TypeAdapter(Episode)
 
 
 def _header(environment: str, note: str | None) -> str:
@@ -134,12 +105,12 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 
 
 def _mend(path: Path) -> None:
-    """Drop what a killed writer left after the last whole line, so that appending does not glue two lines together."""
+    """Drop the unfinished line of a killed writer, so that appending does not glue two lines together."""
     problems: list[str] = []
     lines = list(read_lines(path, problems))
-    whole = [line for line in lines if line.endswith("\n")]
-    if problems or len(whole) < len(lines):
-        write_lines(path, whole)
+    complete = [line for line in lines if line.endswith("\n")]
+    if problems or len(complete) < len(lines):
+        write_lines(path, complete)
 
 
 def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment: str, note: str | None = None) -> None:
@@ -148,7 +119,7 @@ def write_episodes(path: Path | str, episodes: Iterable[Episode], *, environment
     write_lines(Path(path), chain((_header(environment, note),), lines))
 
 
-def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] | None = None) -> EpisodeFile:
+def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] = lambda episode: episode) -> EpisodeFile:
     """Read a file of episodes. What cannot be read is named in ``problems``; the other episodes are returned.
 
     ``keep`` is given each episode as it is read and returns what to keep of it, for files that are larger than memory.
@@ -163,11 +134,13 @@ def read_episodes(path: Path | str, *, keep: Callable[[Episode], Episode] | None
     for number, line in enumerate(lines, start=2):
         try:
             episode = _EPISODES.validate_json(line)
-            episodes.append(episode if keep is None else keep(episode))
         except ValidationError as error:
-            cut = "is cut off (the writer was stopped?)"
-            kind = f"cannot be read ({first_problem(error)})" if line.endswith("\n") else cut
-            problems.append(f"{path.name} line {number} {kind}; it was left out")
+            problem = f"cannot be read ({first_problem(error)})"
+            if not line.endswith("\n"):
+                problem = "is cut off (the writer was stopped?)"
+            problems.append(f"{path.name} line {number} {problem}; it was left out")
+        else:
+            episodes.append(keep(episode))
     return EpisodeFile(environment=header["environment"], episodes=episodes, problems=problems, note=header.get("note"))
 
 

@@ -35,6 +35,9 @@ from gradus.core.values import plain
 from gradus.core.waiting import settled
 from gradus.rollouts.stepping import Call
 
+Start = Mapping[str, Any]
+"""What a policy can know before it answers, by name."""
+
 
 @dataclass
 class UnderWay:
@@ -61,8 +64,8 @@ class UnderWay:
 
     def step_call(self, action: Action) -> Call:
         """Return the step that an answer makes."""
-        told = action if self.foreign else action.text if action.message is None else action.message
-        return Call(self._named("step"), partial(self.environment.step, told))
+        answer = action.text if action.message is None else action.message
+        return Call(self._named("step"), partial(self.environment.step, action if self.foreign else answer))
 
     def _named(self, method: str) -> str:
         turn = f", turn {len(self.turns) + 1}" if method == "step" else ""
@@ -80,7 +83,7 @@ class UnderWay:
         except (Exception, SystemExit) as raised:
             self._fail("reset", raised)
 
-    def shown(self) -> Mapping[str, Any]:
+    def shown(self) -> Start:
         """Return what its policy can know before it answers, by name."""
         return start_of(self.observation, self.system_prompt, self.tools)
 
@@ -111,17 +114,17 @@ class UnderWay:
 
     def take(self, action: Action, after: Any, error: Exception | None, limit: int) -> None:
         """Write down the turn that an answer made, and whether the episode goes on."""
-        seen = self.observation
+        before = self.observation
         if error is None:
             try:
                 after = received(after, "step", plain_data=getattr(self.environment, "plain_data", False))
             except Exception as refused:
                 error = refused
         if error is not None:
-            self.turns.append(self._turn(seen, action, None))
+            self.turns.append(self._turn(before, action, None))
             self._fail("step", error)
             return
-        self.turns.append(self._turn(seen, action, after))
+        self.turns.append(self._turn(before, action, after))
         self.observation = after
         cut = action.stop is StopReason.TOKEN_LIMIT
         if after.terminated:
@@ -136,8 +139,8 @@ class UnderWay:
         outcome: dict[str, Any] = {}
         if self.stop is not StopReason.FAILED:
             try:
-                given = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
-                outcome = plain(dict(given or {}))
+                answer = within(STEP_SECONDS, self._named("outcome"), lambda: settled(self.environment.outcome()))
+                outcome = plain(dict(answer or {}))
             except (Exception, SystemExit) as error:
                 self._fail("outcome", error)
         assert self.stop is not None
@@ -163,22 +166,22 @@ class UnderWay:
         except (Exception, SystemExit) as error:
             warnings.warn(f"an environment could not be closed: {type(error).__name__}: {error}", stacklevel=2)
 
-    def _turn(self, seen: Observation, action: Action, after: Observation | None) -> Turn:
+    def _turn(self, before: Observation, action: Action, after: Observation | None) -> Turn:
         return Turn(
             index=len(self.turns),
-            observation=seen.text,
+            observation=before.text,
             action=action.text,
-            data=seen.data,
+            data=before.data,
             env_reward=after.reward if after else None,
             valid=after.action_valid if after else False,
             error=after.action_error if after else None,
             spans=after.action_spans if after else (),
             action_data=after.action_data if after else {},
-            restart=seen.restart,
+            restart=before.restart,
             cut=action.stop is StopReason.TOKEN_LIMIT,
-            messages=seen.messages,
+            messages=before.messages,
             calls=after.action_calls if after else (),
-            asked=seen.asked,
+            asked=before.asked,
             tokens=action.tokens,
             usage=action.usage,
         )
@@ -188,56 +191,56 @@ class UnderWay:
         self.stop = StopReason.FAILED
 
 
-def received(given: Any, method: str, *, plain_data: bool = False) -> Observation:
+def received(value: Any, method: str, *, plain_data: bool = False) -> Observation:
     """Return the Observation that ``method`` gave, of plain values. Raises EnvironmentFault, which says what was expected.
 
     ``plain_data``: the environment says that its data are what JSON can hold; to look at much of it at each step takes time.
     """
-    if not isinstance(given, Observation):
-        raise EnvironmentFault(f"{method}: expected an Observation, got {_kind(given)}")
-    if not all(isinstance(each, Message) for each in given.messages):
-        raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(given.messages)}")
-    for text in (given.text, *(each.content for each in given.messages)):
+    if not isinstance(value, Observation):
+        raise EnvironmentFault(f"{method}: expected an Observation, got {_kind(value)}")
+    if not all(isinstance(message, Message) for message in value.messages):
+        raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
+    for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")
-    made: dict[str, Any] = {"reward": _reward(given.reward, method)}
+    fields: dict[str, Any] = {"reward": _reward(value.reward, method)}
     for name in ("terminated", "truncated", "restart", "action_valid"):
-        made[name] = bool(getattr(given, name))  # JSON does not know numpy's truth values
+        fields[name] = bool(getattr(value, name))  # JSON does not know numpy's truth values
     if not plain_data:
-        made |= {"data": plain(given.data), "action_data": plain(given.action_data)}
-    changes = {name: value for name, value in made.items() if value is not getattr(given, name)}
-    return replace(given, **changes) if changes else given
+        fields |= {"data": plain(value.data), "action_data": plain(value.action_data)}
+    changes = {name: field for name, field in fields.items() if field is not getattr(value, name)}
+    return replace(value, **changes) if changes else value
 
 
-def check_text(given: Any, what: str) -> None:
+def check_text(value: Any, what: str) -> None:
     """Raise EnvironmentFault for anything but text."""
-    if not isinstance(given, str):
-        raise EnvironmentFault(f"{what} is {_kind(given)}; expected text")
+    if not isinstance(value, str):
+        raise EnvironmentFault(f"{what} is {_kind(value)}; expected text")
 
 
-def checked_prompt(given: Any) -> str:
+def checked_prompt(value: Any) -> str:
     """Return a system prompt, which may be missing."""
-    prompt = "" if given is None else given
+    prompt = "" if value is None else value
     check_text(prompt, "system_prompt")
     return prompt
 
 
-def _reward(given: Any, method: str) -> Any:
+def _reward(value: Any, method: str) -> Any:
     """Return the reward as a number of Python's."""
-    if given is None:
+    if value is None:
         return None
     try:
-        value = given if isinstance(given, int | float) else float(given)
+        reward = value if isinstance(value, int | float) else float(value)
     except (TypeError, ValueError):
-        value = nan
-    if not abs(value) <= LARGEST_REWARD:
+        reward = nan
+    if not abs(reward) <= LARGEST_REWARD:
         raise EnvironmentFault(
-            f"{method} gave the reward {given!r:.60}; expected a finite number, at most {LARGEST_REWARD:g}"
+            f"{method} gave the reward {value!r:.60}; expected a finite number, at most {LARGEST_REWARD:g}"
         )
-    return value
+    return reward
 
 
-def _kind(given: Any) -> str:
-    return f"a {type(given).__name__}, {given!r:.60}" if isinstance(given, str | int | float) else type(given).__name__
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}, {value!r:.60}" if isinstance(value, str | int | float) else type(value).__name__
 
 
 def make_environment(spec: EnvironmentSpec) -> Environment:
@@ -265,17 +268,30 @@ def stepped_episode(
     return row.closed("client")
 
 
-def start_of(shown: Observation, system_prompt: str, tools: Sequence[Any]) -> Mapping[str, Any]:
+def start_of(observation: Observation, system_prompt: str, tools: Sequence[Any]) -> Start:
     """Return what a policy can know before it answers, by name."""
-    return {"text": shown.text, "messages": shown.messages, "system prompt": system_prompt, "tools": tuple(tools)}
+    return {
+        "text": observation.text,
+        "messages": observation.messages,
+        "system prompt": system_prompt,
+        "tools": tuple(tools),
+    }
 
 
-def unequal_starts(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def unequal_starts(first: Start, second: Start) -> str | None:
     """Return the first thing in which two starts differ, as words; None if they are equal."""
-    for name, value in one.items():
-        if value != other[name]:
-            a, b = (repr(each) for each in (value, other[name]))
-            begin = max(0, next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(b)) - 40)
-            a, b = (f"{'…' if begin else ''}{each[begin : begin + 80]}" for each in (a, b))
-            return f"{a} and {b}" if name == "text" else f"different {name}: {a} and {b}"
+    for name, value in first.items():
+        if value != second[name]:
+            words = _around_the_difference(repr(value), repr(second[name]))
+            return words if name == "text" else f"different {name}: {words}"
     return None
+
+
+def _around_the_difference(first: str, second: str) -> str:
+    """Return both texts from 40 characters before their first difference on."""
+    same = 0
+    while same < len(first) and first[same] == second[same : same + 1]:
+        same += 1
+    begin = max(0, same - 40)
+    cut = "…" if begin else ""
+    return f"{cut}{first[begin : begin + 80]} and {cut}{second[begin : begin + 80]}"
