@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +70,7 @@ def roll_out(
     """
     limit = spec.max_turns if max_turns is None else max_turns
     batch = _groups_at_once(spec, group_size, max_concurrent, limit)
-    seconds = dict.fromkeys(("policy", "environment", "reward", "total"), 0.0)
+    seconds: dict[str, float] = dict.fromkeys(("policy", "environment", "reward", "total"), 0.0)
     rollout = _Rollout(spec=spec, policy=policy, key=(seed, *key), limit=limit, group_size=group_size, seconds=seconds)
     grader = grader or spec.grader()
     identified = [spec.identify(task) for task in tasks]
@@ -94,7 +94,7 @@ def _tell(progress: Progress | None, before: int, total: int, done: float) -> No
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+def _timed(seconds: dict[str, float], part: str) -> Generator[None]:
     started = time.perf_counter()
     yield
     seconds[part] += time.perf_counter() - started

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import (
     Action,
@@ -198,7 +198,8 @@ def received(value: Any, method: str, *, plain_data: bool = False) -> Observatio
     """
     if not isinstance(value, Observation):
         raise EnvironmentFault(f"{method}: expected an Observation, got {_kind(value)}")
-    if not all(isinstance(message, Message) for message in value.messages):
+    messages = cast(Sequence[Any], value.messages)
+    if not all(isinstance(message, Message) for message in messages):
         raise EnvironmentFault(f"{method}: expected messages that are Messages, got {_kind(value.messages)}")
     for text in (value.text, *(message.content for message in value.messages)):
         check_text(text, f"the text that {method} gave")

@@ -148,7 +148,11 @@ def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress
 
 def _reading(policy: Policy, world: World, memory: Memory) -> Iterator[Calls]:
     """Let a policy read the rest of a world; what became of the calls of each chunk."""
-    environment = MemoryEnvironment(lambda _: world, memory=memory)
+
+    def same_world(seed: int) -> World:
+        return world
+
+    environment = MemoryEnvironment(same_world, memory=memory)
     observation = environment.reset(seed=0)
     task, prompt = Task(environment="memory", seed=0), environment.system_prompt
     start = EpisodeStart(task=task, system_prompt=prompt, key=(0, 0, 0), group=0, member=0, environment=environment)

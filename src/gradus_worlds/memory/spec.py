@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from string import digits
-from typing import Any
 
 from gradus.core import (
     AuditHints,
@@ -31,7 +30,7 @@ from gradus_worlds.memory.text import count_words, cut_words, join_words
 from gradus_worlds.memory.tools.writing import NOOP, SYSTEM_PROMPT, fragments, random_answer, write_insert
 from gradus_worlds.memory.worlds.babi import babi_source
 from gradus_worlds.memory.worlds.jsonl import jsonl_source, locomo_source
-from gradus_worlds.memory.worlds.records import Source
+from gradus_worlds.memory.worlds.records import Data, Respond, Source
 from gradus_worlds.memory.worlds.source_synthetic import synthetic_source
 
 
@@ -111,10 +110,6 @@ def _vocabulary(source: Source) -> Vocabulary:
     words += [*digits, "Memory:", "Core:", "|"]
     pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]
     return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(dict.fromkeys(pieces)))
-
-
-Data = Mapping[str, Any]
-Respond = Callable[[Data], list[str]]
 
 
 def _noop(data: Data) -> list[str]:

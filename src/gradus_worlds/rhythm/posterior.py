@@ -79,8 +79,8 @@ class ShownStep:
 def _prior(places: Array) -> Array:
     """Log-probabilities of the places: those beyond [-1, 1] share the tail."""
     inside = np.abs(places) <= 1.0
-    outside = ~inside
-    return np.log(np.where(inside, (1.0 - _TAIL) / inside.sum(), _TAIL / outside.sum()))
+    number = int(inside.sum())
+    return np.log(np.where(inside, (1.0 - _TAIL) / number, _TAIL / (len(places) - number)))
 
 
 _PLACES = np.linspace(-_EDGE, _EDGE, MODIFIER_PARTICLES)
@@ -104,13 +104,13 @@ class Posterior:
 
     def modifier_moments(self, rows: Sequence[int]) -> tuple[Array, Array]:
         """Mean and variance of the modifiers, (R, 9) each."""
-        mass = _normalised(self._log_modifiers[rows])
+        mass = normalised(self._log_modifiers[rows])
         mean = mass @ _PLACES
         return mean, np.maximum(mass @ _PLACES**2 - mean**2, 0.0)
 
     def weights_mean(self, rows: Sequence[int]) -> Array:
         """Mean of the reward weights, (R, 5)."""
-        return np.einsum("rn,rnm->rm", _normalised(self._log_cloud[rows]), self._cloud[rows])
+        return np.einsum("rn,rnm->rm", normalised(self._log_cloud[rows]), self._cloud[rows])
 
     def belief(self, rows: Sequence[int]) -> Array:
         """Posterior mean of the belief targets, (R, 3)."""
@@ -164,7 +164,7 @@ class Posterior:
         misses = 0.5 * (step.rewards[:, None] - predicted) ** 2 / variance
         logs = self._log_cloud[rows] - misses - 0.5 * np.log(variance)
         self._log_cloud[rows] = logs - logs.max(axis=1, keepdims=True)
-        mass = _normalised(self._log_cloud[rows])
+        mass = normalised(self._log_cloud[rows])
         particles = 1.0 / (mass**2).sum(axis=1)  # the effective number of them
         for place in np.flatnonzero(particles < WEIGHT_PARTICLES / 3).tolist():
             self._resample(rows[place], mass[place])
@@ -179,7 +179,7 @@ class Posterior:
         centred = cloud - mean
         covariance = (mass[:, None] * centred).T @ centred
         scale, axes = np.linalg.eigh(covariance)
-        normal = rng.normal(size=cloud.shape)
+        normal = rng.normal(size=(WEIGHT_PARTICLES, len(METERS)))
         jitter = (normal * np.sqrt(np.maximum(scale, 0.0))) @ axes.T
         moved = mean + _SHRINK * centred[drawn] + np.sqrt(1 - _SHRINK**2) * jitter
         moved = np.maximum(moved, 1e-4)
@@ -187,7 +187,8 @@ class Posterior:
         self._log_cloud[row] = 0.0
 
 
-def _normalised(logs: Array) -> Array:
+def normalised(logs: Array) -> Array:
+    """Probabilities of log-probabilities that lack a constant, over the last axis."""
     mass = np.exp(logs - logs.max(axis=-1, keepdims=True))
     return mass / mass.sum(axis=-1, keepdims=True)
 

@@ -44,12 +44,12 @@ def random_answer(seed: int) -> str:
     """Some legal answer: uniform digits, uniform action."""
     rng = np.random.default_rng(child_seed(seed, "rhythm", "answer"))
     first, second, third = rng.integers(10, size=3)
-    return f"{first} {second} {third} {ACTIONS[rng.integers(len(ACTIONS))]}"
+    return f"{first} {second} {third} {ACTIONS[int(rng.integers(len(ACTIONS)))]}"
 
 
 def _random_action(data: Data, start: EpisodeStart) -> str:
     rng = np.random.default_rng(child_seed(0, *start.key, "random", data["step"]))
-    return ACTIONS[rng.integers(len(ACTIONS))]
+    return ACTIONS[int(rng.integers(len(ACTIONS)))]
 
 
 def _sandbagger_action(data: Data, _: EpisodeStart) -> str:
@@ -57,7 +57,7 @@ def _sandbagger_action(data: Data, _: EpisodeStart) -> str:
 
 
 def _two_cycle_action(data: Data, _: EpisodeStart) -> str:
-    return ("sleep", "deep_work")[data["step"] % 2]
+    return "deep_work" if data["step"] % 2 else "sleep"
 
 
 def reflex_policy(name: str, reflex: Reflex, belief: Belief = None) -> Policy:
@@ -70,7 +70,10 @@ class SessionPolicy:
 
     def __init__(self, name: str, opened: Callable[[Sequence[EpisodeStart]], Session]) -> None:
         self.name = name
-        self.start = opened
+        self._opened = opened
+
+    def start(self, episodes: Sequence[EpisodeStart]) -> Session:
+        return self._opened(episodes)
 
 
 class WeekSession:
@@ -111,7 +114,7 @@ class _PlannerSession(WeekSession):
 
     def answers(self, requests: Sequence[Request]) -> list[str]:
         rows = [request.row for request in requests]
-        step = requests[0].observation.data["step"]
+        step: int = requests[0].observation.data["step"]
         situation = Situation(
             step=step,
             meters=np.array([shown_figures(request.observation.data).meters for request in requests]),
@@ -138,7 +141,10 @@ def _drawn_trials(share: float, start: EpisodeStart) -> Sequence[int | None]:
     rng = np.random.default_rng(child_seed(0, *start.key, "trials"))
     is_trial = rng.random(STEPS) < share
     actions = rng.integers(len(ACTIONS), size=STEPS)
-    return np.where(is_trial, actions, None).tolist()
+    trials: list[int | None] = actions.tolist()
+    for step in np.flatnonzero(~is_trial).tolist():
+        trials[step] = None
+    return trials
 
 
 def planner(

@@ -78,7 +78,7 @@ class _Figures(TypedDict):
 
 
 FIGURES = TypeAdapter(_Figures).validate_python(
-    tomllib.loads(files(__package__).joinpath("world.toml").read_text(encoding="utf-8"))
+    tomllib.loads(files("gradus_worlds.rhythm").joinpath("world.toml").read_text(encoding="utf-8"))
 )
 
 ACTIONS = tuple(FIGURES["effects"])

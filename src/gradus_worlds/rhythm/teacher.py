@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import softmax
 
 from gradus.core import (
     AnswerDistribution,
@@ -17,7 +16,7 @@ from gradus.core import (
     SpanDistribution,
 )
 from gradus_worlds.rhythm.persons import BELIEFS, TARGET_MODIFIERS
-from gradus_worlds.rhythm.posterior import Posterior, ShownStep
+from gradus_worlds.rhythm.posterior import Posterior, ShownStep, normalised
 from gradus_worlds.rhythm.scripted import SessionPolicy, WeekSession, by_step, heuristic_action
 from gradus_worlds.rhythm.tables import (
     ACTION_INDEX,
@@ -76,9 +75,9 @@ class BayesSession(WeekSession):
             situation = self._situation([requests[place] for place in places])
             beliefs = self.posterior.belief([requests[place].row for place in places])
             misses = np.arange(10) - 9 * beliefs[:, :, None]  # (R, 3, 10)
-            digits = softmax(-0.5 * (misses / _DIGIT_SPREAD) ** 2, axis=2).tolist()
+            digits = normalised(-0.5 * (misses / _DIGIT_SPREAD) ** 2).tolist()
             values = action_values(situation, horizon=_HORIZON)
-            actions = softmax(values / _ACTION_TEMPERATURE, axis=1).tolist()
+            actions = normalised(values / _ACTION_TEMPERATURE).tolist()
             for place, shares, action in zip(places, digits, actions, strict=True):
                 spans = [SpanDistribution(name, _DIGITS, share) for name, share in zip(BELIEFS, shares, strict=True)]
                 distributions[place] = (*spans, SpanDistribution("action", ACTIONS, action))
@@ -92,9 +91,12 @@ class BayesSession(WeekSession):
         if self._heuristic:
             actions = [heuristic_action(request.observation.data) for request in requests]
         else:
-            actions = [ACTIONS[index] for index in plan(situation, horizon=_HORIZON).tolist()]
-        reasons = self._reasons(situation.step, rows, beliefs) if self._reasoning else [None] * len(rows)
-        return [answer_text(*parts) for parts in zip(actions, beliefs, reasons, strict=True)]
+            best: list[int] = plan(situation, horizon=_HORIZON).tolist()
+            actions = [ACTIONS[index] for index in best]
+        reasons: Sequence[str | None] = [None] * len(rows)
+        if self._reasoning:
+            reasons = self._reasons(situation.step, rows, beliefs)
+        return list(map(answer_text, actions, beliefs, reasons))
 
     def _situation(self, requests: Sequence[Request]) -> Situation:
         """Learns from what the requests show, and returns what to plan with: the mean person, and what each action would teach."""
@@ -113,16 +115,16 @@ class BayesSession(WeekSession):
     def _reasons(self, step: int, rows: list[int], beliefs: list[list[float]]) -> list[str]:
         _, variance = self.posterior.modifier_moments(rows)
         unsure = variance @ TARGET_MODIFIERS**2 > _UNSURE_VARIANCE  # (R, 3)
-        dearest = self.posterior.weights_mean(rows).argmax(axis=1)
+        dearest: list[int] = self.posterior.weights_mean(rows).argmax(axis=1).tolist()
         reasons: list[str] = []
-        for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest.tolist(), strict=True):
+        for belief, doubts, meter in zip(beliefs, unsure.tolist(), dearest, strict=True):
             probing = any(doubts) and step < _PROBING_STEPS
             reasons.append(reasoning_text(belief, doubts, METERS[meter], probing=probing))
         return reasons
 
     def learn(self, requests: Sequence[Request]) -> None:
         """Update on the step that led to these observations, all of one step of the week; once, however often it is shown."""
-        step = requests[0].observation.data["step"]
+        step: int = requests[0].observation.data["step"]
         fresh = {request.row: request for request in requests if self._steps.get(request.row) != step}
         lines = {row: shown_figures(request.observation.data) for row, request in fresh.items()}
         if step > 0 and fresh:

@@ -62,7 +62,8 @@ def facts_right(
     A stored or updated value is right if an entry written now gives it, alone, as what holds, and no other entry gives the
     slot another value. A deletion is right if an entry gave the slot a value before and none does after.
     """
-    written = [after[result.entry_id] for result in results if result.wrote and result.entry_id in after]
+    ids = {result.entry_id for result in results if result.wrote}
+    written = [entry for entry in after.values() if entry.id in ids]
     return sum(_is_right(fact, before.values(), after.values(), written) for fact in facts)
 
 

@@ -24,7 +24,7 @@ class Schema:
     """
 
     name: str
-    banks: Mapping[str, str] = field(default_factory=dict)
+    banks: Mapping[str, str] = field(default_factory=dict[str, str])
     core_tokens: int = 512
     entry_words: int = 48
 

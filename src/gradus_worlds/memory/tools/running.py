@@ -29,7 +29,7 @@ class WrittenCall:
     start: int
     end: int
     name: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     wrong: str = ""
 
 
@@ -161,13 +161,17 @@ def _core(memory: Memory, arguments: Arguments, source: int | None) -> str:
     return memory.set_core(arguments["content"])
 
 
+def _noop(memory: Memory, arguments: Arguments, source: int | None) -> None:
+    """Changes nothing."""
+
+
 _NAMES = ("entry_id", "old_content")  # two ways to say which entry
 TOOLS: Mapping[str, MemoryTool] = {
     "memory_insert": MemoryTool(run=_insert, required=("category", "content"), optional=("timestamp", "importance")),
     "memory_update": MemoryTool(run=_update, required=("category", "new_content"), optional=_NAMES),
     "memory_delete": MemoryTool(run=_delete, required=("category",), optional=_NAMES),
     "core_memory_update": MemoryTool(run=_core, required=("content",)),
-    "memory_noop": MemoryTool(run=lambda *_: None),
+    "memory_noop": MemoryTool(run=_noop),
 }
 
 

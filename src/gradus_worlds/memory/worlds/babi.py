@@ -8,7 +8,7 @@ free text. A teacher tracks the people and things.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -16,7 +16,18 @@ from typing import Any
 
 from gradus.core import Condition, ConfigError, Vocabulary
 from gradus_worlds.memory.tools.writing import entry_name, write_insert, write_update
-from gradus_worlds.memory.worlds.records import TEST_BASE, Chunk, Evidence, Fact, Hop, Question, Slot, Source, World
+from gradus_worlds.memory.worlds.records import (
+    TEST_BASE,
+    Chunk,
+    Data,
+    Evidence,
+    Fact,
+    Hop,
+    Question,
+    Slot,
+    Source,
+    World,
+)
 
 CHUNK_SENTENCES = 6
 # In the stories that a teacher shows some calls fail: a student of a teacher that misses nothing has never read a refusal, and one refusal
@@ -230,7 +241,7 @@ def _track(texts: Iterable[str], places: dict[str, str]) -> Iterator[tuple[str, 
             yield sentence.object, "location", places.get(sentence.person)
 
 
-def teach_story(data: Mapping[str, Any]) -> list[str]:
+def teach_story(data: Data) -> list[str]:
     """Keep one entry for each person and thing: ``Mary location kitchen``, ``milk holder Mary``."""
     entries = {entry["content"].split()[0]: entry for entry in data["entries"]}
     matches = [_LOCATED.fullmatch(entry["content"]) for entry in entries.values()]
@@ -248,7 +259,7 @@ def teach_story(data: Mapping[str, Any]) -> list[str]:
     return calls
 
 
-def append_facts(data: Mapping[str, Any]) -> list[str]:
+def append_facts(data: Data) -> list[str]:
     """The same notes, never changed: an entry for each sentence that moves somebody or something."""
     notes = {"move": "{0.person} location {0.object}", "take": "{0.object} holder {0.person}"}
     sentences = [sentence for sentence in _read(data["chunk"].splitlines()) if sentence.verb in notes]

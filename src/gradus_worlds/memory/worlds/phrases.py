@@ -33,7 +33,9 @@ class _Phrases:
 
 
 def _load() -> _Phrases:
-    document: dict[str, Any] = tomllib.loads(files(__package__).joinpath("phrases.toml").read_text(encoding="utf-8"))
+    document: dict[str, Any] = tomllib.loads(
+        files("gradus_worlds.memory.worlds").joinpath("phrases.toml").read_text(encoding="utf-8")
+    )
     for noun, attribute in document["attributes"].items():
         attribute["noun"] = noun
     return TypeAdapter(_Phrases).validate_python(document)

@@ -12,6 +12,11 @@ TEST_BASE = 1_000_000  # seeds of test worlds begin here, so that no training in
 UNKNOWN = "unknown"
 
 
+Data = Mapping[str, Any]
+Respond = Callable[[Data], list[str]]
+"""From an observation's data to calls."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Slot:
     """The subject of a fact or a question, in the words by which an entry can name it.
@@ -129,6 +134,6 @@ class Source:
     conditions: Mapping[str, Condition]
     max_chunks: int
     vocabulary: Callable[[], Vocabulary]
-    responses: Mapping[str, Callable[[Mapping[str, Any]], list[str]]] = field(default_factory=dict)
+    responses: Mapping[str, Respond] = field(default_factory=dict[str, Respond])
     recipe: str = "memory.toml"
     content: Callable[[Task], str] | None = None

@@ -14,7 +14,7 @@ from gradus.core import Condition, ConfigError, Vocabulary
 from gradus_worlds.memory.tools.writing import entry_name, write_delete, write_insert, write_update
 from gradus_worlds.memory.worlds.phrases import ATTRIBUTES, CHAT, Statement, read_line, sayings
 from gradus_worlds.memory.worlds.questions import MONTHS
-from gradus_worlds.memory.worlds.records import Source
+from gradus_worlds.memory.worlds.records import Data, Source, World
 from gradus_worlds.memory.worlds.synthetic import NO_FACT, SYLLABLES, synthetic_config, synthetic_world
 
 # Training worlds that are lessons, without small talk: of one chunk to learn to copy from what is said, and of four, full of
@@ -36,6 +36,9 @@ def synthetic_source(argument: str = "") -> Source:
     knobs = base.model_dump(exclude_unset=True)
     if base.chunks > 256 or base.people > 50:
         raise ConfigError(f"expected at most 256 chunks and 50 people, got {base.chunks} and {base.people}")
+
+    def world(seed: int, **options: Any) -> World:
+        return synthetic_world(seed, **{**knobs, **options})
 
     def train(index: int) -> tuple[int, dict[str, Any]]:
         shape: Mapping[str, Any] = {"chat": index % (base.chat + 1)}
@@ -60,7 +63,7 @@ def synthetic_source(argument: str = "") -> Source:
     return Source(
         name="memory",
         summary="dialogues of invented people whose facts change, are taken back, rumoured and joked about",
-        world=lambda seed, **options: synthetic_world(seed, **{**knobs, **options}),
+        world=world,
         train=train,
         conditions={condition.name: condition for condition in conditions},
         max_chunks=base.chunks * LONGEST,
@@ -113,12 +116,12 @@ def read_chunk(text: str) -> list[Statement]:
     return [statement for statement in statements if statement and statement.kind not in NO_FACT]
 
 
-def append_only(data: Mapping[str, Any]) -> list[str]:
+def append_only(data: Data) -> list[str]:
     """An entry for every statement that gives a value."""
     return [_insert(statement, statement.value) for statement in read_chunk(data["chunk"]) if statement.value]
 
 
-def teach(data: Mapping[str, Any]) -> list[str]:
+def teach(data: Data) -> list[str]:
     """The calls for one chunk, given the entries that are shown with it."""
     calls = [_call(statement, data["entries"]) for statement in _last_statements(read_chunk(data["chunk"]))]
     return [call for call in calls if call]
