@@ -32,8 +32,8 @@ from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import load_model, quiet_transformers
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
-from gradus.training.engine.prepare import prepare_model
-from gradus.training.grpo import GrpoLoop, GrpoOptions
+from gradus.training.grpo import GrpoLoop
+from gradus.training.learner import Learner
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Screen
 
@@ -46,11 +46,9 @@ class OurSteps:
     """Gradus' loop, one step a call."""
 
     def __init__(self, model: Path, spec: EnvironmentSpec, config: GrpoConfig, folder: Path) -> None:
-        loaded = prepare_model(load_model(model, device="cpu"), config)
-        config = config.model_copy(update={"max_turns": spec.max_turns})
         self.records: list[dict[str, Any]] = []
-        written = RunFolder(folder, writing=True)
-        self._loop = GrpoLoop(loaded, spec, config.resolved(spec.grader()), written, spec.grader(), GrpoOptions())
+        learner = Learner(load_model(model, device="cpu"), spec, config)
+        self._loop = GrpoLoop(learner, spec, RunFolder(folder, writing=True))
         self._screen = Screen("bench", steps=1, figures={}, live=False)
 
     def __call__(self) -> float:

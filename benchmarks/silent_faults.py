@@ -43,7 +43,7 @@ from gradus.core import EnvironmentSpec, Group, Vocabulary
 from gradus.core.errors import GradusError
 from gradus.policies.local import policy
 from gradus.policies.nano.model import make_nano
-from gradus.training import grpo
+from gradus.training import grpo, learner
 from gradus.training.data import credit, tasks
 from gradus.training.data.sequences import TrainingSample
 from gradus.training.engine import update
@@ -105,7 +105,7 @@ def advantages(values: Callable[[list[Any]], list[Any]]) -> Inject:
         given = values([each.advantages for each in made])
         return [replace(one, advantages=value) for one, value in zip(made, given, strict=True)]
 
-    return wrapped(grpo, "credit_groups", then(change))
+    return wrapped(learner, "credit_groups", then(change))
 
 
 def next_rows(given: list[Any]) -> list[Any]:
@@ -257,15 +257,15 @@ FAULTS = (
     Fault("sampler and trainer have other tokenizers", "tokenizer", wrapped(policy.LocalSession, "act", other_words)),
     Fault("advantages shifted by a row", "order of rows", advantages(next_rows)),
     Fault("advantage sign flipped", "sign", advantages(lambda given: [-each for each in given])),
-    Fault("no baseline: the reward is the advantage", "advantage", wrapped(grpo, "credit_groups", without_baseline)),
-    Fault("groups mixed", "a group has episodes of", wrapped(grpo, "credit_groups", by_columns)),
+    Fault("no baseline: the reward is the advantage", "advantage", wrapped(learner, "credit_groups", without_baseline)),
+    Fault("groups mixed", "a group has episodes of", wrapped(learner, "credit_groups", by_columns)),
     Fault("clip inert", "nothing is clipped",
           wrapped(update._OldLogprobs, "of", lambda real: lambda old, indexes, sampled, now: now.detach(), epochs=3)),
     Fault("learning rate zero", "learning rate was 0", wrapped(grpo, "lr_at", then(lambda lr: 0.0))),
     Fault("optimizer holds other parameters", "holds other parameters",
-          wrapped(grpo, "make_optimizer", lambda real: lambda model, config: real(copy.deepcopy(model), config))),
+          wrapped(learner, "make_optimizer", lambda real: lambda model, config: real(copy.deepcopy(model), config))),
     Fault("optimizer's state lost on resume", "optimizer.pt", nothing, run=lost_on_resume),
-    Fault("the first batch trained again and again", "earlier step", wrapped(grpo.StepRollouts, "roll_out", always_the_first)),
+    Fault("the first batch trained again and again", "earlier step", wrapped(grpo.GrpoLoop, "roll_out", always_the_first)),
     Fault("gradient of one process lost", "gradient of a process",
           wrapped(update, "share", lambda real: lambda count: range(count // 2))),
     Fault("all members sampled with one seed", "seed",

@@ -24,6 +24,7 @@ from gradus.training.distributed.processes import barrier, full_tensor, total, w
 from gradus.training.engine.master_weights import master_of
 from gradus.training.grpo import train_grpo
 from gradus.training.lesson_config import SftConfig
+from gradus.training.run import checkpoints
 from gradus.training.run.checkpoints import save_model
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.sft import train_sft
@@ -35,6 +36,7 @@ from fakes import lamps
 
 from gradus.rollouts import roll_out
 
+checkpoints.KEPT = 9
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "lora": {"lora": LoraConfig(rank=2, alpha=4)},
@@ -45,7 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "autocast": {"autocast": True},
     "bfloat16": {"dtype": "bfloat16"},
 }
-BOTH: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9, "lr": 3e-3, "threads": 1}
+BOTH: dict[str, Any] = {"checkpoint_every": 2, "lr": 3e-3, "threads": 1}
 
 
 def grpo(model: str, folder: Path, steps: int, change: str) -> None:

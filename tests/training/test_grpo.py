@@ -174,9 +174,7 @@ def test_a_run_goes_on_with_other_resources(
     """The ways out that errors name (less memory a pass, a wider limit, a server elsewhere) were refused on resume."""
     with pytest.raises(Stopped):
         train(lamps_model, tmp_path / "run", settings(), on_step=stop_after(3))
-    others = settings(
-        token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8, keep_checkpoints=3
-    )
+    others = settings(token_budget=900, gradient_checkpointing=True, max_logp_diff=0.5, batch_size=8)
     train(lamps_model, tmp_path / "run", others, resume=True)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["token_budget"] == 900
     wanted, came = (load_file(folder / "final" / "model.safetensors") for folder in (unbroken[0], tmp_path / "run"))

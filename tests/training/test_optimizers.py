@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gradus.training.engine.optimizers import Float32Muon, make_optimizer
 from gradus.training.trainer_config import OptimizerConfig
 
-PLAIN = OptimizerConfig(optimizer="muon", muon_lr=0.1, muon_momentum=0.0, lr=0.01, betas=(0.0, 0.95))
+PLAIN = OptimizerConfig(optimizer="muon", muon_lr=0.1, lr=0.01, betas=(0.0, 0.95))
 
 
 class Small(nn.Module):
@@ -56,7 +56,7 @@ def test_matrices_inside_blocks_move_orthogonally_and_the_rest_by_adamw() -> Non
 
 @pytest.mark.parametrize("momentum", [0.0, 0.95])
 def test_a_checkpoint_goes_on_bit_for_bit(momentum: float) -> None:
-    config = PLAIN.model_copy(update={"muon_momentum": momentum, "betas": (0.9, 0.95)})
+    config = PLAIN.model_copy(update={"betas": (momentum, 0.95)})
     model = Small()
     optimizer = make_optimizer(model, config)
     gradients(model, 1)
@@ -82,7 +82,7 @@ def test_muon_multiplies_in_bfloat16_only_if_the_cpu_has_instructions_for_it(
 
 @pytest.mark.parametrize("momentum", [0.0, 0.95])
 def test_muon_is_torchs_in_either_dtype(bfloat16_instructions: Callable[[bool], None], momentum: float) -> None:
-    config = PLAIN.model_copy(update={"muon_momentum": momentum, "weight_decay": 0.1})
+    config = PLAIN.model_copy(update={"betas": (momentum, 0.95), "weight_decay": 0.1})
     moves: list[dict[str, Tensor]] = []
     for there in (True, False):
         bfloat16_instructions(there)

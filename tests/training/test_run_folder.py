@@ -43,7 +43,7 @@ from gradus.training.engine.update_figures import (
     pass_figures,
 )
 from gradus.training.lesson_config import SftConfig
-from gradus.training.run.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from gradus.training.run.checkpoints import Checkpoint, LocalState, load_checkpoint, save_checkpoint
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.step_metrics import episode_metrics, has_zero_variance
@@ -89,16 +89,16 @@ def test_a_folder_is_still_there_if_ctrl_c_comes_while_it_is_replaced(
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    path = save_checkpoint(tmp_path, Checkpoint(step=2, offset=0), model, optimizer)
+    path = save_checkpoint(tmp_path, Checkpoint(step=2, offset=0), LocalState(model, optimizer))
     for name in ("weights.safetensors", "optimizer.pt", "state.json"):
         whole = (path / name).read_bytes()
         (path / name).write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
         with pytest.raises(
             StorageError, match=f"step-000002 is damaged: {name}.*; remove it to go on from the one before"
         ):
-            load_checkpoint(path, model, optimizer)
+            load_checkpoint(path, LocalState(model, optimizer))
         (path / name).write_bytes(whole)
-    assert load_checkpoint(path, model, optimizer).step == 2
+    assert load_checkpoint(path, LocalState(model, optimizer)).step == 2
 
 
 def test_ctrl_c_in_the_last_step_is_not_lost() -> None:
@@ -270,9 +270,8 @@ def test_the_figures_of_a_pass_are_means_over_its_updates() -> None:
         half = {name: part_of_mean(name, torch.tensor(value), 0.5) for name, value in named.items()}
         return [half, half]  # two microbatches of half the tokens each
 
-    first = UpdateSums(loss=1.0, kl=0.8, entropy=6.0, scored=3, measured=True)
-    second = UpdateSums(loss=3.0, kl=0.0, entropy=4.0, tokens=8, scored=4)
-    first.metrics, second.metrics = noted(0.1, 0.5, 3.0, 0.7, 5.0), noted(0.2, 0.25, 2.0, 0.9, 1.0)
+    first = UpdateSums(loss=1.0, kl=0.8, entropy=6.0, scored=3, metrics=noted(0.1, 0.5, 3.0, 0.7, 5.0))
+    second = UpdateSums(loss=3.0, entropy=4.0, tokens=8, scored=4, metrics=noted(0.2, 0.25, 2.0, 0.9, 1.0))
     assert pass_figures([first, second]) == pytest.approx(
         {
             "loss": 2.0,

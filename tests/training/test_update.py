@@ -21,7 +21,7 @@ from gradus.policies.local.sampling import SamplingConfig
 from gradus.training.config import GrpoConfig
 from gradus.training.data.microbatches import MicroBatch
 from gradus.training.data.sequences import TrainingSample
-from gradus.training.distributed.processes import World
+from gradus.training.distributed.processes import TrainingProcess
 from gradus.training.engine import update
 from gradus.training.engine.loss_step import PassBudget, TrainingError
 from gradus.training.engine.optimizers import make_optimizer
@@ -281,7 +281,9 @@ def test_out_of_memory_names_the_setting_to_change(loaded: LoadedModel, monkeypa
     before = [parameter.detach().clone() for parameter in loaded.model.parameters()]
     with monkeypatch.context() as scarce:
         with_memory_for(120, scarce)
-        scarce.setattr("gradus.training.engine.loss_step.world", lambda: World(size=2))  # the other would not know
+        scarce.setattr(
+            "gradus.training.engine.loss_step.world", lambda: TrainingProcess(size=2)
+        )  # the other would not know
         with pytest.raises(TrainingError, match=r"pass of 4000 tokens.*lower token_budget"):
             policy_update(loaded, optimizer, credited, settings, 1e-3)
 

@@ -1,29 +1,81 @@
-"""A model that learns in a loop of one's own: the parts of :mod:`gradus.training.grpo` without its folder, validation and checkpoints."""
+"""What learns in a GRPO run: a model with its optimizer and its sampler. The loop (:mod:`gradus.training.grpo`) and loops of one's own hold one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from gradus.core import EnvironmentSpec, Grader, Group
+from gradus.core import ConfigError, EnvironmentSpec, Grader, Group, Policy
 from gradus.policies.local.loading import LoadedModel
 from gradus.training.config import GrpoConfig
-from gradus.training.data.credit import credit_groups
+from gradus.training.data.credit import credit_groups, graded_episodes
 from gradus.training.data.sequences import TrainingSample
+from gradus.training.engine.fsdp import shard, sync_inference_model
 from gradus.training.engine.loss_step import PassBudget
 from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.reference import load_reference
 from gradus.training.engine.update import UpdateOptions, UpdateResult, policy_update
-from gradus.training.run.checkpoints import save_model
+from gradus.training.run.checkpoints import LocalState, TrainingState, save_model
+from gradus.training.run.options import GrpoOptions
 from gradus.training.run.validation import sampling_policy
+from gradus.training.teachers import with_teacher
+
+
+class StepLearner(Protocol):
+    """What the loop needs of a learner, wherever its weights are.
+
+    ``config``: the resolved settings. ``grader``: what weighs the components, set anew when a schedule changes it. ``steps``: updates that
+    were taken. ``policy`` samples with the weights of the last :meth:`sync_weights`.
+    """
+
+    config: GrpoConfig
+    grader: Grader
+    steps: int
+    policy: Policy
+
+    @property
+    def name(self) -> str:
+        """Folder or name of the model that it began with."""
+        ...
+
+    @property
+    def state(self) -> TrainingState:
+        """Weights and optimizer, as checkpoints store and restore them."""
+        ...
+
+    def validation_policies(self) -> Mapping[str, Policy]:
+        """The policy of each decoding that validation rolls out."""
+        ...
+
+    def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
+        """Training samples with one advantage per sampled token."""
+        ...
+
+    def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
+        """Takes the optimizer updates of a step. Its figures go to the metrics; one that was not measured is None."""
+        ...
+
+    def reset_optimizer(self) -> None:
+        """Forgets the optimizer's moments."""
+        ...
+
+    def sync_weights(self) -> None:
+        """Gives the sampler the weights as they are."""
+        ...
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes the model as the sampler has it; returns the folder."""
+        ...
 
 
 class Learner:
     """Holds a model with its optimizer. ``policy`` samples from it; :meth:`credit` and :meth:`update` are the other half of a step.
 
-    ``model`` is a folder, a name, or what ``gradus.load_model`` gives. ``grader``: the environment's own by default; its components and
-    weights are told to the algorithm. ``config.max_steps`` is what the learning rate's schedule ends at.
+    ``model`` is a folder, a name, or what ``gradus.load_model`` gives. ``grader``: the environment's own by default; the algorithm gets its
+    components and weights. ``config.max_steps`` is what the learning rate's schedule ends at. ``options``: a sampler in place of
+    the model itself, and a teacher.
     """
 
     def __init__(
@@ -33,34 +85,81 @@ class Learner:
         config: GrpoConfig,
         *,
         grader: Grader | None = None,
+        options: GrpoOptions | None = None,
     ) -> None:
-        config.check_own_sampler()
+        options = options or GrpoOptions()
+        if options.sampler is None:
+            config.check_own_sampler()
+        if config.distill_coef and options.teacher is None:
+            raise ConfigError("distill_coef needs a teacher: give one in the options, or set distill_coef = 0")
         self.grader = grader or spec.grader()
         config = config.model_copy(update={"max_turns": config.max_turns or spec.max_turns})
-        self.config = config.resolved(self.grader)
-        model = prepare_model(model, self.config)
-        self.model = model.with_settings(sampling=config.sampling, environment=spec.name)
-        self.policy = sampling_policy(self.model, spec, config)
-        self.optimizer = make_optimizer(self.model.model, self.config)
+        self.config = config = config.resolved(self.grader)
+        loaded = prepare_model(model, config)
+        environment = loaded.settings.environment or spec.name
+        self.model = loaded.with_settings(sampling=config.sampling, environment=environment)
         self.steps = 0
-        self._reference, self._budget = load_reference(self.model, self.config), PassBudget(self.config)
+        self._spec = spec
+        self._reference = load_reference(self.model, config)
+        # A server samples instead; it needs full weights from here only if adapters are merged into them.
+        samples = options.sampler is None or bool(config.validation_every) or config.lora is not None
+        self._inference_model = shard(self.model, samples=samples)
+        self._push_weights = options.push_weights
+        self._teacher = options.teacher(self.model) if options.teacher and config.distill_coef else None
+        self.optimizer = make_optimizer(self.model.model, config)
+        self._budget = PassBudget(config)
+        self.policy = options.sampler or sampling_policy(self._inference_model, spec, config)
+
+    @property
+    def name(self) -> str:
+        """Folder or name of the model that it began with."""
+        return str(self.model.path)
+
+    @property
+    def state(self) -> TrainingState:
+        """Weights and optimizer, as checkpoints store and restore them."""
+        return LocalState(self.model.model, self.optimizer)
+
+    def validation_policies(self) -> dict[str, Policy]:
+        """The policies that roll out the held-out tasks: one samples as in training, one is greedy."""
+        return {
+            decoding: sampling_policy(
+                self._inference_model, self._spec, self.config, name=decoding, greedy=decoding == "greedy"
+            )
+            for decoding in ("sampled", "greedy")
+        }
 
     def credit(self, groups: Sequence[Group]) -> list[TrainingSample]:
-        """Return the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them.
+        """Returns the sampled tokens of all graded episodes, with the advantages (A,) that the algorithm gives them.
 
         ``dataclasses.replace(sample, advantages=...)`` gives others; ``sample.turns`` (A,) says of which turn each token is, and
         ``sample.episode`` of which graded episode.
         """
-        return credit_groups(groups, self.config, self.model.renderer, weights=self.grader.weights)
+        samples = credit_groups(groups, self.config, self.model.renderer, weights=self.grader.weights)
+        if self._teacher is None:
+            return samples
+        return with_teacher(samples, graded_episodes(groups), self._teacher, self.config.distill_coef)
 
     def update(self, samples: Sequence[TrainingSample], *, lr: float | None = None) -> UpdateResult:
-        """Take ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default."""
+        """Takes ``epochs`` x ``minibatches`` optimizer updates. ``lr``: the schedule's by default."""
         self.steps += 1
-        lr = lr_at(self.config, self.steps, self.config.max_steps) if lr is None else lr
+        if lr is None:
+            lr = lr_at(self.config, self.steps, self.config.max_steps)
         options = UpdateOptions(reference=self._reference, key=(self.steps,), budget=self._budget)
-        return policy_update(self.model, self.optimizer, samples, self.config, lr, options)
+        config = self.config.at_step(self.steps)
+        return policy_update(self.model, self.optimizer, samples, config, lr, options)
+
+    def reset_optimizer(self) -> None:
+        """Forgets the optimizer's moments."""
+        self.optimizer = make_optimizer(self.model.model, self.config)
+
+    def sync_weights(self) -> None:
+        """Gives the sampler the weights as they are: copies them where the model is sharded, pushes them to a server."""
+        sync_inference_model(self._inference_model, self.model)
+        if self._push_weights is not None:
+            self._push_weights(self._inference_model, self.steps)
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model as it is, which every command takes; returns the folder."""
-        save_model(Path(folder), self.model)
+        """Writes the model as it is, which every command takes; returns the folder."""
+        save_model(Path(folder), self._inference_model)
         return Path(folder)

@@ -24,7 +24,7 @@ from gradus.training.engine.optimizers import lr_at, make_optimizer
 from gradus.training.engine.prepare import precision
 from gradus.training.engine.tree_support import supports_tree
 from gradus.training.lesson_config import LessonConfig
-from gradus.training.run.checkpoints import Checkpoint, go_back, save_checkpoint, save_model
+from gradus.training.run.checkpoints import Checkpoint, LocalState, go_back, save_checkpoint, save_model
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.live_screen import Interrupt, Screen
 from gradus.training.run.options import RunOptions
@@ -215,10 +215,10 @@ class LessonTrainer:
             self.run.last |= {key: value for key, value in figures.items() if key in wanted}
             self.folder.append(record)
             due = self.run.step % self.config.checkpoint_every == 0 or self.run.step == self.steps
-            asked = any_of(interrupt.asked)
-            if due or asked:
+            interrupted = any_of(interrupt.requested)
+            if due or interrupted:
                 self.checkpoint()
-            if asked:
+            if interrupted:
                 raise KeyboardInterrupt
             yield record
 
@@ -291,12 +291,11 @@ class LessonTrainer:
         """Write down where the run stands."""
         state = {"best": self.run.best, "last": self.run.last}
         checkpoint = Checkpoint(step=self.run.step, offset=self.folder.offset(), state=state)
-        keep = self.config.keep_checkpoints
-        save_checkpoint(self.folder.path, checkpoint, self.loaded.model, self.optimizer, keep=keep)
+        save_checkpoint(self.folder.path, checkpoint, LocalState(self.loaded.model, self.optimizer))
 
     def restore(self) -> None:
         """Go back to the newest checkpoint; without one to the beginning."""
-        checkpoint = go_back(self.folder, self.loaded.model, self.optimizer)
+        checkpoint = go_back(self.folder, LocalState(self.loaded.model, self.optimizer))
         if checkpoint is not None:
             self.run = _Run(step=checkpoint.step, best=checkpoint.state["best"], last=dict(checkpoint.state["last"]))
 

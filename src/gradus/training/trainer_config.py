@@ -24,7 +24,6 @@ class OptimizerConfig(BaseModel):
     )
     lr: float = Field(default=1e-3, gt=0, description="Peak learning rate, AdamW's if there are two.")
     muon_lr: float = Field(default=0.02, gt=0, description="Muon's peak rate.")
-    muon_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum, Nesterov's unless it is 0.")
     schedule: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="How the rate falls from its peak."
     )
@@ -38,8 +37,10 @@ class OptimizerConfig(BaseModel):
         description="Share of the peak to which a falling schedule comes after its last step, as in transformers.",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay.")
-    betas: tuple[Decay, Decay] = Field(default=(0.9, 0.95), description="AdamW's decay rates of the two moments.")
-    eps: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
+    betas: tuple[Decay, Decay] = Field(
+        default=(0.9, 0.95),
+        description="AdamW's decay rates of the two moments. With a first of 0 Muon has no momentum either, else 0.95 (Nesterov's).",
+    )
     grad_clip: float = Field(
         default=1.0, ge=0, description="Bound on the norm of the whole gradient; 0 leaves it alone."
     )
@@ -58,7 +59,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 # A setting, which of its values others have an effect with, and those others.
 OWNED_SETTINGS = (
-    ("optimizer", ("muon",), ("muon_lr", "muon_momentum")),
+    ("optimizer", ("muon",), ("muon_lr",)),
     ("schedule", ("cosine", "linear"), ("min_lr_ratio",)),
     ("divergence", ("jsd",), ("beta",)),
     ("sampler", ("http", "vllm"), ("sampler_url",)),
@@ -83,9 +84,7 @@ class TrainerConfig(OptimizerConfig):
     ``resources``: names of those that say what a run may use. They change results by rounding at most, so a run may go on with others.
     """
 
-    resources: ClassVar[frozenset[str]] = frozenset(
-        ["token_budget", "gradient_checkpointing", "threads", "keep_checkpoints"]
-    )
+    resources: ClassVar[frozenset[str]] = frozenset(["token_budget", "gradient_checkpointing", "threads"])
 
     seed: int = Field(default=0, description="Seed of the stage; the run's own by default.")
     token_budget: int = Field(
@@ -119,9 +118,8 @@ class TrainerConfig(OptimizerConfig):
         description="Keep the weights below the adapters in four bits (QLoRA, by bitsandbytes); needs `lora`.",
     )
     checkpoint_every: int = Field(
-        default=10, ge=1, description="Steps between checkpoints; the last step is always kept."
+        default=10, ge=1, description="Steps between checkpoints; the last step is always kept, and the one before it."
     )
-    keep_checkpoints: int = Field(default=2, ge=1, description="How many of the newest checkpoints stay.")
 
     @property
     def weights_dtype(self) -> str:

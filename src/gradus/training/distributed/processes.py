@@ -32,7 +32,7 @@ _SLOWEST = timedelta(
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class TrainingProcess:
     """This process: its number, the count of all, and its own accelerator on this machine (None on a CPU)."""
 
     rank: int = 0
@@ -45,7 +45,7 @@ class World:
         return self.rank == 0
 
 
-def world() -> World:
+def world() -> TrainingProcess:
     """This process's place. Alone, nothing is imported or started.
 
     Raises ConfigError under a launcher's configuration that this trainer does not follow.
@@ -59,20 +59,20 @@ def _several() -> bool:
 
 
 @lru_cache(maxsize=1)
-def _launched() -> World:
+def _launched() -> TrainingProcess:
     """This process's place among those of a launcher, which join at the first call."""
     if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-        return World()
+        return TrainingProcess()
     from accelerate import DistributedType, PartialState
 
     _check_launch()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() == "true" or not torch.cuda.is_available()
     state = PartialState(cpu=use_cpu, timeout=_SLOWEST)
     if state.distributed_type == DistributedType.NO:
-        return World()
+        return TrainingProcess()
     atexit.register(_leave, state)
     device = None if use_cpu else state.device
-    return World(rank=state.process_index, size=state.num_processes, device=device)
+    return TrainingProcess(rank=state.process_index, size=state.num_processes, device=device)
 
 
 def _leave(state: Any) -> None:

@@ -15,6 +15,8 @@ from gradus.training.distributed.processes import full_tensor, gather_full_tenso
 from gradus.training.engine.master_weights import MasterWeights, master_of
 from gradus.training.trainer_config import SCHEDULES, OptimizerConfig
 
+MUON_MOMENTUM = 0.95  # torch's and Jordan's
+
 
 def lr_at(config: OptimizerConfig, step: int, steps: int) -> float:
     """The learning rate of optimizer step ``step`` (1 for the first) of ``steps``.
@@ -59,7 +61,7 @@ def _adamw(named: Mapping[str, nn.Parameter], config: OptimizerConfig) -> torch.
         {"params": [p for p in named.values() if p.dim() <= 1], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
 def _storable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -137,21 +139,18 @@ class _Muon(torch.optim.Optimizer):
                 "muon needs matrices inside the model's blocks, and none of them is trained; set optimizer = adamw"
             )
         decay = config.weight_decay
+        momentum = MUON_MOMENTUM if config.betas[0] else 0.0
         parts: list[torch.optim.Optimizer] = [
             (Float32Muon if lacks_bfloat16(inside[0].device) else torch.optim.Muon)(
                 inside,
                 lr=config.muon_lr,
                 weight_decay=decay,
-                momentum=config.muon_momentum,
-                nesterov=config.muon_momentum > 0,
+                momentum=momentum,
+                nesterov=momentum > 0,
             )
         ]
         if rest:
-            parts.append(
-                torch.optim.AdamW(
-                    rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=decay, fused=True
-                )
-            )
+            parts.append(torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=decay, fused=True))
         self._parts = tuple(_storable(part) for part in parts)
         super().__init__([p for part in self._parts for group in part.param_groups for p in group["params"]], {})
         self.param_groups = [group for part in self._parts for group in part.param_groups]

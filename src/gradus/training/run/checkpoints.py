@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from gradus.core import StorageError
 from gradus.core.files import check_checksums, write_folder
@@ -28,6 +28,8 @@ from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.optimizers import trainable
 from gradus.training.run.folder import RunFolder
 
+KEPT = 2  # of the newest checkpoints; a second one is there if the newest is damaged
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -38,73 +40,89 @@ class Checkpoint:
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
-def save_checkpoint(
-    folder: Path,
-    checkpoint: Checkpoint,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *,
-    keep: int = 2,
-) -> Path:
-    """Write ``folder/checkpoints/step-XXXXXX`` whole or not at all, then remove all but the ``keep`` newest."""
+class TrainingState(Protocol):
+    """Weights and optimizer of a run, wherever they are."""
+
+    def collect(self) -> Callable[[Path], None]:
+        """Gathers what is to be stored, which all processes take part in; returns what writes it to a folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Puts weights and optimizer back as they were. Raises StorageError if the files are damaged or of another model."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """The trained weights of a model in this process (or a shard of them), and their optimizer."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def collect(self) -> Callable[[Path], None]:
+        """Gathers weights and optimizer; returns what writes them."""
+        weights = {name: gather_full_tensor(value) for name, value in trainable(self.model).items()}
+        optimizer_state = self.optimizer.state_dict()
+
+        def write(folder: Path) -> None:
+            save_file(weights, folder / "weights.safetensors")
+            torch.save(optimizer_state, folder / "optimizer.pt")
+
+        return write
+
+    def load(self, folder: Path) -> None:
+        """Puts both back as they were. Raises StorageError if the weights are those of another model."""
+        weights = load_file(folder / "weights.safetensors")
+        optimizer_state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
+        parameters = trainable(self.model)
+        odd = sorted(set(parameters) ^ set(weights))
+        if odd:
+            raise StorageError(f"it is of another model: {len(odd)} tensors differ, the first is {odd[0]}")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(shard_like(weights[name], parameter))
+        self.optimizer.load_state_dict(optimizer_state)
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, training: TrainingState) -> Path:
+    """Writes ``folder/checkpoints/step-XXXXXX`` whole or not at all, then removes all but the newest ones."""
     path = folder / "checkpoints" / f"step-{checkpoint.step:06d}"
-    weights = _gather_weights(model)
-    optimizer_state = optimizer.state_dict()
+    write_state = training.collect()
 
     def fill(aside: Path) -> None:
-        save_file(weights, aside / "weights.safetensors")
-        torch.save(optimizer_state, aside / "optimizer.pt")
+        write_state(aside)
         state = json.dumps(asdict(checkpoint), indent=2)
         (aside / "state.json").write_text(state + "\n", encoding="utf-8")
 
     if world().main:
         write_folder(path, fill)
-        for old in _checkpoints(folder)[:-keep]:
+        for old in _checkpoints(folder)[:-KEPT]:
             shutil.rmtree(old, ignore_errors=True)
     barrier()
     return path
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint:
-    """Put weights and optimizer back as they were. Raises StorageError if the checkpoint is damaged or does not fit the model."""
+def load_checkpoint(path: Path, training: TrainingState) -> Checkpoint:
+    """Puts weights and optimizer back as they were. Raises StorageError if the checkpoint is damaged or does not fit the model."""
     try:
         check_checksums(path)
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        weights = load_file(path / "weights.safetensors")
-        optimizer_state = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
         checkpoint = Checkpoint(step=state["step"], offset=state["offset"], state=state["state"])
+        training.load(path)
     except Exception as error:
         raise StorageError(
             f"could not read the checkpoint {path}: {error}; remove it to go on from the one before it"
         ) from error
-    _put_weights(weights, model, path)
-    optimizer.load_state_dict(optimizer_state)
     return checkpoint
 
 
-def _gather_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: gather_full_tensor(value) for name, value in trainable(model).items()}
-
-
-def _put_weights(weights: Mapping[str, Tensor], model: nn.Module, path: Path) -> None:
-    parameters = trainable(model)
-    if set(parameters) != set(weights):
-        odd = sorted(set(parameters) ^ set(weights))
-        raise StorageError(
-            f"the checkpoint {path} is of another model: {len(odd)} tensors differ, the first is {odd[0]}"
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(shard_like(weights[name], parameter))
-
-
-def go_back(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer) -> Checkpoint | None:
-    """Put a run back to its newest checkpoint; None, without metrics, if none was kept."""
+def go_back(folder: RunFolder, training: TrainingState) -> Checkpoint | None:
+    """Puts a run back to its newest checkpoint; None, without metrics, if none was kept."""
     checkpoints = _checkpoints(folder.path)
     if not checkpoints:
         folder.truncate(0)
         return None
-    checkpoint = load_checkpoint(checkpoints[-1], model, optimizer)
+    checkpoint = load_checkpoint(checkpoints[-1], training)
     folder.truncate(checkpoint.offset)
     return checkpoint
 

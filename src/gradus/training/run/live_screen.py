@@ -103,14 +103,14 @@ def clock_text(seconds: float) -> str:
 
 
 class Interrupt:
-    """Inside this context the first Ctrl-C only asks; ``asked`` is then true and the loop stops after the current step.
+    """Inside this context the first Ctrl-C only asks to stop; ``requested`` is then true and the loop stops after the current step.
 
     The second Ctrl-C is an ordinary KeyboardInterrupt; the run is then resumed from its last checkpoint. Outside the main
     thread, where Python allows no handlers, nothing is changed.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -124,10 +124,10 @@ class Interrupt:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         # In the last step nobody asks again, and what follows would go on as if Ctrl-C had not come.
-        if kind is None and self.asked:
+        if kind is None and self.requested:
             raise KeyboardInterrupt
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from gradus.core import EnvironmentSpec, Grader, StopReason, Task, child_seed
+from gradus.core import EnvironmentSpec, Grader, Policy, StopReason, Task, child_seed
 from gradus.core.metrics import ValidationRecord
 from gradus.policies.local.loading import LoadedModel
 from gradus.policies.local.policy import LocalPolicy
@@ -18,31 +18,31 @@ def sampling_policy(
     loaded: LoadedModel, spec: EnvironmentSpec, config: GrpoConfig, *, name: str = "grpo", greedy: bool = False
 ) -> LocalPolicy:
     """Returns the policy that samples by the settings of a run."""
-    return LocalPolicy(
-        loaded,
-        config.sampling.changed(temperature=0) if greedy else config.sampling,
-        name=name,
-        batch_size=config.batch_size,
-        grammar=spec.language.grammar,
-    )
+    sampling = config.sampling.changed(temperature=0) if greedy else config.sampling
+    return LocalPolicy(loaded, sampling, name=name, batch_size=config.batch_size, grammar=spec.language.grammar)
 
 
 def validate(
-    loaded: LoadedModel, spec: EnvironmentSpec, tasks: Sequence[Task], config: GrpoConfig, grader: Grader, *, step: int
+    spec: EnvironmentSpec,
+    tasks: Sequence[Task],
+    config: GrpoConfig,
+    grader: Grader,
+    policies: Mapping[str, Policy],
+    *,
+    step: int,
 ) -> list[ValidationRecord]:
-    """One record of docs/metrics.md per decoding. Every validation of a run meets the same tasks and the same noise.
+    """Rolls out the held-out tasks; returns one record of docs/metrics.md for each of ``policies``, by decoding.
 
-    Each process rolls out its share of them.
+    Every validation of a run meets the same tasks and the same noise. Each process rolls out its share of them.
     """
     records: list[ValidationRecord] = []
-    mine = share(len(tasks))
-    for decoding in ("sampled", "greedy"):
-        policy = sampling_policy(loaded, spec, config, name=decoding, greedy=decoding == "greedy")
+    local = share(len(tasks))
+    for decoding, policy in policies.items():
         result = roll_out(
             spec,
             policy,
-            tasks[mine.start : mine.stop],
-            first_group=mine.start,
+            tasks[local.start : local.stop],
+            first_group=local.start,
             seed=child_seed(config.seed, "validation"),
             grader=grader,
             max_turns=config.max_turns,
@@ -51,7 +51,7 @@ def validate(
         groups = gather(result.groups)
         figures = episode_metrics(groups)
         episodes = [episode for group in groups for episode in group.episodes]
-        completed = sum(episode.stop is not StopReason.FAILED for episode in episodes)
+        rewards = [episode.reward.value if episode.reward else None for episode in episodes]
         records.append(
             {
                 "kind": "validation",
@@ -62,9 +62,9 @@ def validate(
                 "true_reward_mean": figures["true_reward_mean"],
                 "components": figures["components"],
                 "metrics": figures["metrics"],
-                "rewards": [_rounded(episode.reward.value if episode.reward else None) for episode in episodes],
+                "rewards": [_rounded(reward) for reward in rewards],
                 "true_rewards": [_rounded(episode.metrics.get("true_reward")) for episode in episodes],
-                "episodes": completed,
+                "episodes": sum(episode.stop is not StopReason.FAILED for episode in episodes),
                 "best": False,
             }
         )
@@ -78,6 +78,7 @@ def _rounded(value: float | None) -> float | None:
 def chosen_reward(records: Sequence[ValidationRecord], best_by: str) -> float | None:
     """The figure that the best checkpoint is chosen by; None if it could not be computed."""
     rewards = {record["decoding"]: record["reward_mean"] for record in records}
-    wanted = list(rewards) if best_by == "both" else [best_by]
-    values = [value for name in wanted if (value := rewards[name]) is not None]
-    return sum(values) / len(values) if len(values) == len(wanted) else None
+    decodings = list(rewards) if best_by == "both" else [best_by]
+    values = [rewards[decoding] for decoding in decodings]
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if len(defined) == len(values) else None
