@@ -250,6 +250,11 @@ class GrpoConfig(TrainerConfig):
         return algorithm_of(self.algorithm)
 
     @property
+    def scale_of_advantages(self) -> Scale:
+        """The scale that the algorithm is called with; one that scales in its own way does not read it."""
+        return self.scale or "batch"
+
+    @property
     def clips(self) -> tuple[float, float]:
         """clip_low and clip_high: as set, or the algorithm's own."""
         low, high = self.named.clip or (1.0, 1.0)  # a loss that does not clip reads neither

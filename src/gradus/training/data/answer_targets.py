@@ -8,7 +8,7 @@ both readings are kept, each with its probability.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import nan
 
@@ -22,9 +22,23 @@ from gradus.training.data.sequences import TrainingSample
 
 Ids = tuple[int, ...]
 # Tokens so far -> next token -> the answers that have it there; ~token for those that end with it.
-Tree = Mapping[Ids, Mapping[int, Sequence[int]]]
+SpellingTree = Mapping[Ids, Mapping[int, Sequence[int]]]
 Targets = Mapping[int, float]  # next token -> probability
-_Place = tuple[Tree, Sequence[float]]
+Readings = dict[tuple[int, Ids], float]  # number of the span and its tokens so far -> probability
+
+
+@dataclass(frozen=True)
+class _SpelledSpan:
+    """The answers of a span, spelled, and the probability of each."""
+
+    tree: SpellingTree
+    probabilities: Sequence[float]
+
+    def branches(self, tokens: Ids) -> dict[int, float]:
+        """The next tokens and their probabilities, not normalized; ~token where an answer ends with it."""
+        return {
+            key: sum([self.probabilities[number] for number in answers]) for key, answers in self.tree[tokens].items()
+        }
 
 
 class AnswerTargets:
@@ -35,52 +49,58 @@ class AnswerTargets:
 
     def __init__(self, renderer: ChatRenderer) -> None:
         self._renderer = renderer
-
         encode = partial(renderer.tokenizer.encode, add_special_tokens=False)
-        self._spell = partial(spell, encode=encode, stop_ids=renderer.stop_ids)
-        self._end: _Place = ({(): {~renderer.stop_id: (0,)}}, (1.0,))
-        self._tree: Callable[[tuple[str, ...], int], Tree] = lru_cache(maxsize=1024)(self._spelled)
-        self._check: Callable[[tuple[str, ...]], None] = lru_cache(maxsize=1024)(self._written)
+        self._spell: Callable[[str, int], Ids] = partial(spell, encode=encode, stop_ids=renderer.stop_ids)
+        self._end = _SpelledSpan({(): {~renderer.stop_id: (0,)}}, (1.0,))
+        self._tree = lru_cache(maxsize=1024)(self._spelled)
+        self._check = lru_cache(maxsize=1024)(self._check_spans)
 
-    def of(self, stated: AnswerDistribution, said: Sequence[int]) -> list[Targets | None]:
-        """The distribution of the next token before each token that was ``said``; None behind one that begins no answer."""
+    def of(self, stated: AnswerDistribution, tokens: Sequence[int]) -> list[Targets | None]:
+        """The distribution of the next token before each of the ``tokens`` of an answer; None behind one that begins no answer."""
         if not stated:
-            return [None] * len(said)
-        self._check(tuple(each.answers[0] for each in stated))
-        places = [(self._tree(each.answers, place), each.probabilities) for place, each in enumerate(stated)]
-        readings: dict[tuple[int, Ids], float] = {(0, ()): 1.0}
+            return [None] * len(tokens)
+        self._check(tuple(span.answers[0] for span in stated))
+        spans = [
+            _SpelledSpan(self._tree(span.answers, number), span.probabilities) for number, span in enumerate(stated)
+        ]
+        spans.append(self._end)
+        readings: Readings = {(0, ()): 1.0}
         targets: list[Targets | None] = []
-        for token in said:
-            following, readings = _step([*places, self._end], readings, token)
+        for token in tokens:
+            following, readings = _step(spans, readings, token)
             targets.append(following or None)
         return targets
 
     def label(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> TrainingSample:
         """The sample with ``soft`` targets, without the tokens that have none. ``stated``: the distribution of each turn."""
-        targets = self._targets(sample, stated)
-        kept = torch.tensor([each is not None for _, each in targets], dtype=torch.bool)
-        return replace(sample.only(kept), soft=padded([each for _, each in targets if each is not None]))
+        targets = [target for _, target in self._targets(sample, stated)]
+        mask = torch.tensor([target is not None for target in targets], dtype=torch.bool)
+        return replace(sample.only(mask), soft=padded([target for target in targets if target is not None]))
 
     def logprobs(self, sample: TrainingSample, stated: Sequence[AnswerDistribution]) -> Tensor:
-        """Log-probs (A,) of the tokens that were said; NaN without a target, -inf where the teacher never says so."""
-        chances = [nan if each is None else each.get(token, 0.0) for token, each in self._targets(sample, stated)]
+        """Log-probs (A,) of the tokens of the answers; NaN without a target, -inf where the teacher never says so."""
+        chances: list[float] = []
+        for token, target in self._targets(sample, stated):
+            chances.append(nan if target is None else target.get(token, 0.0))
         return torch.tensor(chances).log()
 
     def _targets(
         self, sample: TrainingSample, stated: Sequence[AnswerDistribution]
     ) -> list[tuple[int, Targets | None]]:
-        """The tokens that were said, each with its target."""
-        said = sample.ids[sample.positions] if sample.targets is None else sample.targets
+        """The tokens of the answers, each with its target."""
         by_turn: dict[int, list[int]] = {}
-        for turn, token in zip(sample.turns.tolist(), said.tolist(), strict=True):
+        for turn, token in zip(sample.turns.tolist(), sample.learned_ids.tolist(), strict=True):
             by_turn.setdefault(turn, []).append(token)
-        return [pair for turn, ids in by_turn.items() for pair in zip(ids, self.of(stated[turn], ids), strict=True)]
+        pairs: list[tuple[int, Targets | None]] = []
+        for turn, tokens in by_turn.items():
+            pairs += zip(tokens, self.of(stated[turn], tokens), strict=True)
+        return pairs
 
-    def _spelled(self, answers: tuple[str, ...], place: int) -> Tree:
+    def _spelled(self, answers: tuple[str, ...], span: int) -> SpellingTree:
         tree: dict[Ids, dict[int, list[int]]] = {}
         spelled: dict[Ids, str] = {}
         for number, answer in enumerate(answers):
-            ids = self._spell(answer, place)
+            ids = self._spell(answer, span)
             if spelled.setdefault(ids, answer) != answer:
                 raise ConfigError(f"the tokenizer writes the answers {answer!r} and {spelled[ids]!r} alike")
             for length, token in enumerate(ids):
@@ -88,42 +108,46 @@ class AnswerTargets:
                 tree.setdefault(ids[:length], {}).setdefault(key, []).append(number)
         return tree
 
-    def _written(self, words: tuple[str, ...]) -> None:
-        """Raise ConfigError unless the tokenizer writes the answer of these spans as the spans one by one."""
-        apart = [token for place, word in enumerate(words) for token in self._spell(word, place)]
-        if self._renderer.encode_answer(" ".join(words)) != (*apart, self._renderer.stop_id):
+    def _check_spans(self, words: tuple[str, ...]) -> None:
+        """Raises ConfigError unless the tokenizer writes the answer of these spans as the spans one by one."""
+        ids: list[int] = []
+        for number, word in enumerate(words):
+            ids += self._spell(word, number)
+        answer = " ".join(words)
+        if self._renderer.encode_answer(answer) != (*ids, self._renderer.stop_id):
             raise ConfigError(
-                f"the student's tokenizer writes the answer {' '.join(words)!r} otherwise than its spans one by one; let the teacher "
+                f"the student's tokenizer writes the answer {answer!r} otherwise than its spans one by one; let the teacher "
                 "state a distribution over whole answers"
             )
 
 
-def _step(
-    places: Sequence[_Place], readings: Mapping[tuple[int, Ids], float], token: int
-) -> tuple[dict[int, float], dict[tuple[int, Ids], float]]:
-    """The distribution of the next token, and what is left of the readings after ``token``."""
+def _step(spans: Sequence[_SpelledSpan], readings: Readings, token: int) -> tuple[dict[int, float], Readings]:
+    """The distribution of the next token, and the readings that ``token`` leaves, with their probabilities."""
     following: dict[int, float] = {}
-    left: dict[tuple[int, Ids], float] = {}
-    for (place, so_far), mass in readings.items():
-        if place == len(places):
+    remaining: Readings = {}
+    for (number, tokens), mass in readings.items():
+        if number == len(spans):
             continue
-        tree, probabilities = places[place]
-        branches = {key: sum([probabilities[each] for each in found]) for key, found in tree[so_far].items()}
+        branches = spans[number].branches(tokens)
         total = sum(branches.values())
-        for key, share in branches.items():
-            word, ends = (key, False) if key >= 0 else (~key, True)
-            part = mass * share / total if total else 0.0
+        for key, chance in branches.items():
+            ends = key < 0
+            word = ~key if ends else key
+            part = mass * chance / total if total else 0.0
             following[word] = following.get(word, 0.0) + part
             if word == token and part:
-                reading = (place + 1, ()) if ends else (place, (*so_far, word))
-                left[reading] = left.get(reading, 0.0) + part
-    total = sum(left.values())
-    return following, {reading: mass / total for reading, mass in left.items()}
+                reading = (number + 1, ()) if ends else (number, (*tokens, word))
+                remaining[reading] = remaining.get(reading, 0.0) + part
+    total = sum(remaining.values())
+    return following, {reading: mass / total for reading, mass in remaining.items()}
 
 
 def padded(targets: Sequence[Targets]) -> tuple[Tensor, Tensor]:
     """Ids and probabilities (A, K) of the likely next tokens, 0 where a row has fewer."""
-    width = max((len(each) for each in targets), default=0)
-    ids = torch.tensor([[*each, *[0] * (width - len(each))] for each in targets], dtype=torch.int64)
-    chances = torch.tensor([[*each.values(), *[0.0] * (width - len(each))] for each in targets])
-    return ids.view(len(targets), width), chances.view(len(targets), width)
+    width = max((len(target) for target in targets), default=0)
+    ids = torch.zeros((len(targets), width), dtype=torch.int64)
+    chances = torch.zeros((len(targets), width))
+    for row, target in enumerate(targets):
+        ids[row, : len(target)] = torch.tensor(list(target), dtype=torch.int64)
+        chances[row, : len(target)] = torch.tensor(list(target.values()))
+    return ids, chances

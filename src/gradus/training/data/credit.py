@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import fsum, nan
 
 import torch
@@ -15,69 +15,93 @@ from gradus.core import ConfigError, Episode, Group, Renderer, Reward, RewardTer
 from gradus.training.config import GrpoConfig
 from gradus.training.data.sequences import TrainingSample, episode_samples
 
+Episodes = Sequence[Episode]
+
 
 def credit_groups(
     groups: Sequence[Group], config: GrpoConfig, renderer: Renderer, *, weights: Mapping[str, float]
 ) -> list[TrainingSample]:
     """Training samples of all graded episodes with an advantage per sampled token, by the credit and algorithm of a resolved ``config``.
 
-    Episodes without a reward (failed, or ungradable) are left out: missing is not zero. Groups are told apart by their place
-    in ``groups``. ``weights``: the grader's, for algorithms that look at components.
+    Episodes without a reward (failed, or ungradable) are left out: missing is not zero. A group is named by its place in ``groups``.
+
+    Args:
+        groups: those of a step, graded.
+        config: resolved settings.
+        renderer: the model's, for the spans of tokens.
+        weights: the grader's, for algorithms that look at components.
     """
     _check_tasks(groups)
-    numbered = [(number, each) for number, group in enumerate(groups) for each in group.episodes if _is_graded(each)]
-    if not numbered:
+    episodes: list[Episode] = []
+    names: list[int] = []
+    samples: list[TrainingSample] = []
+    for number, group in enumerate(groups):
+        for episode in filter(_is_graded, group.episodes):
+            samples += episode_samples(episode, index=len(episodes), group=number)
+            episodes.append(episode)
+            names.append(number)
+    if not episodes:
         return []
-    episodes = [episode for _, episode in numbered]
-    names = torch.tensor([number for number, _ in numbered])
-    samples = [
-        sample
-        for index, (number, episode) in enumerate(numbered)
-        for sample in episode_samples(episode, index=index, group=number)
-    ]
     _check_tokens(samples, episodes)
-    algorithm, scale = config.named, config.scale or "batch"  # an algorithm without a scale does not read it
     if config.entropy_spans is not None:
-        shares = config.entropy_spans
-        samples = [replace(each, entropy=_entropy(shares, each, episodes[each.episode], renderer)) for each in samples]
+        samples = [_with_entropy(sample, episodes, config.entropy_spans, renderer) for sample in samples]
     if config.credit == "episode":
-        rewards = _episode_rewards(episodes, names, weights)
-        try:
-            values = algorithm.advantage(rewards, baseline=algorithm.baseline, scale=scale)
-        except ValueError as error:  # these rewards suit another algorithm
-            raise ConfigError(str(error)) from error
-        _check_advantages(values, (len(episodes),))
+        values = _episode_advantages(episodes, torch.tensor(names), config, weights)
         return [replace(sample, advantages=values[sample.episode].repeat(sample.actions)) for sample in samples]
     channels = _Channels.of(episodes, by_span=config.credit == "span")
-    advantage = (
-        partial(immediate_advantages, informing=config.informing) if channels.immediate else algorithm.turn_advantage
-    )
-    rewards, lengths = channels.rewards(episodes)
-    values = advantage(rewards, lengths, names, scale=scale, discount=config.discount)
-    _check_advantages(values, tuple(rewards.shape))
+    values = _turn_advantages(episodes, torch.tensor(names), config, channels)
     return [
         replace(sample, advantages=channels.by_token(values[sample.episode], sample, episodes, renderer))
         for sample in samples
     ]
 
 
+def _episode_advantages(episodes: Episodes, names: Tensor, config: GrpoConfig, weights: Mapping[str, float]) -> Tensor:
+    """(N,) by the algorithm that the settings name."""
+    algorithm = config.named
+    rewards = _episode_rewards(episodes, names, weights)
+    try:
+        values = algorithm.advantage(rewards, baseline=algorithm.baseline, scale=config.scale_of_advantages)
+    except ValueError as error:  # these rewards suit another algorithm
+        raise ConfigError(str(error)) from error
+    _check_advantages(values, (len(episodes),))
+    return values
+
+
+def _turn_advantages(episodes: Episodes, names: Tensor, config: GrpoConfig, channels: _Channels) -> Tensor:
+    """(N, K, C) by turn and channel."""
+    rewards, lengths = channels.rewards(episodes)
+    scale, discount = config.scale_of_advantages, config.discount
+    if channels.immediate:
+        values = immediate_advantages(
+            rewards, lengths, names, scale=scale, discount=discount, informing=config.informing
+        )
+    else:
+        values = config.named.turn_advantage(rewards, lengths, names, scale=scale, discount=discount)
+    _check_advantages(values, tuple(rewards.shape))
+    return values
+
+
 def _check_tasks(groups: Sequence[Group]) -> None:
-    """Raise ConfigError if a group has members of several tasks: their rewards cannot be compared."""
+    """Raises ConfigError if a group has members of several tasks: their rewards cannot be compared."""
     for group in groups:
-        tasks = {(each.task.id, each.task.seed) for each in group.episodes}
+        tasks = {(episode.task.id, episode.task.seed) for episode in group.episodes}
         if len(tasks) > 1:
             raise ConfigError(f"a group has episodes of {len(tasks)} tasks; put the episodes of one task into a group")
 
 
-def _check_tokens(samples: Sequence[TrainingSample], episodes: Sequence[Episode]) -> None:
-    """Hold the samples to what was sampled: each token of each answer once, stop tokens included, and nothing else."""
-    trained: list[list[TrainingSample]] = [[] for _ in episodes]
+def _check_tokens(samples: Sequence[TrainingSample], episodes: Episodes) -> None:
+    """Holds the samples to what was sampled: each token of each answer once, stop tokens included, and nothing else."""
+    samples_of: list[list[TrainingSample]] = [[] for _ in episodes]
     for sample in samples:
-        trained[sample.episode].append(sample)
-    for own, episode in zip(trained, episodes, strict=True):
-        sampled = [each for turn in episode.turns if turn.tokens for each in turn.tokens.action_ids]
-        turns, offsets = (torch.cat([getattr(each, name) for each in own]) for name in ("turns", "offsets"))
-        ids = torch.cat([each.ids[each.positions] for each in own])
+        samples_of[sample.episode].append(sample)
+    for parts, episode in zip(samples_of, episodes, strict=True):
+        sampled: list[int] = []
+        for turn in episode.turns:
+            sampled += turn.tokens.action_ids if turn.tokens else ()
+        turns = torch.cat([part.turns for part in parts])
+        offsets = torch.cat([part.offsets for part in parts])
+        ids = torch.cat([part.ids[part.positions] for part in parts])
         order = (turns * (1 + len(sampled)) + offsets).argsort()
         if ids[order].tolist() != sampled:
             raise ConfigError(
@@ -92,11 +116,11 @@ def graded_episodes(groups: Sequence[Group]) -> list[Episode]:
 
 
 def _check_advantages(values: object, shape: tuple[int, ...]) -> None:
-    """Hold an algorithm of one's own to its word: a finite number for each episode, or for each turn."""
+    """Raises ConfigError unless an algorithm of one's own gives a finite number for each episode, or for each turn."""
     if not isinstance(values, Tensor) or tuple(values.shape) != shape or not bool(values.isfinite().all()):
-        each = "episode" if len(shape) == 1 else "turn"
+        unit = "episode" if len(shape) == 1 else "turn"
         raise ConfigError(
-            f"the algorithm must give one advantage for each {each}: a tensor of finite numbers in the shape {shape}, got {values!r:.80}"
+            f"the algorithm must give one advantage for each {unit}: a tensor of finite numbers in the shape {shape}, got {values!r:.80}"
         )
 
 
@@ -120,12 +144,18 @@ def _terms(episode: Episode) -> tuple[tuple[RewardTerm, ...], ...]:
     return terms
 
 
-def _episode_rewards(episodes: Sequence[Episode], names: Tensor, weights: Mapping[str, float]) -> EpisodeRewards:
+def _episode_rewards(episodes: Episodes, names: Tensor, weights: Mapping[str, float]) -> EpisodeRewards:
     weighted = {name: weight for name, weight in weights.items() if weight}
-    components = [[_component(_reward(each), *item) for item in weighted.items()] for each in episodes]
-    lengths = [sum(len(turn.tokens.action_ids) for turn in each.turns if turn.tokens) for each in episodes]
+    values: list[float | None] = []
+    lengths: list[int] = []
+    components: list[list[float]] = []
+    for episode in episodes:
+        reward = _reward(episode)
+        values.append(reward.value)
+        lengths.append(sum(len(turn.tokens.action_ids) for turn in episode.turns if turn.tokens))
+        components.append([_component(reward, name, weight) for name, weight in weighted.items()])
     return EpisodeRewards(
-        values=torch.tensor([_reward(each).value for each in episodes], dtype=torch.float64),
+        values=torch.tensor(values, dtype=torch.float64),
         groups=names,
         lengths=torch.tensor(lengths),
         components=torch.tensor(components, dtype=torch.float64),
@@ -150,64 +180,78 @@ class _Channels:
     belongs to all tokens, and the token's spans are added to it.
     """
 
-    places: Mapping[str, int]
+    numbers: Mapping[str, int]
     immediate: bool
 
     @classmethod
-    def of(cls, episodes: Sequence[Episode], *, by_span: bool) -> _Channels:
+    def of(cls, episodes: Episodes, *, by_span: bool) -> _Channels:
         """The channels that occur; channel 0 alone for credit by turn."""
-        terms = [term for each in episodes for turn in _terms(each) for term in turn if term.span] if by_span else []
+        terms: list[RewardTerm] = []
+        for episode in episodes:
+            turns = _terms(episode)  # checks them for credit by turn too
+            terms += [term for turn in turns for term in turn if by_span and term.span]
         immediate = any(term.immediate for term in terms)
-        kinds = sorted({term.span for term in terms if term.span and (term.immediate or not immediate)})
-        return cls(places={kind: number + 1 for number, kind in enumerate(kinds)}, immediate=immediate)
+        kinds = {term.span for term in terms if term.span and (term.immediate or not immediate)}
+        return cls(numbers={kind: number for number, kind in enumerate(sorted(kinds), 1)}, immediate=immediate)
 
-    def rewards(self, episodes: Sequence[Episode]) -> tuple[Tensor, Tensor]:
+    @property
+    def count(self) -> int:
+        """C, channel 0 included."""
+        return len(self.numbers) + 1
+
+    def rewards(self, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """(N, K, C) float64 rewards by turn and channel, 0 after an episode's end, and the number of turns (N,)."""
-        longest = max(len(each.turns) for each in episodes)
-        rows = [[[0.0] * (len(self.places) + 1) for _ in range(longest)] for _ in episodes]
+        lengths = [len(episode.turns) for episode in episodes]
+        rows = [[[0.0] * self.count for _ in range(max(lengths))] for _ in episodes]
         for row, episode in zip(rows, episodes, strict=True):
             for sums, turn, terms in zip(row, episode.turns, _terms(episode), strict=False):
                 spans = {span.name for span in turn.spans}
                 for term in terms:
-                    apart = term.immediate if self.immediate else term.span in spans
-                    sums[self.places.get(term.span or "", 0) if apart else 0] += term.value
-        return torch.tensor(rows, dtype=torch.float64), torch.tensor([len(each.turns) for each in episodes])
+                    sums[self._channel(term, spans)] += term.value
+        return torch.tensor(rows, dtype=torch.float64), torch.tensor(lengths)
 
-    def by_token(
-        self, values: Tensor, sample: TrainingSample, episodes: Sequence[Episode], renderer: Renderer
-    ) -> Tensor:
+    def _channel(self, term: RewardTerm, spans: set[str]) -> int:
+        """The channel that a term of a turn with these spans counts for."""
+        apart = term.immediate if self.immediate else term.span in spans
+        return self.numbers.get(term.span or "", 0) if apart else 0
+
+    def by_token(self, values: Tensor, sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> Tensor:
         """(A,) from the advantages (K, C) of the sample's episode."""
-        if not self.places:
+        if not self.numbers:
             return values[sample.turns, 0]
-        turns = episodes[sample.episode].turns
-        spans = {turn: self._channels_of(turns[turn], renderer) for turn in sample.turns.unique().tolist()}
-        rows: list[int] = []
-        columns: list[int] = []
-        for row, (turn, offset) in enumerate(zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True)):
-            channels = spans[turn][offset]
-            chosen = channels[:1] or (0,) if self.immediate else {0, *channels}
-            rows += [row] * len(chosen)
-            columns += chosen
-        member = torch.zeros(sample.actions, len(self.places) + 1, dtype=torch.float64)
-        member[rows, columns] = 1.0
+
+        def channels(names: tuple[str, ...]) -> set[int]:
+            spans = [self.numbers[name] for name in names if name in self.numbers]
+            return set(spans[:1] or [0]) if self.immediate else {0, *spans}
+
+        member = torch.zeros(sample.actions, self.count, dtype=torch.float64)
+        for row, names in enumerate(_spans_by_token(sample, episodes, renderer)):
+            member[row, list(channels(names))] = 1.0
         return (values[sample.turns] * member).sum(-1)
 
-    def _channels_of(self, turn: Turn, renderer: Renderer) -> list[tuple[int, ...]]:
-        """The channels of each sampled token of a turn."""
-        assert turn.tokens is not None
-        by_token = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))
-        return [tuple(self.places[name] for name in names if name in self.places) for names in by_token]
+
+def _with_entropy(
+    sample: TrainingSample, episodes: Episodes, shares: Mapping[str, float], renderer: Renderer
+) -> TrainingSample:
+    """The sample with the share of the entropy bonus of each token: that of its kind of span, 0 outside of those that are named."""
+
+    def share(names: Sequence[str]) -> float:
+        return max((shares[name] for name in names if name in shares), default=0.0)
+
+    by_token = [share(names) for names in _spans_by_token(sample, episodes, renderer)]
+    return replace(sample, entropy=torch.tensor(by_token))
 
 
-def _entropy(shares: Mapping[str, float], sample: TrainingSample, episode: Episode, renderer: Renderer) -> Tensor:
-    """(A,) the share of the entropy bonus that each token gets: that of its kind of span, 0 outside of those that are named."""
-    own: list[float] = []
-    for number, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True):
-        turn = episode.turns[number]
-        assert turn.tokens is not None
-        names = _token_spans(renderer, turn.tokens.action_ids, turn.action, tuple(turn.spans))[offset]
-        own.append(max((shares[name] for name in names if name in shares), default=0.0))
-    return torch.tensor(own)
+def _spans_by_token(sample: TrainingSample, episodes: Episodes, renderer: Renderer) -> list[tuple[str, ...]]:
+    """The spans of each trained token of a sample."""
+    turns = episodes[sample.episode].turns
+    spans = {number: _token_spans(renderer, *_answer(turns[number])) for number in sample.turns.unique().tolist()}
+    return [spans[turn][offset] for turn, offset in zip(sample.turns.tolist(), sample.offsets.tolist(), strict=True)]
+
+
+def _answer(turn: Turn) -> tuple[tuple[int, ...], str, tuple[Span, ...]]:
+    assert turn.tokens is not None
+    return turn.tokens.action_ids, turn.action, tuple(turn.spans)
 
 
 @lru_cache(maxsize=65536)
@@ -218,17 +262,22 @@ def _token_spans(
     by_token: list[tuple[str, ...]] = []
     start = 0
     for end in token_ends(renderer, action_ids):
-        visible = [at for at in range(start, end) if at < len(action) and not action[at].isspace()]
-        by_token.append(tuple(span.name for span in spans if any(span.start <= at < span.end for at in visible)))
+        visible = [place for place in range(start, min(end, len(action))) if not action[place].isspace()]
+        by_token.append(tuple(span.name for span in spans if _holds_any(span, visible)))
         start = end
     return tuple(by_token)
+
+
+def _holds_any(span: Span, places: Sequence[int]) -> bool:
+    return any(span.start <= place < span.end for place in places)
 
 
 @lru_cache(maxsize=65536)
 def token_ends(renderer: Renderer, action_ids: tuple[int, ...]) -> tuple[int, ...]:
     """Returns how many characters of an answer stand up to and with each of its tokens; a stop token adds none."""
     ends: list[int] = []
+    longest = 0
     for count in range(1, len(action_ids) + 1):
-        length = len(renderer.decode(action_ids[:count]))
-        ends.append(max(length, ends[-1] if ends else 0))
+        longest = max(longest, len(renderer.decode(action_ids[:count])))
+        ends.append(longest)
     return tuple(ends)

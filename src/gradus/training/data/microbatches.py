@@ -8,9 +8,8 @@ and its gradient is the sum over the members. Position-wise layers see one long 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,9 @@ from gradus.training.data.sequences import TrainingSample
 
 SHORTEST_PREFIX = 8  # below this, sharing costs more in bookkeeping than it saves
 PASS = 512  # tokens that could be computed in the time that one more pass takes to start
+
+Samples = Sequence[TrainingSample]
+Device = torch.device | str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +44,18 @@ class Tree:
         """(1 or B, 1, Ls, Lp + Ls), 0 where a suffix token may look and -inf elsewhere; None without prefixes. Made when first used."""
         if not self.lengths:
             return None
-        longest_prefix, (rows, longest) = self.prefixes[1], self.suffixes
-        own = torch.ones((longest, longest), dtype=torch.bool).tril()
+        longest_prefix = self.prefixes[1]
+        rows, longest = self.suffixes
+        causal = torch.ones((longest, longest), dtype=torch.bool).tril()
         if len(set(self.lengths)) == 1:
-            seen = torch.cat([torch.ones((longest, longest_prefix), dtype=torch.bool), own], dim=1)[None, None]
+            prefix = torch.ones((longest, longest_prefix), dtype=torch.bool)
+            visible = torch.cat([prefix, causal], dim=1)[None, None]
         else:
             lengths = torch.tensor(self.lengths).repeat_interleave(torch.tensor(self.members))
             inside = torch.arange(longest_prefix) < lengths[:, None]
-            before = inside[:, None].expand(rows, longest, longest_prefix)
-            seen = torch.cat([before, own.expand(rows, longest, longest)], dim=2)[:, None]
-        return torch.zeros(seen.shape, dtype=torch.float32).masked_fill_(~seen, float("-inf"))
+            prefix = inside[:, None].expand(rows, longest, longest_prefix)
+            visible = torch.cat([prefix, causal.expand(rows, longest, longest)], dim=2)[:, None]
+        return torch.zeros(visible.shape, dtype=torch.float32).masked_fill_(~visible, float("-inf"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,18 @@ class Labels:
     read_target: Tensor
     soft: tuple[Tensor, Tensor] | None = None
 
+    def to(self, device: Device) -> Labels:
+        """The same labels on ``device``."""
+        return Labels(
+            source=self.source.to(device),
+            target=self.target.to(device),
+            row=self.row.to(device),
+            legal=None if self.legal is None else self.legal.to(device),
+            read_source=self.read_source.to(device),
+            read_target=self.read_target.to(device),
+            soft=None if self.soft is None else (self.soft[0].to(device), self.soft[1].to(device)),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
@@ -88,25 +104,23 @@ class MicroBatch:
     sequences: tuple[int, ...]
     tokens: int
 
-    def to(self, device: torch.device | str) -> MicroBatch:
+    def to(self, device: Device) -> MicroBatch:
         """The same microbatch on ``device``."""
-        return self if self.input_ids.device == torch.device(device) else _on(self, device)
-
-
-def _on(value: Any, device: torch.device | str) -> Any:
-    """A record with its tensors on ``device``; anything without tensors as it is."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple):
-        return tuple(_on(each, device) for each in value)
-    if is_dataclass(value):
-        return replace(value, **{each.name: _on(getattr(value, each.name), device) for each in fields(value)})  # type: ignore[type-var]
-    return value
+        if self.input_ids.device == torch.device(device):
+            return self
+        parent = self.tree.parent
+        return replace(
+            self,
+            input_ids=self.input_ids.to(device),
+            positions=self.positions.to(device),
+            tree=self.tree if parent is None else replace(self.tree, parent=parent.to(device)),
+            labels=self.labels.to(device),
+        )
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """Sequences that share their first ``prefix`` tokens, by index."""
+    """Samples that share their first ``prefix`` tokens, by index."""
 
     prefix: int
     members: tuple[int, ...]
@@ -114,21 +128,19 @@ class _Branch:
 
 
 def microbatches(
-    sequences: Sequence[TrainingSample],
-    *,
-    budget: int,
-    share: bool = True,
-    vocabulary: int | None = None,
+    sequences: Samples, *, budget: int, share: bool = True, vocabulary: int | None = None
 ) -> list[MicroBatch]:
-    """Cut sequences into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
+    """Cuts samples into microbatches of at most ``budget`` tokens each, padding and shared prefixes counted as computed.
 
-    Sequences of like length go together. A single sequence longer than the budget is a microbatch of its own. ``share``
-    False computes every row alone. ``vocabulary`` is needed if sequences carry legal tokens. The cut depends on lengths
-    and order only, and no result may depend on the cut.
+    Samples of like length go together. A single one longer than the budget is a microbatch of its own. ``share`` False computes every
+    row alone. ``vocabulary`` is needed if samples carry legal tokens. The cut depends on lengths and order only, and no result may
+    depend on the cut.
     """
     if budget < 1:
         raise ValueError(f"budget must be at least 1 token, got {budget}")
-    branches = [part for branch in _branches(sequences, share) for part in _split(branch, sequences, budget)]
+    branches: list[_Branch] = []
+    for branch in _branches(sequences, share):
+        branches += _split(branch, sequences, budget)
     branches.sort(key=lambda branch: (-branch.longest, -branch.prefix, branch.members))
     batches: list[list[_Branch]] = []
     for branch in branches:
@@ -140,13 +152,15 @@ def microbatches(
 
 
 def _together(batch: Sequence[_Branch], branch: _Branch) -> bool:
-    """Keep prefixes apart from rows that have none, and padding under an eighth, or under what another pass costs."""
-    if (batch[0].prefix == 0) != (branch.prefix == 0):
+    """Keeps prefixes apart from rows that have none, and padding under an eighth, or under what another pass costs."""
+    first = batch[0]
+    if (first.prefix == 0) != (branch.prefix == 0):
         return False
-    if branch.longest * 8 >= batch[0].longest * 7 and branch.prefix * 8 >= batch[0].prefix * 7:
+    if branch.longest * 8 >= first.longest * 7 and branch.prefix * 8 >= first.prefix * 7:
         return True
     parts = [*batch, branch]
-    return _area(parts) - sum(part.prefix + len(part.members) * part.longest for part in parts) <= PASS
+    tokens = sum(part.prefix + len(part.members) * part.longest for part in parts)
+    return _area(parts) - tokens <= PASS
 
 
 def _area(branches: Sequence[_Branch]) -> int:
@@ -155,31 +169,24 @@ def _area(branches: Sequence[_Branch]) -> int:
     return len(branches) * prefix + sum(len(branch.members) for branch in branches) * longest
 
 
-def _branches(sequences: Sequence[TrainingSample], share: bool) -> list[_Branch]:
-    """Group by key the sequences that share a prefix without sampled tokens."""
-    alone = [index for index, sequence in enumerate(sequences) if sequence.actions]
-    if not share:
-        return [_Branch(0, (index,), _reach(sequences[index])) for index in alone]
+def _branches(sequences: Samples, share: bool) -> list[_Branch]:
+    """Groups by key the samples that share a prefix without sampled tokens."""
     families: dict[tuple[int, int], list[int]] = {}
-    for index in alone:
-        families.setdefault(sequences[index].key, []).append(index)
+    for index, sequence in enumerate(sequences):
+        if sequence.actions:
+            families.setdefault(sequence.key if share else (index, 0), []).append(index)
     branches: list[_Branch] = []
     for members in families.values():
         prefix = _common_prefix([sequences[index] for index in members])
         if len(members) > 1 and prefix >= SHORTEST_PREFIX:
-            longest = max(_reach(sequences[index]) for index in members) - prefix
+            longest = max(sequences[index].reach for index in members) - prefix
             branches.append(_Branch(prefix, tuple(members), max(longest, 1)))
         else:
-            branches.extend(_Branch(0, (index,), _reach(sequences[index])) for index in members)
+            branches.extend(_Branch(0, (index,), sequences[index].reach) for index in members)
     return branches
 
 
-def _reach(sequence: TrainingSample) -> int:
-    """Tokens that must be computed: the last sampled token is predicted, never read."""
-    return int(sequence.positions[-1])
-
-
-def _common_prefix(members: Sequence[TrainingSample]) -> int:
+def _common_prefix(members: Samples) -> int:
     """Length of the longest prefix that all members share and that ends before the first sampled token of each."""
     first = members[0].ids
     length = min(int(member.positions[0]) for member in members)
@@ -190,119 +197,145 @@ def _common_prefix(members: Sequence[TrainingSample]) -> int:
     return length
 
 
-def _split(branch: _Branch, sequences: Sequence[TrainingSample], budget: int) -> list[_Branch]:
-    """Cut a branch if it exceeds the budget, or if padding would cost more than computing the prefix again."""
-    ordered = sorted(branch.members, key=lambda index: (-_reach(sequences[index]), index))
-    lengths = [max(1, _reach(sequences[index]) - branch.prefix) for index in ordered]
+def _split(branch: _Branch, sequences: Samples, budget: int) -> list[_Branch]:
+    """Cuts a branch if it exceeds the budget, or if padding would cost more than computing the prefix again."""
+    ordered = sorted(branch.members, key=lambda index: (-sequences[index].reach, index))
+    lengths = [max(1, sequences[index].reach - branch.prefix) for index in ordered]
     parts: list[_Branch] = []
     start = 0
     for end in range(1, len(ordered) + 1):
         if end < len(ordered):
-            full = branch.prefix + (end + 1 - start) * lengths[start] > budget
+            tokens = branch.prefix + (end + 1 - start) * lengths[start]
             padding = (len(ordered) - end) * (lengths[start] - lengths[end])
-            if not full and padding <= branch.prefix + SHORTEST_PREFIX:
+            if tokens <= budget and padding <= branch.prefix + SHORTEST_PREFIX:
                 continue
         parts.append(_Branch(branch.prefix, tuple(ordered[start:end]), lengths[start]))
         start = end
     return parts
 
 
-def _layout(branches: Sequence[_Branch], sequences: Sequence[TrainingSample], vocabulary: int | None) -> MicroBatch:
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The suffixes of a microbatch, row by row: the sample, its index, its prefix (number and length), and the two rectangles."""
+
+    samples: Samples
+    indexes: tuple[int, ...]
+    prefix: Sequence[int]
+    start: Sequence[int]
+    prefixes: tuple[int, int]
+    longest: int
+
+    def sources(self, row: int, positions: Tensor) -> Tensor:
+        """The places in the microbatch that predict the tokens at ``positions`` of a row's sample.
+
+        The first sampled token often has its source in a shared prefix.
+        """
+        before = positions - 1
+        prefixes, longest_prefix = self.prefixes
+        in_suffix = prefixes * longest_prefix + row * self.longest + before - self.start[row]
+        in_prefix = self.prefix[row] * longest_prefix + before
+        return torch.where(before >= self.start[row], in_suffix, in_prefix)
+
+
+def _layout(branches: Sequence[_Branch], sequences: Samples, vocabulary: int | None) -> MicroBatch:
+    numbered = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
     shared = branches[0].prefix > 0
-    prefixes = len(branches) if shared else 0
-    longest_prefix = max(branch.prefix for branch in branches)
-    longest = max(branch.longest for branch in branches)
-    rows = [(number, index) for number, branch in enumerate(branches) for index in branch.members]
-    prefix_ids = torch.zeros((prefixes, longest_prefix), dtype=torch.int64)
-    suffix_ids = torch.zeros((len(rows), longest), dtype=torch.int64)
-    start = [branches[number].prefix for number, _ in rows]
-    tokens = 0
-    for number, branch in enumerate(branches[:prefixes]):
+    rows = _Rows(
+        samples=[sequences[index] for _, index in numbered],
+        indexes=tuple(index for _, index in numbered),
+        prefix=[number for number, _ in numbered],
+        start=[branches[number].prefix for number, _ in numbered],
+        prefixes=(len(branches) if shared else 0, max(branch.prefix for branch in branches)),
+        longest=max(branch.longest for branch in branches),
+    )
+    prefix_ids = torch.zeros(rows.prefixes, dtype=torch.int64)
+    for number, branch in enumerate(branches if shared else ()):
         prefix_ids[number, : branch.prefix] = sequences[branch.members[0]].ids[: branch.prefix]
-        tokens += branch.prefix
-    for row, (_, index) in enumerate(rows):
-        suffix = sequences[index].ids[start[row] : _reach(sequences[index])]
+    suffix_ids = torch.zeros((len(numbered), rows.longest), dtype=torch.int64)
+    tokens = sum(branch.prefix for branch in branches)
+    for row, (sample, start) in enumerate(zip(rows.samples, rows.start, strict=True)):
+        suffix = sample.ids[start : sample.reach]
         suffix_ids[row, : len(suffix)] = suffix
         tokens += len(suffix)
-    # Padding has the place of its row's last token: one behind it may be further than the model's context reaches.
-    last = torch.tensor([_reach(sequences[index]) - 1 for _, index in rows])
-    places = torch.minimum(torch.tensor(start)[:, None] + torch.arange(longest), last[:, None])
     return MicroBatch(
         input_ids=torch.cat([prefix_ids.ravel(), suffix_ids.ravel()])[None],
-        positions=torch.cat([torch.arange(longest_prefix).repeat(prefixes), places.ravel()])[None],
-        tree=_tree(branches, prefixes, longest_prefix, len(rows), longest),
-        labels=_labels(rows, start, sequences, (prefixes, longest_prefix, longest), vocabulary),
-        sequences=tuple(index for _, index in rows),
+        positions=_positions(rows),
+        tree=_tree(branches, rows),
+        labels=_labels(rows, vocabulary),
+        sequences=rows.indexes,
         tokens=tokens,
     )
 
 
-def _tree(branches: Sequence[_Branch], prefixes: int, longest_prefix: int, rows: int, longest: int) -> Tree:
-    if not prefixes:
-        return Tree(prefixes=(0, 0), suffixes=(rows, longest), lengths=(), members=(), parent=None)
+def _positions(rows: _Rows) -> Tensor:
+    """(1, P * Lp + B * Ls). Padding has the place of its row's last token: one behind it may be beyond the model's context."""
+    prefixes, longest_prefix = rows.prefixes
+    last = torch.tensor([sample.reach - 1 for sample in rows.samples])
+    suffixes = torch.tensor(rows.start)[:, None] + torch.arange(rows.longest)
+    suffixes = torch.minimum(suffixes, last[:, None])
+    return torch.cat([torch.arange(longest_prefix).repeat(prefixes), suffixes.ravel()])[None]
+
+
+def _tree(branches: Sequence[_Branch], rows: _Rows) -> Tree:
+    suffixes = (len(rows.samples), rows.longest)
+    if not rows.prefixes[0]:
+        return Tree(prefixes=(0, 0), suffixes=suffixes, lengths=(), members=(), parent=None)
     members = tuple(len(branch.members) for branch in branches)
-    parent = torch.arange(len(branches)).repeat_interleave(torch.tensor(members))
     return Tree(
-        prefixes=(prefixes, longest_prefix),
-        suffixes=(rows, longest),
+        prefixes=rows.prefixes,
+        suffixes=suffixes,
         lengths=tuple(branch.prefix for branch in branches),
         members=members,
-        parent=None if len(set(members)) == 1 else parent,
+        parent=None if len(set(members)) == 1 else torch.tensor(rows.prefix),
     )
 
 
-def _labels(
-    rows: Sequence[tuple[int, int]],
-    start: Sequence[int],
-    sequences: Sequence[TrainingSample],
-    shape: tuple[int, int, int],
-    vocabulary: int | None,
-) -> Labels:
-    """Says where each sampled token is predicted from: the first one often from the last position of a shared prefix."""
-    prefixes, longest_prefix, longest = shape
-
-    def sources(row: int, number: int, positions: Tensor) -> Tensor:
-        before = positions - 1
-        in_suffix = prefixes * longest_prefix + row * longest + before - start[row]
-        return torch.where(before >= start[row], in_suffix, number * longest_prefix + before)
-
-    chosen = [sequences[index] for _, index in rows]
-    nothing = torch.empty(0, dtype=torch.int64)
-    shown = [one.read[one.read < _reach(one)] if one.read is not None else nothing for one in chosen]
+def _labels(rows: _Rows, vocabulary: int | None) -> Labels:
+    """Says where each sampled token, and each that the environment showed, is predicted from."""
+    source: list[Tensor] = []
+    read_source: list[Tensor] = []
+    read_target: list[Tensor] = []
+    for row, sample in enumerate(rows.samples):
+        source.append(rows.sources(row, sample.positions))
+        read = torch.empty(0, dtype=torch.int64) if sample.read is None else sample.read
+        read = read[read < sample.reach]
+        read_source.append(rows.sources(row, read))
+        read_target.append(sample.ids[read])
+    lengths = torch.tensor([sample.actions for sample in rows.samples])
     return Labels(
-        source=torch.cat(
-            [sources(row, number, sequences[index].positions) for row, (number, index) in enumerate(rows)]
-        ),
-        read_source=torch.cat([sources(row, number, shown[row]) for row, (number, _) in enumerate(rows)]),
-        read_target=torch.cat([one.ids[places] for one, places in zip(chosen, shown, strict=True)]),
-        target=torch.cat([one.ids[one.positions] if one.targets is None else one.targets for one in chosen]),
-        row=torch.arange(len(chosen)).repeat_interleave(torch.tensor([one.actions for one in chosen])),
-        legal=_legal(chosen, vocabulary),
-        soft=_soft(chosen),
+        source=torch.cat(source),
+        read_source=torch.cat(read_source),
+        read_target=torch.cat(read_target),
+        target=torch.cat([sample.learned_ids for sample in rows.samples]),
+        row=torch.arange(len(rows.samples)).repeat_interleave(lengths),
+        legal=_legal(rows.samples, vocabulary),
+        soft=_soft(rows.samples),
     )
 
 
-def _soft(chosen: Sequence[TrainingSample]) -> tuple[Tensor, Tensor] | None:
+def _soft(samples: Samples) -> tuple[Tensor, Tensor] | None:
     """The teacher's targets of all sampled tokens, as wide as the widest."""
-    targets = [one.soft for one in chosen if one.soft is not None]
-    if len(targets) < len(chosen):
+    targets = [sample.soft for sample in samples if sample.soft is not None]
+    if len(targets) < len(samples):
         return None
     width = max(ids.shape[1] for ids, _ in targets)
-    ids, chances = (
-        torch.cat([pad(each, (0, width - each.shape[1])) for each in column]) for column in zip(*targets, strict=True)
-    )
-    return ids, chances
+    ids = [pad(ids, (0, width - ids.shape[1])) for ids, _ in targets]
+    probabilities = [pad(chances, (0, width - chances.shape[1])) for _, chances in targets]
+    return torch.cat(ids), torch.cat(probabilities)
 
 
-def _legal(chosen: Sequence[TrainingSample], vocabulary: int | None) -> Tensor | None:
+def _legal(samples: Samples, vocabulary: int | None) -> Tensor | None:
     """(A, V) bool, true where a grammar allowed the token; all true if no grammar was in force."""
-    if all(one.legal is None for one in chosen):
+    if all(sample.legal is None for sample in samples):
         return None
     if vocabulary is None:
         raise ValueError("sequences carry legal tokens; microbatches needs the size of the vocabulary")
-    entries = [entry for one in chosen for entry in (one.legal if one.legal is not None else (None,) * one.actions)]
+    entries: list[tuple[int, ...] | None] = []
+    for sample in samples:
+        entries += sample.legal if sample.legal is not None else [None] * sample.actions
     number = {entry: index for index, entry in enumerate(dict.fromkeys(entries))}  # a grammar has few distinct sets
     table = torch.zeros((len(number), vocabulary), dtype=torch.bool)
     for entry, index in number.items():
-        table[index, slice(None) if entry is None else torch.tensor(entry)] = True
+        allowed = slice(None) if entry is None else torch.tensor(entry)
+        table[index, allowed] = True
     return table[torch.tensor([number[entry] for entry in entries])]

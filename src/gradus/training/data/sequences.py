@@ -6,8 +6,8 @@ form several, each a path from a root to a leaf.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,23 +18,21 @@ Legal = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TrainingSample:
-    """One unbroken stretch of tokens, length T, with A trained tokens in it: the record from episodes to the loss.
+class PerToken:
+    """The figures of each trained token of a sample, A of them, which are cut together.
 
-    ``ids`` (T,) token ids. ``positions`` (A,) where the trained tokens stand in ``ids``; each is predicted from the position
-    before it. ``logprobs`` (A,) float64, nats, as sampled. ``turns`` (A,) index of the turn that a token belongs to within
-    its episode; ``offsets`` (A,) its place within its turn's action. ``legal``: per token the ids a grammar allowed, or None
-    if none was in force. ``key`` names samples that may share a prefix (group and number of the restart); ``episode`` is the
-    index of the episode in the list the samples were made from. ``targets`` (A,): ids to be learned at ``positions`` if they
-    are not what stands there (an expert's actions in a student's episode). ``advantages`` (A,) float64; None before credit is
-    given, and in SFT. ``entropy`` (A,): the share of the entropy bonus that a token gets; None for 1. ``read`` (R,): where the
-    tokens stand that the environment showed after an action; None if they are not known. ``soft``: likely tokens at ``positions`` and
-    their probabilities, (A, K) both, which distillation learns.
+    Attributes:
+        positions: (A,) where the trained tokens stand in the sample; each is predicted from the position before it.
+        logprobs: (A,) float64, nats, as sampled.
+        turns: (A,) index of the turn that a token belongs to within its episode.
+        offsets: (A,) its place within its turn's action.
+        legal: per token the ids that a grammar allowed, or None if none was in force.
+        targets: (A,) ids to be learned at ``positions`` if they are not what stands there (an expert's actions in a student's episode).
+        advantages: (A,) float64; None before credit is given, and in SFT.
+        entropy: (A,) the share of the entropy bonus that a token gets; None for 1.
+        soft: likely tokens at ``positions`` and their probabilities, (A, K) both, which distillation learns.
     """
 
-    key: tuple[int, int]
-    episode: int
-    ids: Tensor
     positions: Tensor
     logprobs: Tensor
     turns: Tensor
@@ -43,54 +41,107 @@ class TrainingSample:
     targets: Tensor | None = None
     advantages: Tensor | None = None
     entropy: Tensor | None = None
-    read: Tensor | None = None
     soft: tuple[Tensor, Tensor] | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
     @property
     def actions(self) -> int:
         """A, the number of trained tokens, stop tokens included."""
         return len(self.positions)
 
-    def only(self, kept: Tensor) -> TrainingSample:
-        """The sample with the trained tokens that are ``kept``, (A,) bool."""
-        legal = (
-            None
-            if self.legal is None
-            else tuple(each for each, keep in zip(self.legal, kept.tolist(), strict=True) if keep)
-        )
-        chosen = {
-            name: None if (value := getattr(self, name)) is None else value[kept]
-            for name in ("positions", "logprobs", "turns", "offsets", "targets", "advantages", "entropy")
-        }
-        soft = None if self.soft is None else (self.soft[0][kept], self.soft[1][kept])
-        return replace(self, legal=legal, soft=soft, **chosen)
-
     @property
     def live(self) -> bool:
         """Says whether any token has an advantage; without one the policy gradient is exactly zero."""
         return self.advantages is not None and bool((self.advantages != 0.0).any())
 
+    def only(self, mask: Tensor) -> Self:
+        """Returns the record with the tokens where ``mask`` (A,) bool is true."""
+        legal = self.legal
+        if legal is not None:
+            legal = tuple(legal[place] for place in mask.nonzero()[:, 0].tolist())
+        return replace(
+            self,
+            positions=self.positions[mask],
+            logprobs=self.logprobs[mask],
+            turns=self.turns[mask],
+            offsets=self.offsets[mask],
+            legal=legal,
+            targets=_cut(self.targets, mask),
+            advantages=_cut(self.advantages, mask),
+            entropy=_cut(self.entropy, mask),
+            soft=None if self.soft is None else (self.soft[0][mask], self.soft[1][mask]),
+        )
+
+
+def _cut(values: Tensor | None, mask: Tensor) -> Tensor | None:
+    return None if values is None else values[mask]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingSample(PerToken):
+    """One unbroken stretch of tokens, length T, with A trained tokens in it: the record from episodes to the loss.
+
+    Attributes:
+        key: names samples that may share a prefix: the group, and the number of the restart.
+        episode: index of the episode in the list that the samples were made from.
+        ids: (T,) token ids.
+        read: (R,) where the tokens stand that the environment showed after an action; None if they are not known.
+    """
+
+    key: tuple[int, int]
+    episode: int
+    ids: Tensor
+    read: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def learned_ids(self) -> Tensor:
+        """(A,) the ids that are learned: ``targets``, or the tokens as they stand."""
+        return self.ids[self.positions] if self.targets is None else self.targets
+
+    @property
+    def reach(self) -> int:
+        """The number of tokens that must be computed: the last trained one is predicted, never read."""
+        return int(self.positions[-1])
+
 
 def episode_samples(episode: Episode, *, index: int = 0, group: int | None = None) -> list[TrainingSample]:
-    """Cut one episode at its restarts. No text is rendered or tokenized here: ids come out as they were sampled.
+    """Cuts one episode at its restarts. No text is rendered or tokenized here: ids come out as they were sampled.
 
-    Raises ConfigError if a turn carries no tokens (a scripted or remote policy acted: warm-start on such episodes with SFT).
+    Raises:
+        ConfigError: a turn carries no tokens (a scripted or remote policy acted: warm-start on such episodes with SFT).
     """
-    group = episode.group if group is None else group
-    return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode)) if stretch]
+    if group is None:
+        group = episode.group
+    return [_sample(stretch, (group, number), index) for number, stretch in enumerate(_stretches(episode))]
 
 
-def _stretches(episode: Episode) -> Iterator[list[tuple[int, TurnTokens, bool]]]:
-    """Yields the turns of each training sample: number, tokens, and whether a limit cut the answer.
+@dataclass(frozen=True, kw_only=True)
+class _SampledTurn:
+    """``cut``: whether a limit cut the answer."""
+
+    number: int
+    tokens: TurnTokens
+    cut: bool
+
+
+@dataclass(kw_only=True)
+class _Stretch:
+    """The turns of one training sample, and all of its ids so far."""
+
+    ids: list[int] = field(default_factory=list[int])
+    turns: list[_SampledTurn] = field(default_factory=list[_SampledTurn])
+
+
+def _stretches(episode: Episode) -> list[_Stretch]:
+    """The stretches of an episode, one for each training sample.
 
     The turns of an episode form a forest by token prefix. A prompt that begins with all that an earlier sample holds goes on with the
     longest such sample; every other restart is a sample of its own, in which the tokens of earlier turns are read and not trained again.
     """
-    samples: list[tuple[list[int], list[tuple[int, TurnTokens, bool]]]] = []
-    last = 0  # the sample of the turn before
+    stretches: list[_Stretch] = []
+    current = _Stretch()
     for number, turn in enumerate(episode.turns):
         tokens = turn.tokens
         if tokens is None:
@@ -99,52 +150,54 @@ def _stretches(episode: Episode) -> Iterator[list[tuple[int, TurnTokens, bool]]]
                 "can be trained on with GRPO (stored text can be trained on with SFT)"
             )
         context = list(tokens.context_ids)
-        if tokens.restart or not samples:
-            begun = [place for place, (ids, _) in enumerate(samples) if context[: len(ids)] == ids]
-            last = max(begun, key=lambda place: len(samples[place][0]), default=len(samples))
+        if tokens.restart or not stretches:
+            begun = [stretch for stretch in stretches if context[: len(stretch.ids)] == stretch.ids]
             if begun:
-                context = context[len(samples[last][0]) :]
+                current = max(begun, key=lambda stretch: len(stretch.ids))
+                context = context[len(current.ids) :]
             else:
-                samples.append(([], []))
-        ids, turns = samples[last]
-        turns.append((number, replace(tokens, context_ids=tuple(context)), turn.cut))
-        ids += [*context, *tokens.action_ids]
-    yield from (turns for _, turns in samples)
+                current = _Stretch()
+                stretches.append(current)
+        tokens = replace(tokens, context_ids=tuple(context))
+        current.turns.append(_SampledTurn(number=number, tokens=tokens, cut=turn.cut))
+        current.ids += [*context, *tokens.action_ids]
+    return stretches
 
 
-def _sample(stretch: Sequence[tuple[int, TurnTokens, bool]], key: tuple[int, int], episode: int) -> TrainingSample:
-    ids: list[int] = []
+def _sample(stretch: _Stretch, key: tuple[int, int], episode: int) -> TrainingSample:
+    length = 0
     positions: list[int] = []
     logprobs: list[float] = []
     turns: list[int] = []
     offsets: list[int] = []
     legal: list[tuple[int, ...] | None] = []
     read: list[int] = []
-    # One behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
+    # 1 behind an answer that a limit cut: the token that closes it was neither sampled nor shown by the environment.
     closes = 0
-    for number, tokens, cut in stretch:
+    for turn in stretch.turns:
+        tokens = turn.tokens
         count = len(tokens.action_ids)
         if len(tokens.logprobs) != count:
             raise ConfigError(
-                f"turn {number} has {count} action tokens and {len(tokens.logprobs)} log-probs; expected "
+                f"turn {turn.number} has {count} action tokens and {len(tokens.logprobs)} log-probs; expected "
                 "one log-prob per sampled token, the stop token included"
             )
-        if ids:
-            read.extend(range(len(ids) + closes, len(ids) + len(tokens.context_ids)))
-        ids.extend(tokens.context_ids)
-        positions.extend(range(len(ids), len(ids) + count))
+        start = length + len(tokens.context_ids)
+        if length:
+            read.extend(range(length + closes, start))
+        length = start + count
+        positions.extend(range(start, length))
         logprobs.extend(tokens.logprobs)
-        turns.extend([number] * count)
+        turns.extend([turn.number] * count)
         offsets.extend(range(count))
         legal.extend(tokens.legal if tokens.legal is not None else (None,) * count)
-        ids.extend(tokens.action_ids)
-        closes = int(cut)
+        closes = int(turn.cut)
     if positions and positions[0] == 0:
         raise ConfigError("a training sample begins with a sampled token; the model must read something before it acts")
     return TrainingSample(
         key=key,
         episode=episode,
-        ids=torch.tensor(ids, dtype=torch.int64),
+        ids=torch.tensor(stretch.ids, dtype=torch.int64),
         positions=torch.tensor(positions, dtype=torch.int64),
         logprobs=torch.tensor(logprobs, dtype=torch.float64),
         turns=torch.tensor(turns, dtype=torch.int64),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -22,67 +22,81 @@ def text_only(episode: Episode) -> Episode:
 
 
 def text_sequences(loaded: LoadedModel, episodes: Sequence[Episode]) -> list[TrainingSample]:
-    """Training sequences of what was said in episodes, by whatever policy; failed episodes are left out.
+    """Training samples of what was said in episodes, by whatever policy; failed episodes are left out.
 
-    The answer's own tokens and a stop token are trained, nothing else. An invalid turn is read as history but not trained: a student should not learn to be wrong.
-    Raises ContextLengthError if an episode does not fit the model's context; nothing is cut silently.
+    The answer's own tokens and a stop token are trained, nothing else. An invalid turn is read as history but not trained: a student
+    should not learn to be wrong.
+
+    Raises:
+        ContextLengthError: an episode does not fit the model's context; nothing is cut silently.
     """
-    sequences: list[TrainingSample] = []
+    samples: list[TrainingSample] = []
     for number, episode in enumerate(episodes):
         if episode.stop is not StopReason.FAILED:
-            sequences.extend(_cut(loaded, episode, number))
-    if not sequences:
+            samples += _cut(loaded, episode, number)
+    if not samples:
         raise ConfigError(f"none of the {len(episodes)} episodes can be trained on: all failed or hold no valid answer")
-    for sequence in sequences:
-        if loaded.context is not None and len(sequence) > loaded.context:
+    for sample in samples:
+        if loaded.context is not None and len(sample) > loaded.context:
             raise ContextLengthError(
-                f"episode {sequence.episode} has {len(sequence)} tokens, but the model's context holds {loaded.context}; "
+                f"episode {sample.episode} has {len(sample)} tokens, but the model's context holds {loaded.context}; "
                 "choose a model with a longer context, or teach shorter episodes"
             )
-    return sequences
+    return samples
+
+
+@dataclass(kw_only=True)
+class _Conversation:
+    """The ids of a conversation so far, which of them the environment showed, and the tokens to be learned.
+
+    ``learned``: position, turn, offset and id of each.
+    """
+
+    ids: list[int]
+    read: list[int] = field(default_factory=list[int])
+    learned: list[tuple[int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int]])
+
+    def show(self, ids: Sequence[int]) -> None:
+        """Add what the environment shows."""
+        self.read.extend(range(len(self.ids), len(self.ids) + len(ids)))
+        self.ids.extend(ids)
+
+    def answer(self, ids: Sequence[int], turn: int, learned: int) -> None:
+        """Add an answer whose first ``learned`` tokens are trained."""
+        start = len(self.ids)
+        self.learned.extend((start + offset, turn, offset, token) for offset, token in enumerate(ids[:learned]))
+        self.ids.extend(ids)
+
+    def sample(self, number: int) -> TrainingSample:
+        """``key`` is the same for all: any two samples may share a prefix, such as the system prompt."""
+        columns = torch.tensor(self.learned, dtype=torch.int64).reshape(-1, 4)
+        return TrainingSample(
+            key=(0, 0),
+            episode=number,
+            ids=torch.tensor(self.ids, dtype=torch.int64),
+            positions=columns[:, 0],
+            logprobs=torch.zeros(len(columns), dtype=torch.float64),
+            turns=columns[:, 1],
+            offsets=columns[:, 2],
+            targets=columns[:, 3],
+            read=torch.tensor(self.read, dtype=torch.int64),
+        )
 
 
 def _cut(loaded: LoadedModel, episode: Episode, number: int) -> list[TrainingSample]:
-    speaker = loaded.renderer.for_tools(episode.tools)
-    parts: list[TrainingSample] = []
-    ids: list[int] = []
-    read: list[int] = []
-    places: list[_Place] = []
+    renderer = loaded.renderer.for_tools(episode.tools)
+    conversations: list[_Conversation] = []
     for index, turn in enumerate(episode.turns):
         if turn.asked is not None:  # a foreign agent may offer other tools in each call
-            speaker = loaded.renderer.for_tools(turn.asked.tools)
-        if turn.restart or not index:
-            parts.append(_sequence(ids, places, read, number))
-            ids = list(opening_ids(speaker, episode.system_prompt, turn))
-            places, read = [], []
+            renderer = loaded.renderer.for_tools(turn.asked.tools)
+        if turn.restart or not conversations:
+            conversations.append(_Conversation(ids=list(opening_ids(renderer, episode.system_prompt, turn))))
         else:
-            shown = speaker.following(turn.shown)
-            read.extend(range(len(ids), len(ids) + len(shown)))
-            ids.extend(shown)
-        answer = list(speaker.encode_answer(turn.action))
-        if turn.valid:
-            # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
-            learned = answer[:-1] if turn.cut else answer
-            places.extend((len(ids) + offset, index, offset, token) for offset, token in enumerate(learned))
-        ids.extend(answer)
-    parts.append(_sequence(ids, places, read, number))
-    return [part for part in parts if part.actions]
-
-
-_Place = tuple[int, int, int, int]  # position, turn, offset, the token to be learned there
-
-
-def _sequence(ids: Sequence[int], places: Sequence[_Place], read: Sequence[int], number: int) -> TrainingSample:
-    """``key`` is the same for all: any two sequences may share a prefix, such as the system prompt."""
-    columns = torch.tensor(places, dtype=torch.int64).reshape(-1, 4)
-    return TrainingSample(
-        key=(0, 0),
-        episode=number,
-        ids=torch.tensor(ids, dtype=torch.int64),
-        positions=columns[:, 0],
-        logprobs=torch.zeros(len(columns), dtype=torch.float64),
-        turns=columns[:, 1],
-        offsets=columns[:, 2],
-        targets=columns[:, 3],
-        read=torch.tensor(read, dtype=torch.int64),
-    )
+            conversations[-1].show(renderer.following(turn.shown))
+        answer = renderer.encode_answer(turn.action)
+        learned = len(answer) if turn.valid else 0
+        # A limit cut the answer, so nobody said the stop token behind it: the next turn reads it, and it is not learned.
+        if turn.valid and turn.cut:
+            learned -= 1
+        conversations[-1].answer(answer, index, learned)
+    return [conversation.sample(number) for conversation in conversations if conversation.learned]

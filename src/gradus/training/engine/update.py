@@ -99,7 +99,7 @@ class UpdatePlan:
     @property
     def longest(self) -> int:
         """Tokens of the longest sample that must be computed."""
-        return max((int(sample.positions[-1]) for sample in self.samples.values()), default=0)
+        return max((sample.reach for sample in self.samples.values()), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
