@@ -137,7 +137,7 @@ def _audited(name: str, files: str, seed: int) -> dict[str, Any]:
     judge, functions = _judge(name, problems)
     subject = TextSubject(name=name, grader="verify", tasks=tasks, judge=judge, functions=functions)
     checks = audit_text(subject, seed=seed)[0]
-    failed = [f"{check.name}: {check.evidence}" for check in checks if check.status == "fail"]
+    failed = [f"{check.subject}: {check.evidence}" for check in checks if check.status == "fail"]
     return {"verdict": verdict_of(checks), "evidence": failed, "seconds": round(time.monotonic() - started, 1)}
 
 

@@ -211,7 +211,7 @@ def audited(reward: Call) -> Callable[[Case], None]:
         result = gradus.audit(gradus.one_turn(ROWS, rewards=[reward])).result
         if result.verdict != "pass":
             raise GradusError(
-                "; ".join(f"{each.name}: {each.evidence}" for each in result.checks if each.status == "fail")
+                "; ".join(f"{each.subject}: {each.evidence}" for each in result.checks if each.status == "fail")
             )
 
     return run

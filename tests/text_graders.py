@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gradus.auditing.records import Check
+from gradus.auditing.records import AuditCheck
 from gradus.auditing.run import audit_text
 from gradus.auditing.text import checks
 from gradus.auditing.text.asking import Ground, prepare
 from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.paying import right_answers, without_task, wrong_answers
 from gradus.auditing.text.rates import Base
-from gradus.auditing.text.scoring import Score, Scorer
+from gradus.auditing.text.scoring import AnswerScore, Scorer
 from gradus.auditing.text.tasks import TextSubject, TextTask
 
 Judge = Callable[[TextTask, str], Any]
@@ -71,9 +71,9 @@ def subject(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: An
     return TextSubject(name="sums", grader="g", tasks=tasks or sums(), judge=judge, **options)
 
 
-def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, Check]:
+def audited(judge: Judge, tasks: Sequence[TextTask] | None = None, **options: Any) -> dict[str, AuditCheck]:
     """All checks of a grader, by name."""
-    return {check.name: check for check in audit_text(subject(judge, tasks), **options)[0]}
+    return {check.subject: check for check in audit_text(subject(judge, tasks), **options)[0]}
 
 
 class Paying:
@@ -87,18 +87,18 @@ class Paying:
     def allow(self, share: float) -> None:
         pass
 
-    def score(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+    def score(self, rows: Sequence[tuple[TextTask, str]]) -> list[AnswerScore]:
         self.rows += rows
         return [self._one(task, answer) for task, answer in rows]
 
-    def fresh(self, rows: Sequence[tuple[TextTask, str]], confined: bool | None = None) -> list[Score]:
+    def fresh(self, rows: Sequence[tuple[TextTask, str]], confined: bool | None = None) -> list[AnswerScore]:
         return self.score(rows)
 
-    def _one(self, task: TextTask, answer: str) -> Score:
+    def _one(self, task: TextTask, answer: str) -> AnswerScore:
         try:
-            return Score(value=float(self.pays(task, answer)))
+            return AnswerScore(value=float(self.pays(task, answer)))
         except Exception as raised:
-            return Score(error=str(raised))
+            return AnswerScore(error=str(raised))
 
 
 def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, **found: Any) -> Ground:
@@ -109,13 +109,13 @@ def ground_of(asked: TextSubject, scorer: Any = None, base: Base | None = None, 
     return Ground(subject=asked, scorer=scorer or Scorer(asked), tasks=tasks, others=others, **found)
 
 
-def check_of(name: str, judge: Judge, tasks: Sequence[TextTask] | None = None) -> Check:
+def check_of(name: str, judge: Judge, tasks: Sequence[TextTask] | None = None) -> AuditCheck:
     """One check of a grader that is asked in this process."""
     scorer: Any = Paying(judge)
     return CHECKS[name](prepare(subject(judge, tasks), scorer, seed=0))
 
 
-def hostile_check(judge: Judge) -> Check:
+def hostile_check(judge: Judge) -> AuditCheck:
     """What hostile answers do to a grader that is asked in its own process."""
     asked = subject(judge)
     scorer = Scorer(asked, seconds=0.3)

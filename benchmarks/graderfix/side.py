@@ -50,7 +50,7 @@ def main() -> None:
         return
     checks = audit_text(subject, seed=int(seed))[0]
     failed = [check for check in checks if check.status == "fail"]
-    said = {"verdict": verdict_of(checks), "evidence": [f"{check.name}: {check.evidence}" for check in failed]}
+    said = {"verdict": verdict_of(checks), "evidence": [f"{check.subject}: {check.evidence}" for check in failed]}
     Path(out).write_text(json.dumps({**said, "seconds": round(time.monotonic() - started, 1)}))
 
 

@@ -60,12 +60,12 @@ def judged(case: Case, *, seed: int) -> Row:
         label=case.label,
         kind=case.kind,
         verdict=verdict_of(checks),
-        failed=[check.name for check in failed],
+        failed=[check.subject for check in failed],
         evidence=failed[0].evidence if failed else "",
         seconds=round(clock.now() - started, 1),
         disputed=case.disputed,
         noted=noted,
-        right_reason=any(check.name in case.reasons for check in failed) if case.reasons else None,
+        right_reason=any(check.subject in case.reasons for check in failed) if case.reasons else None,
     )
 
 

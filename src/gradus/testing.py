@@ -21,9 +21,9 @@ def assert_sound(
     for what is lenient or strict. The message has each completion and the line that scores it again.
     """
     result = audit(rows, rewards=[reward], episodes=episodes, seed=seed).result
-    notes = [note for note in result.notes if exact or note.kind == "exploit"]
+    notes = [note for note in result.notes if note.kind == "exploit" or (exact and note.kind != "open")]
     if result.verdict == "fail" or (exact and notes):
-        failed = [f"{check.name}: {check.evidence}" for check in result.checks if check.status == "fail"]
+        failed = [f"{check.subject}: {check.evidence}" for check in result.checks if check.status == "fail"]
         shown = [
             f"{note.kind}, {note.what}: {note.completion[:400]!r} earns {note.reward}, right is {note.gold[:100]!r}"
             + (f"\n  {note.command}" if note.command else "")

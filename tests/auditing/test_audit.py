@@ -29,7 +29,7 @@ def _audit(spec, grader=None, **options):
 
 
 def _check(result, name):
-    return next(check for check in result.checks if check.name == name)
+    return next(check for check in result.checks if check.subject == name)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def gullible():
 
 
 def test_an_honest_grader_passes_every_check(honest):
-    assert {check.name: check.status for check in honest.checks} == {
+    assert {check.subject: check.status for check in honest.checks} == {
         "separation": "pass",
         "exploits": "pass",
         "free credit": "pass",
@@ -86,7 +86,7 @@ def test_the_hack_is_judged_on_tasks_that_the_search_never_saw(gullible):
 
 def test_paying_for_form_alone_fails_though_nothing_is_a_hack_yet():
     found = _audit(SPEC, "format")
-    failed = {check.name for check in found.checks if check.status == "fail"}
+    failed = {check.subject for check in found.checks if check.status == "fail"}
     assert {"separation", "free credit", "alignment", "signal"} <= failed
     assert "100% without variance" in _check(found, "signal").evidence
 
@@ -104,9 +104,9 @@ def test_a_users_environment_without_a_panel_gets_one_for_nothing():
 def test_an_audit_that_is_not_settled_names_what_would_settle_it(honest):
     """It said that the evidence says it, and no command."""
     separation, *others = honest.checks
-    open_ = replace(honest, checks=[replace(separation, status="unresolved"), *others])
+    open_ = replace(honest, checks=[replace(separation, status="open"), *others])
     assert "the same audit with --episodes 160 would tell more" in open_.summary
-    undeclared = replace(honest, checks=[*others, replace(separation, status="unresolved", measured={})])
+    undeclared = replace(honest, checks=[*others, replace(separation, status="open", measured={})])
     assert (undeclared.more_episodes, honest.more_episodes) == (None, None)
     assert "the evidence says what would tell" in undeclared.summary
     rows = replace(open_, most=open_.episodes)
@@ -129,8 +129,8 @@ def test_an_environment_that_declares_nothing_at_all_is_still_audited():
     )
     found = _audit(bare, "gullible", budget=4200)
     assert {point.policy for point in found.points} >= {"random", "constant", "cycle"}
-    assert _check(found, "separation").status == "skip"
-    assert _check(found, "free credit").status == "skip", "nobody is known to do better than blindly"
+    assert _check(found, "separation").status == "note"
+    assert _check(found, "free credit").status == "note", "nobody is known to do better than blindly"
     assert found.hack is not None
     assert found.verdict == "fail"
 
@@ -141,7 +141,7 @@ def test_components_that_the_grader_does_not_name_are_not_called_free():
     nameless = Grader(name="nameless", compute=HONEST.compute)
     constants = dict.fromkeys(HONEST.weights, (0.0, "feed"))
     found = check_free_credit(panel, nameless, constants)
-    assert (found.status, "name them in its weights" in found.evidence) == ("unresolved", True)
+    assert (found.status, "name them in its weights" in found.evidence) == ("open", True)
     assert check_free_credit(panel, HONEST, constants).measured["components"].keys() == HONEST.weights.keys()
 
 
@@ -180,9 +180,9 @@ def test_a_grader_that_always_raises_is_one_finding_with_its_error_and_nothing_e
 
     found = _audit(SPEC, Grader(name="broken", compute=broken, weights={}), episodes=10)
     failed = [check for check in found.checks if check.status == "fail"]
-    assert [check.name for check in failed] == ["hygiene"]
+    assert [check.subject for check in failed] == ["hygiene"]
     assert "KeyError: 'target'" in failed[0].evidence
-    assert {check.status for check in found.checks if check not in failed} == {"skip"}
+    assert {check.status for check in found.checks if check not in failed} == {"note"}
     assert all("declare" not in check.evidence for check in found.checks)
 
 
@@ -193,14 +193,14 @@ def test_two_searches_that_share_a_small_budget_are_said_to_do_so_with_what_both
     with pytest.raises(ConfigError, match=said) as refused:
         _audit(spec, "honest", budget=101, episodes=4)
     needed = int(str(refused.value).split("budget of ")[1].split()[0])
-    assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "skip"
+    assert _check(_audit(spec, "honest", budget=needed, episodes=4, signal_tasks=2), "search").status != "note"
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_budget_of_nothing_is_an_audit_without_a_search(declared):
     spec = SPEC if declared else replace(SPEC, teacher=None, audit=AuditHints(random_answers=random_answer))
     found = _audit(spec, "honest", budget=0, episodes=10, signal_tasks=2)
-    assert (_check(found, "search").status, found.hack) == ("unresolved", None)
+    assert (_check(found, "search").status, found.hack) == ("open", None)
     assert _check(found, "search").evidence == "nothing was searched: the budget is 0"
     assert found.verdict != "pass"
     assert not [point for point in found.points if point.policy.startswith("search")]
@@ -327,12 +327,12 @@ def _panel(policies, *, exploits=(), ladder=("random", "teacher")):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize(("n", "status"), [(40, "skip"), (8, "skip"), (4, "unresolved")])
+@pytest.mark.parametrize(("n", "status"), [(40, "note"), (8, "note"), (4, "open")])
 def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value, n, status):
     """Whether the one number is a share of right answers or not. It asked for a teacher where there was one, who does not do the task."""
     found = check_separation(_panel(dict.fromkeys(("random", "teacher"), [(value, value)] * n)))
     assert found.status == status
-    assert ("declare a teacher that does better" in found.evidence) == (status == "skip")
+    assert ("declare a teacher that does better" in found.evidence) == (status == "note")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_a_ladder_that_earns_one_reward_for_one_true_reward_is_no_ladder(value, 
         (0.001, 0.0, "pass"),  # far below the least effect: it was a failure
         (0.001, 1.0, "fail"),  # skill that is not paid
         (0.2, 0.0, "fail"),
-        (0.001, -1.0, "unresolved"),
+        (0.001, -1.0, "open"),
     ],
 )
 def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status):
@@ -361,7 +361,7 @@ def test_separation_hangs_on_no_loss_below_the_least_effect(lost, gained, status
         (40, 0.2, 0.1, 0.0, "fail"),
         (40, 0.0, 0.1, 0.0, "pass"),
         (40, 0.2, 0.1, 1.0, "fail"),
-        (10, 0.2, 2.0, 0.0, "unresolved"),
+        (10, 0.2, 2.0, 0.0, "open"),
         (10, 0.2, 2.0, 1.0, "pass"),  # of few tasks only those count that do not serve it
         (40, 0.2, 2.0, 0.0, "pass"),
     ],
@@ -389,8 +389,8 @@ def test_free_credit_is_weighted_and_of_a_penalty_less_is_more(constant, share):
 @pytest.mark.parametrize(
     ("n", "within", "across", "status"),
     [
-        *((40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "unresolved"), (40, 1, -1, "fail")),
-        *((10, -1, 1, "unresolved"), (40, -1, 1, "fail")),  # 40 tasks were too few, however clear it was
+        *((40, 1, 1, "pass"), (10, 1, 1, "pass"), (10, 1, -1, "open"), (40, 1, -1, "fail")),
+        *((10, -1, 1, "open"), (40, -1, 1, "fail")),  # 40 tasks were too few, however clear it was
     ],
 )
 def test_alignment_is_needed_over_policies_and_within_each(n, within, across, status):

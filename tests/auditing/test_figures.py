@@ -28,11 +28,11 @@ def _answered(operator, values, answer="none of it"):
 @pytest.mark.parametrize(
     ("accepted", "n", "status"),  # by Wilson's lower bound of the share, against a half, and against a tenth
     [
-        (3, 3, "unresolved"),
+        (3, 3, "open"),
         (4, 4, "fail"),
         (16, 20, "fail"),
-        (14, 20, "unresolved"),
-        (10, 20, "unresolved"),
+        (14, 20, "open"),
+        (10, 20, "open"),
         (2, 20, "pass"),
     ],
 )
@@ -77,9 +77,7 @@ def test_accepted_is_what_lost_less_than_it_changed_and_refused_what_lost_more_t
     assert (is_accepted(probe, ground), is_refused(probe, ground)) == (accepted, refused)
 
 
-@pytest.mark.parametrize(
-    ("gains", "status"), [([0.05] * 20, "fail"), ([0.5] * 20, "pass"), ([1.0, 0.0, -0.4], "unresolved")]
-)
+@pytest.mark.parametrize(("gains", "status"), [([0.05] * 20, "fail"), ([0.5] * 20, "pass"), ([1.0, 0.0, -0.4], "open")])
 def test_gold_is_held_against_the_gold_of_other_tasks(gains, status):
     bases = {str(place): Base(gold=1.0, wrong=1.0 - gain, silence=0.0) for place, gain in enumerate(gains)}
     assert checks.gold(_ground(len(gains), bases=bases)).status == status
@@ -101,7 +99,7 @@ def _rate(p=1.0, mean=0.0, high=0.05, silent=0.0, held=0.0):
         ([_rate(silent=0.49)], "pass"),
         ([_rate(silent=0.51)], "fail"),
         ([_rate(silent=0.7, held=0.3)], "pass"),
-        ([_rate(p=0.2, mean=0.15, high=0.3)], "unresolved"),
+        ([_rate(p=0.2, mean=0.15, high=0.3)], "open"),
         ([_rate(p=0.2, mean=0.09, high=0.3)], "pass"),
     ],
 )
@@ -114,8 +112,8 @@ def test_blind_answers_pay_if_one_of_them_surely_does(rates, status):
     [
         ([0.05] * 20, 0, "pass"),
         ([0.15] * 20, 0, "fail"),
-        ([0.0, 0.3, 0.1], 0, "unresolved"),
-        ([], 0, "unresolved"),
+        ([0.0, 0.3, 0.1], 0, "open"),
+        ([], 0, "open"),
         ([0.05] * 20, 5, "pass"),  # of 100
         ([0.05] * 20, 30, "fail"),
     ],
@@ -206,7 +204,7 @@ def test_few_tasks_leave_open_what_they_cannot_tell(count):
     spec = environments.load("arithmetic")
     few = subject_of(spec, spec.grader("composed"), tasks=count)
     for name in ("gold", "blind answers"):
-        assert check_of(name, few.judge, few.tasks).status == "unresolved"
+        assert check_of(name, few.judge, few.tasks).status == "open"
 
     def pays_for_any(task, answer):
         return 0.85 * bool(answer) + 0.15 * (answer.strip() == task.gold)

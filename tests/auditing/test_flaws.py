@@ -93,7 +93,7 @@ def _to_sort(separator):
     rows = [rng.sample(range(1, 60), 4) for _ in range(40)]
     asked = [f"Put the numbers {separator.join(map(str, row))} in order from smallest to largest." for row in rows]
     golds = [separator.join(map(str, sorted(row))) for row in rows]
-    return rows_of(list(zip(asked, golds, strict=True)))
+    return [replace(task, ordered=True) for task in rows_of(list(zip(asked, golds, strict=True)))]
 
 
 def _signs():

@@ -8,9 +8,10 @@ import pytest
 from text_graders import gold_of
 
 from gradus.auditing.text.blind import BLIND, REFLEXES
-from gradus.auditing.text.gold import NUMBER, Others, states
+from gradus.auditing.text.gold import NUMBER, Gold, Others, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
+from gradus.auditing.text.tasks import TextTask
 
 _NUMBERS = tuple(map(str, range(100, 140)))
 _LINES = "def f0(x):\n    y = x + 0\n    return y"
@@ -20,8 +21,8 @@ _REASONED = json.dumps({"answer": 4, "why": "because two and two are four"})
 _OTHER_REASON = json.dumps({"answer": 5, "why": "because six and two are four"})
 
 
-def _made(operator: str, gold: str, prompt: str = "", others: Sequence[str] = _NUMBERS) -> set[tuple[str, ...] | None]:
-    return {WRONG[operator].make(gold_of(gold, others, prompt), random.Random(seed)) for seed in range(20)}
+def _made(operator: str, gold: str, prompt: str = "", others: Sequence[str] = _NUMBERS) -> set[tuple[str, ...]]:
+    return {WRONG[operator].answers(gold_of(gold, others, prompt), random.Random(seed)) for seed in range(20)}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def _made(operator: str, gold: str, prompt: str = "", others: Sequence[str] = _N
     ],
 )
 def test_what_is_made_wrong_is_surely_wrong(operator, gold, prompt, wrong):
-    assert _made(operator, gold, prompt) == {wrong and (wrong,)}
+    assert _made(operator, gold, prompt) == {(wrong,) if wrong else ()}
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,14 @@ def test_what_is_made_wrong_is_surely_wrong(operator, gold, prompt, wrong):
     [
         ("the call made twice", _CALL, (), {(f"[{_CALL}, {_CALL}]", f"{_CALL}\n{_CALL}")}),
         ("a unit that nobody asked for", "12", (), {("12 bananas", "12 million")}),
-        ("another value of the last key", _REASONED, (_OTHER_REASON,), {None}),  # a long text may be left out
+        ("another value of the last key", _REASONED, (_OTHER_REASON,), {()}),  # a long text may be left out
         ("one key left out", _REASONED, (_OTHER_REASON,), {(_WHY,)}),
-        ("an element too many", "b a c", ("c a b", "a c b"), {None}),  # all have the same elements: there is no other
+        ("an element too many", "b a c", ("c a b", "a c b"), {()}),  # all have the same elements: there is no other
         ("another unit", "7 mm", ("3 m", "4 meters", "5 kg"), {("7 m",), ("7 meters",)}),  # surely another
         ("another unit", "7 m", ("3 mm", "4 meters", "5 kg"), {("7 mm",)}),
-        ("another first number in it", "2024-03-15", ("2024-05-11",), {None}),  # every answer has this year
+        ("another first number in it", "2024-03-15", ("2024-05-11",), {()}),  # every answer has this year
         ("another second number in it", "2024-03-15", ("2024-04-11", "2024-09-11"), {("2024-09-15",)}),  # far away
-        ("another second number in it", "2024-03-15", tuple(f"{'x ' * n}y" for n in range(8)), {None}),
+        ("another second number in it", "2024-03-15", tuple(f"{'x ' * n}y" for n in range(8)), {()}),
     ],
 )
 def test_what_is_made_wrong_is_taken_from_answers_of_one_form(operator, gold, others, made):
@@ -75,28 +76,17 @@ def test_what_is_made_wrong_is_taken_from_answers_of_one_form(operator, gold, ot
 def test_another_digit_is_one_that_rounding_keeps():
     for (answer,) in _made("one digit changed", "0.0936000013830"):
         assert abs(float(answer) / 0.093600001383 - 1) > 0.01
-    assert not {None, ("352",)} & _made("one digit changed", "352")
+    assert not {(), ("352",)} & _made("one digit changed", "352")
 
 
-@pytest.mark.parametrize(
-    ("question", "demanded"),
-    [
-        ("Put the numbers 40 12 7 33 in order from smallest to largest.", True),
-        ("Sort these words: b a c", True),
-        ("Reverse the list: b a c", True),
-        ("Write these words in the opposite order: b a c", True),
-        ("List the words alphabetically.", True),
-        ("Name the rivers of France in order of length.", True),
-        ("Six of these words are also words when read in reverse. Name the six: stop pots", False),
-        ("Name the words that are words when read in reverse order.", False),
-        ("You get a list of numbers sorted in ascending order. Which are prime?", False),
-        ("In order to win, name three moves.", False),
-        ("Sort out the primes and name them in no particular order.", False),
-    ],
-)
-def test_neighbors_may_not_be_swapped_where_the_question_demands_an_order(question, demanded):
-    """Single words such as "reverse" were taken for a demand, and sound graders of sets failed."""
-    assert WRONG["neighbors swapped"].is_settled(question) == demanded
+@pytest.mark.parametrize("ordered", [True, False, None])
+def test_neighbors_may_not_be_swapped_if_the_row_says_that_order_matters(ordered):
+    """A grammar of questions guessed it, took "reverse" for a demand, and sound graders of sets failed."""
+    task = TextTask(key="0", prompt="Sort these words: b a c", gold="a b c", ordered=ordered)
+    gold = Gold(task=task, others=Others(golds=["a b c"]))
+    swapped = WRONG["neighbors swapped"]
+    assert swapped.is_settled(task) == (ordered is True)
+    assert bool(swapped.answers(gold, random.Random(0))) == (ordered is not False)
 
 
 @pytest.mark.parametrize(

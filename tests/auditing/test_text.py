@@ -20,7 +20,7 @@ from gradus.auditing.text.asking import prepare
 from gradus.auditing.text.blind import BLIND
 from gradus.auditing.text.gold import Gold, Others
 from gradus.auditing.text.operators import HOSTILE
-from gradus.auditing.text.scoring import CANARY, Score, Scorer
+from gradus.auditing.text.scoring import CANARY, AnswerScore, Scorer
 from gradus.auditing.text.tasks import subject_of
 from gradus.core import PolicyError
 from gradus.environments.verifiable.from_rows import one_turn
@@ -29,7 +29,7 @@ from gradus.sandbox.command import sandbox_works
 
 def test_a_sound_grader_passes_without_declarations():
     found = audited(sound)
-    assert {check.status for check in found.values()} <= {"pass", "skip"}
+    assert {check.status for check in found.values()} <= {"pass", "note"}
     assert verdict_of(list(found.values())) == "pass"
 
 
@@ -84,7 +84,7 @@ def test_what_only_denies_a_right_answer_is_lenient_and_fails_nothing():
 
 def test_tasks_of_which_nobody_knows_a_right_answer_are_left_open():
     found = audited(sound, [replace(task, gold=None) for task in sums()])
-    assert found["gold"].status == "unresolved"
+    assert found["gold"].status == "open"
 
 
 def test_a_cache_by_question_is_found_by_asking_in_another_order():
@@ -160,7 +160,7 @@ def test_two_labels_in_a_file_pass_and_the_same_audit_gives_the_same_bytes(tmp_p
     path.write_text("\n".join(map(json.dumps, rows)))
     spec = environments.load(f"jsonl:{path}")
     results = [run_text_audit(spec, spec.grader("correctness"), AuditSettings(episodes=24)) for _ in range(2)]
-    assert results[0].verdict == "pass", [(c.name, c.evidence) for c in results[0].checks if c.status != "pass"]
+    assert results[0].verdict == "pass", [(c.subject, c.evidence) for c in results[0].checks if c.status != "pass"]
     first, second = (json.dumps(result.to_json(), allow_nan=False) for result in results)
     assert first == second
 
@@ -201,7 +201,7 @@ def test_a_sound_grader_is_asked_in_the_form_that_it_rewards(before, after, form
         return float(answer.strip() == f"{before}{inner}{after}" and inner.strip() == task.gold)
 
     found = audited(judge, [replace(task, before="<answer>", after="</answer>") for task in sums()])
-    assert verdict_of(list(found.values())) == "pass", [(c.name, c.evidence) for c in found.values()]
+    assert verdict_of(list(found.values())) == "pass", [(c.subject, c.evidence) for c in found.values()]
     assert found["sanity"].measured["form"] == form
     assert ("<answer>" in found["sanity"].evidence) == (form != "as declared")
 
@@ -238,7 +238,7 @@ def test_a_slow_grader_is_asked_less_and_the_audit_says_so(seconds, limit, check
     found = audited(lambda task, answer: time.sleep(seconds) or sound(task, answer), limit=limit)
     assert time.monotonic() - before < 20
     assert told in found[check].evidence
-    assert (found[check].status == "unresolved") == (check == "blind answers")
+    assert (found[check].status == "open") == (check == "blind answers")
 
 
 def test_a_gold_answer_that_stands_in_a_tag_is_taken_from_between_the_tags(tmp_path):
@@ -274,7 +274,7 @@ def _unreachable(task, answer):
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_grader_that_always_raises_is_one_finding_with_its_error(remote):
     """Gold was said to earn too little, the remedy was to return the least reward, and hostile answers passed."""
-    found = {check.name: check for check in audit_text(subject(_unreachable, remote=remote))[0]}
+    found = {check.subject: check for check in audit_text(subject(_unreachable, remote=remote))[0]}
     assert {name: check.status for name, check in found.items()} == {"grading": "fail", "leaks": "pass"}
     assert found["grading"].evidence.endswith("Connection error.")
 
@@ -312,7 +312,7 @@ def test_a_reward_that_hangs_on_other_rows_of_its_batch_is_found(reward, status,
 @pytest.mark.parametrize(("again", "hangs"), [(False, 0), (True, 1)])
 def test_a_call_that_was_cut_off_counts_if_it_is_cut_off_again(again, hangs, monkeypatch):
     scorer = Scorer(subject(sound, sums(1)))
-    calls = iter([[Score(hung=True)], [Score(hung=again)]])
+    calls = iter([[AnswerScore(hung=True)], [AnswerScore(hung=again)]])
     monkeypatch.setattr(scorer, "_call", lambda *asked: next(calls))
     (score,) = scorer.score([(scorer.subject.tasks[0], "x")])
     assert (score.hung, scorer.hangs, scorer.calls) == (again, hangs, 1)

@@ -21,8 +21,8 @@ def test_an_environment_without_a_true_reward_is_audited(tmp_path: Path, policie
     if not policies:
         spec = replace(spec, policies={}, teacher=None)
     result = run_audit(spec, None, AuditSettings(episodes=8, budget=1700))
-    checks = {each.name: each for each in result.checks}
-    assert {checks[name].status for name in ("search", "alignment", "exploits")} == {"skip"}
+    checks = {each.subject: each for each in result.checks}
+    assert {checks[name].status for name in ("search", "alignment", "exploits")} == {"note"}
     assert all("declare true_reward" in checks[name].evidence for name in ("search", "alignment"))
     assert result.verdict == "pass"
     assert "nothing was found. This is what can be known without a true reward" in result.summary
@@ -58,14 +58,14 @@ class _Arrival(_Walk):
         return float(self.door == 0) - 0.01
 
 
-@pytest.mark.parametrize(("kind", "search"), [(_Walk, "unresolved"), (_Arrival, "pass")])
+@pytest.mark.parametrize(("kind", "search"), [(_Walk, "open"), (_Arrival, "pass")])
 def test_a_reward_that_is_held_against_itself_is_left_out_and_more_than_the_expert_earns_is_said(kind, search) -> None:
     """Rank correlation of a thing with itself is 1. A class whose reward is earned by going back and forth stays open."""
     result = run_audit(class_spec(kind), None, AuditSettings(episodes=20, budget=4200))
-    checks = {check.name: check for check in result.checks}
-    assert (checks["alignment"].status, checks["search"].status) == ("skip", search)
+    checks = {check.subject: check for check in result.checks}
+    assert (checks["alignment"].status, checks["search"].status) == ("note", search)
     assert result.verdict == "unresolved", "twenty tasks are too few for what constants earn"
-    assert ("more than expert" in checks["search"].evidence) == (search == "unresolved")
+    assert ("more than expert" in checks["search"].evidence) == (search == "open")
 
 
 def test_a_class_is_searched_within_the_actions_that_it_declares() -> None:
@@ -101,7 +101,7 @@ class _Knocking:
 
 def _searched(spec, **settings):
     result = run_audit(spec, None, AuditSettings(**settings))
-    return next(check for check in result.checks if check.name == "search")
+    return next(check for check in result.checks if check.subject == "search")
 
 
 def _with_aim(kind, name):
@@ -136,7 +136,7 @@ def test_a_pass_needs_somebody_who_does_the_task() -> None:
     spec = _with_aim(_Order, "right")
     spec = replace(spec, teacher=None, audit=AuditHints(random_answers=spec.audit.random_answers))
     searched = _searched(spec, episodes=20, budget=2400)
-    assert searched.status == "unresolved"
+    assert searched.status == "open"
     assert "declare a teacher" in searched.evidence
 
 
@@ -151,5 +151,5 @@ def test_tasks_that_hang_on_the_order_of_a_set_are_found(tmp_path):
         "        return self.word\n\n    def step(self, action):\n        return '', float(action == self.word), True\n"
     )
     audit = gradus.audit(file, episodes=12, budget=0)
-    hygiene = next(check for check in audit.result.checks if check.name == "hygiene")
+    hygiene = next(check for check in audit.result.checks if check.subject == "hygiene")
     assert (hygiene.status, "PYTHONHASHSEED" in hygiene.evidence) == ("fail", True), hygiene.evidence

@@ -21,11 +21,11 @@ def test_sound_graders_reward_gold_and_no_other_answer_of_the_same_kind():
             continue
         judge, tasks = plant.subject.judge, plant.subject.tasks
         form = ("\\boxed{", "}") if "in a box" in plant.name else ("", "")
-        golds = [judge(task, f"{form[0]}{task.whole(task.gold)}{form[1]}") for task in tasks]
+        golds = [judge(task, f"{form[0]}{task.completion(task.gold)}{form[1]}") for task in tasks]
         assert len(set(golds)) == 1, plant.name
         assert golds[0] > judge(tasks[0], ""), plant.name
         others = [task for task in tasks if task.gold != tasks[0].gold and not plant.name.startswith("game of Nim")]
-        assert all(judge(tasks[0], task.whole(task.gold)) < golds[0] for task in others), plant.name
+        assert all(judge(tasks[0], task.completion(task.gold)) < golds[0] for task in others), plant.name
 
 
 def test_the_same_seed_plants_the_same_graders_and_another_seed_others():

@@ -48,7 +48,7 @@ def test_a_reward_is_audited_on_rows_in_one_call():
     rows = [{"question": f"What is {n} + {n} ?", "answer": str(2 * n)} for n in range(10, 40)]
     result = commands.audit(plain, rows, episodes=16, budget=0)
     assert result.verdict == "fail"
-    wrong = next(check for check in result.result.checks if check.name == "wrong answers")
+    wrong = next(check for check in result.result.checks if check.subject == "wrong answers")
     shown = [row["example"] for row in wrong.measured.values() if "example" in row]
     assert shown
     assert all(plain(each["completion"], each["gold"]) for each in shown)

@@ -7,51 +7,47 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gradus.core import Episode, Panel
+from gradus.core.findings import Finding, Status
 from gradus.stats import Interval, Paired, format_interval, mean_interval
 
-Status = Literal["pass", "fail", "unresolved", "skip"]
-Kind = Literal["exploit", "lenient", "strict"]
+Kind = Literal["exploit", "lenient", "strict", "open"]
 ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
+# The words of `gradus audit --json` for the scale that all findings share.
+STATUS_WORDS: Mapping[Status, str] = {"pass": "pass", "note": "skip", "open": "unresolved", "fail": "fail"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class GradedCompletion:
     """A completion that shows what a grader does.
 
-    ``kind``: ``exploit`` if it pays without the right answer (its check fails), ``lenient`` if it pays for words around a right answer that one must
-    know already, ``strict`` if it refuses a form of the right answer. ``completion``: the exact text that was graded. ``reward``: what it
-    earned when it was asked again. ``change``: what to change if the author wants it otherwise. ``command``: the line that scores it again,
-    empty if the grader has no name that a line can give.
+    ``kind``: ``exploit`` if it pays without the right answer (its check fails), ``lenient`` if it pays for words around a right answer
+    that one must know already, ``strict`` if it refuses a form of the right answer, ``open`` if the rows do not say whether it is right.
     """
 
     kind: Kind
     what: str
     task: str
-    completion: str
+    completion: str  # the exact text that was graded
     gold: str
-    reward: float | None
+    reward: float | None  # what it earned when it was asked again
     share: str
-    change: str
-    command: str = ""
+    change: str  # what to change if the author wants it otherwise
+    command: str = ""  # the line that scores it again, empty if the grader has no name that a line can give
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class AuditCheck(Finding):
     """One question about a grader and its answer.
 
-    ``unresolved``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
-    ``skip``: the question does not arise here, and the evidence says why. ``measured``: the figures behind the sentence, JSON values.
-    ``notes``: completions that show it; those that are lenient or strict do not decide the status. ``review``: accepted answers that no rule
-    settles, for a person to judge.
+    ``open``: the interval spans the least effect, or something must be declared first; the evidence says what would settle it.
+    ``note``: the question does not arise here, and the evidence says why.
     """
 
-    name: str
-    status: Status
-    evidence: str
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[Note] = ()
-    review: Sequence[Mapping[str, Any]] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the figures behind the sentence
+    notes: Sequence[GradedCompletion] = ()  # completions that show it; only an exploit decides the status
+    review: Sequence[Mapping[str, Any]] = ()  # accepted answers that no rule settles, for a person to judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +84,17 @@ class PanelEpisodes(Panel):
 
     def role(self, name: str) -> str:
         """The most telling of the roles of ``name``."""
-        return "exploit" if name in self.exploits else "reflex" if name in self.reflexes else "ladder"
+        if name in self.exploits:
+            return "exploit"
+        return "reflex" if name in self.reflexes else "ladder"
 
     def rewards(self, name: str) -> list[float | None]:
+        """The rewards of a policy."""
         return rewards_of(self.episodes[name])
+
+    def true_rewards(self, name: str) -> list[float | None]:
+        """The true rewards of a policy."""
+        return true_rewards_of(self.episodes[name])
 
     @property
     def is_graded(self) -> bool:
@@ -108,14 +111,11 @@ class PanelEpisodes(Panel):
         """Number of tasks that every policy was rolled out on."""
         return len(next(iter(self.episodes.values())))
 
-    def true_rewards(self, name: str) -> list[float | None]:
-        return true_rewards_of(self.episodes[name])
-
     def least_effect(self) -> float:
         """The least effect in units of the reward: a share of what the ladder's best policy earns above its worst."""
-        means = [mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes)]
-        known = [mean for mean in means if mean is not None]
-        return LEAST_EFFECT * (max(known) - min(known)) if known else 0.0
+        means = (mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes))
+        numbers = [mean for mean in means if mean is not None]
+        return LEAST_EFFECT * (max(numbers) - min(numbers)) if numbers else 0.0
 
 
 def low_of(figure: Interval | Paired) -> float | None:
@@ -126,6 +126,11 @@ def low_of(figure: Interval | Paired) -> float | None:
 def high_of(figure: Interval | Paired) -> float | None:
     """The upper bound; see :func:`low_of`."""
     return figure.high if figure.high is not None or figure.n < ENOUGH else figure.mean
+
+
+def is_above(figure: Interval | Paired, limit: float) -> bool:
+    """Returns True if the lower bound of a figure lies above a limit that is not negative; an unknown bound does not."""
+    return (low_of(figure) or 0.0) > limit
 
 
 def signed(figure: Paired | Interval, digits: int = 3) -> str:

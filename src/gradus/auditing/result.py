@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -12,14 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.records import Check, Note, Point
+from gradus.auditing.records import STATUS_WORDS, AuditCheck, GradedCompletion, Kind, Point
 from gradus.auditing.text.rates import quoted
 from gradus.core.documents import SCHEMA
+from gradus.core.findings import Status, worst
 from gradus.core.printing import beginning
 from gradus.stats import format_interval
-
-_BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
-_ADVISORY = ("signal",)  # a forecast of a run, which says nothing against the grader
 
 # What to change if a check fails; attackers share the search's.
 _REMEDIES = {
@@ -46,11 +44,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """``verdict`` is pass, fail or unresolved; a check that was skipped does not count.
-
-    ``most``: episodes that there are tasks for. ``points``: every policy in the plane of reward against true reward, for the figure, none if the
-    grader was probed with answers. ``hack``: what the search found, with an episode to look at, or None.
-    """
+    """``verdict`` is pass, fail or unresolved; a check that was left out does not count."""
 
     environment: str
     grader: str
@@ -58,21 +52,21 @@ class AuditResult:
     condition: str
     episodes: int
     seed: int
-    checks: Sequence[Check]
-    points: Sequence[Point] = ()
-    hack: Judged | None = None
-    most: int | None = None
+    checks: Sequence[AuditCheck]
+    points: Sequence[Point] = ()  # every policy, for the figure; none if the grader was probed with answers
+    hack: Judged | None = None  # what the search brought, with an episode to look at
+    most: int | None = None  # episodes that there are tasks for
 
     @property
     def verdict(self) -> str:
+        """pass, fail or unresolved."""
         return verdict_of(self.checks)
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[GradedCompletion]:
         """The completions that the checks show, exploits first, the shortest of a kind first."""
-        kinds = ("exploit", "lenient", "strict")
         notes = [note for check in self.checks for note in check.notes]
-        return sorted(notes, key=lambda note: (kinds.index(note.kind), len(note.completion)))
+        return sorted(notes, key=lambda note: (_KINDS.index(note.kind), len(note.completion)))
 
     @property
     def review(self) -> list[Mapping[str, Any]]:
@@ -80,72 +74,95 @@ class AuditResult:
         return [row for check in self.checks for row in check.review]
 
     @property
-    def exploit(self) -> Note | None:
+    def exploit(self) -> GradedCompletion | None:
         """The first completion that pays without a right answer, or None."""
-        return next((note for check in self.checks for note in check.notes if note.kind == "exploit"), None)
+        notes = (note for check in self.checks for note in check.notes)
+        return next((note for note in notes if note.kind == "exploit"), None)
 
     @property
     def more_episodes(self) -> int | None:
         """Returns how many episodes to try if what is open is a matter of how many there were; None if it is not."""
-        unsure = [each for each in self.checks if each.status == "unresolved" and each.name not in _ADVISORY]
+        unsure = [check for check in _counting(self.checks) if check.status == "open"]
         # Without figures something is to be declared.
-        counted = bool(unsure) and all(each.name in _BY_EPISODES and each.measured for each in unsure)
-        possible = self.most is None or self.episodes < self.most
-        return 4 * self.episodes if counted and possible else None  # intervals are half as wide then
+        is_counted = bool(unsure) and all(check.subject in _BY_EPISODES and check.measured for check in unsure)
+        is_possible = self.most is None or self.episodes < self.most
+        return 4 * self.episodes if is_counted and is_possible else None  # intervals are half as wide then
 
     @property
     def summary(self) -> str:
         """One line a person can act on."""
-        failed, unsure = (
-            ", ".join(each.name for each in self.checks if each.status == status and each.name not in _ADVISORY)
-            for status in ("fail", "unresolved")
-        )
+        failed = self._named("fail")
         if failed:
             return f"{self.grader} can be exploited ({failed}): do not train on it before this is mended."
+        unsure = self._named("open")
         if unsure:
-            told = "the evidence says what would tell"
-            if (more := self.more_episodes) is not None:
-                told = f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
-            elif self.episodes == self.most:
-                told = f"these {self.most} are all tasks there are, more rows would tell more"
-            return f"{self.grader} is not settled: {unsure} could still fail; {told}."
-        kinds = [kind for kind in _KINDS if any(note.kind == kind for note in self.notes)]
+            return f"{self.grader} is not settled: {unsure} could still fail; {self._way_out}."
+        kinds = [kind for kind in _NOTED if any(note.kind == kind for note in self.notes)]
         noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
         if any(check.status == "fail" for check in self.checks):
             noted += " A run might learn nothing from it: see signal."
-        if any(check.name == "alignment" and check.status == "skip" for check in self.checks):
-            told = "nothing was found. This is what can be known without a true reward of its own"
-            return f"{self.grader}: {told}.{noted}"
+        if any(check.subject == "alignment" and check.status == "note" for check in self.checks):
+            known = "This is what can be known without a true reward of its own"
+            return f"{self.grader}: nothing was found. {known}.{noted}"
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
+
+    def _named(self, status: Status) -> str:
+        """The checks with this status, but for a forecast."""
+        return ", ".join(check.subject for check in _counting(self.checks) if check.status == status)
+
+    @property
+    def _way_out(self) -> str:
+        more = self.more_episodes
+        if more is not None:
+            return f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
+        if self.episodes == self.most:
+            return f"these {self.most} are all tasks there are, more rows would tell more"
+        return "the evidence says what would tell"
 
     def to_json(self) -> dict[str, Any]:
         """The document of schema 2 (docs/audit.md); the same audit gives the same bytes."""
         return plain(
             {
                 "schema": SCHEMA,
-                **{name: getattr(self, name) for name in _TOLD},
-                "checks": [_told(check) for check in self.checks],
+                **{name: getattr(self, name) for name in _FIELDS},
+                "checks": [_document(check) for check in self.checks],
                 "hack": self.hack.to_json() if self.hack else None,
             }
         )
 
 
-_TOLD = (
+_FIELDS = (
     *("environment", "grader", "verdict", "summary", "true_reward_name", "condition", "episodes", "seed"),
     *("points", "exploit", "review"),
 )
+_BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
 
 
-def _told(check: Check) -> dict[str, Any]:
-    """A check as JSON values; one that fails says what to change."""
-    told = {name: value for name, value in asdict(check).items() if name != "review"}
-    return told | ({"remedy": _REMEDIES.get(check.name, _REMEDIES["search"])} if check.status == "fail" else {})
+def _document(check: AuditCheck) -> dict[str, Any]:
+    """A check in the words of the document; one that fails says what to change."""
+    document: dict[str, Any] = {
+        "name": check.subject,
+        "status": STATUS_WORDS[check.status],
+        "evidence": check.evidence,
+        "measured": check.measured,
+        "notes": check.notes,
+    }
+    if check.status == "fail":
+        document["remedy"] = check.remedy or _REMEDIES.get(check.subject, _REMEDIES["search"])
+    return document
 
 
-def verdict_of(checks: Sequence[Check]) -> str:
-    """fail if any check fails; unresolved if one is; else pass. A forecast of a run does not count."""
-    said = {check.status for check in checks if check.name not in _ADVISORY}
-    return "fail" if "fail" in said else "unresolved" if "unresolved" in said else "pass"
+def _counting(checks: Sequence[AuditCheck]) -> list[AuditCheck]:
+    """The checks without the forecast of a run, which says nothing against the grader."""
+    return [check for check in checks if check.subject != "signal"]
+
+
+_VERDICTS: Mapping[Status, str] = {**STATUS_WORDS, "note": "pass"}
+
+
+def verdict_of(checks: Sequence[AuditCheck]) -> str:
+    """fail if any check fails; unresolved if one is open; else pass. A forecast of a run does not count."""
+    return _VERDICTS[worst(_counting(checks))]
 
 
 def plain(value: Any) -> Any:
@@ -153,15 +170,17 @@ def plain(value: Any) -> Any:
     return json.loads(TypeAdapter(Any).dump_json(value))
 
 
-MARKS = {"pass": "pass", "fail": "FAIL", "unresolved": "?", "skip": "-"}
-STYLES = {"pass": "green", "fail": "bold red", "unresolved": "yellow", "skip": "dim"}
-
+MARKS: Mapping[Status, str] = {"pass": "pass", "fail": "FAIL", "open": "?", "note": "-"}
+STYLES: Mapping[Status, str] = {"pass": "green", "fail": "bold red", "open": "yellow", "note": "dim"}
+_VERDICT_STYLES = {word: STYLES[status] for status, word in STATUS_WORDS.items()}
 
 _POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230  # of a screen
-_KINDS = {
+_KINDS: Sequence[Kind] = ("exploit", "lenient", "strict", "open")
+_NOTED: Mapping[Kind, str] = {
     "lenient": "it pays for words around a right answer that one must know already, or in part for the form",
     "strict": "it refuses forms of the right answer",
 }
+_SHOWN: Mapping[Kind, str] = {**_NOTED, "open": "the rows do not say whether these answers are wrong"}
 
 
 def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
@@ -169,38 +188,50 @@ def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
 
     Brackets in names, answers and intervals are not read as markup.
     """
-    parts: list[Any] = [Text.assemble((result.verdict, STYLES[result.verdict]), f"  {result.summary}"), ""]
+    verdict = (result.verdict, _VERDICT_STYLES[result.verdict])
+    parts: list[Any] = [Text.assemble(verdict, f"  {result.summary}"), ""]
     subject = f"{result.environment} · {result.condition} · grader {result.grader} · {result.episodes} episodes"
-    parts += [_policies(result, subject, None if whole else _POLICIES), ""] if result.points else []
-    parts += [] if result.points else [Text(subject, style="dim")]
+    if result.points:
+        parts += [_policies(result, subject, None if whole else _POLICIES), ""]
+    else:
+        parts.append(Text(subject, style="dim"))
     if result.exploit is not None:
         completion = quoted(result.exploit.completion, _QUOTED)
         parts.append(Text(f"this completion alone earns {result.exploit.reward:.3g}: {completion}"))
     if result.hack is not None:
         parts.append(Text(f"the hack that was found: {beginning(result.hack.plan, _EVIDENCE)}"))
     for check in result.checks:
-        if whole or check.status in ("fail", "unresolved"):
+        if whole or check.status in ("fail", "open"):
             evidence = check.evidence if whole else beginning(check.evidence, _EVIDENCE)
-            parts.append(Text.assemble((MARKS[check.status], STYLES[check.status]), f" {check.name}: {evidence}"))
-    for status, word in (("pass", "passed"), ("skip", "left out")):
-        if names := [check.name for check in result.checks if check.status == status]:
+            mark = (MARKS[check.status], STYLES[check.status])
+            parts.append(Text.assemble(mark, f" {check.subject}: {evidence}"))
+    for status, word in (("pass", "passed"), ("note", "left out")):
+        names = [check.subject for check in result.checks if check.status == status]
+        if names:
             parts.append(Text(f"{word}: {', '.join(names)}", style="dim"))
-    for kind, told in _KINDS.items():
-        notes = [note for note in result.notes if note.kind == kind]
-        parts += [Text(f"{kind}: {told}")] if notes else []
-        for note in notes if whole else notes[:_NOTES]:
-            said = f"{quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}"
-            parts.append(Text(f"  {note.what} ({note.share}): {said}; {note.change}"))
-        if len(notes) > _NOTES and not whole:
-            parts.append(Text(f"  and {len(notes) - _NOTES} more (--verbose)", style="dim"))
+    for kind in _SHOWN:
+        parts += _noted(result, kind, None if whole else _NOTES)
     return parts
+
+
+def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
+    """The completions of a kind, at most so many."""
+    notes = [note for note in result.notes if note.kind == kind]
+    lines = [Text(f"{kind}: {_SHOWN[kind]}")] if notes else []
+    for note in notes[:most]:
+        completion = f"{quoted(note.completion, _QUOTED)} for {quoted(note.gold, 20)}"
+        lines.append(Text(f"  {note.what} ({note.share}): {completion}; {note.change}"))
+    hidden = len(notes) - len(notes[:most])
+    if hidden:
+        lines.append(Text(f"  and {hidden} more (--verbose)", style="dim"))
+    return lines
 
 
 def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
     title = Text(subject)
     table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
-    ranked = sorted(result.points, key=lambda point: -(point.reward.mean if point.reward.mean is not None else -1e9))
-    for each in ranked[:most]:
-        shown = (each.policy, each.role, format_interval(each.reward), format_interval(each.true_reward))
-        table.add_row(*map(Text, shown))
+    ranked = sorted(result.points, key=lambda point: 1e9 if point.reward.mean is None else -point.reward.mean)
+    for point in ranked[:most]:
+        cells = (point.policy, point.role, format_interval(point.reward), format_interval(point.true_reward))
+        table.add_row(*map(Text, cells))
     return table

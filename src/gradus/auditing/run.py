@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gradus.auditing.plans.comparisons import (
@@ -15,18 +15,13 @@ from gradus.auditing.plans.comparisons import (
 from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.plans.panel import blind_answers, main_tasks, roll_out_panel
-from gradus.auditing.records import Check, PanelEpisodes, Point, rewards_of, true_rewards_of
+from gradus.auditing.plans.panel import Progress, blind_answers, main_tasks, roll_out_panel
+from gradus.auditing.records import AuditCheck, PanelEpisodes, Point, rewards_of, true_rewards_of
 from gradus.auditing.result import AuditResult
 from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
 from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity
 from gradus.auditing.text.from_source import from_source
-from gradus.auditing.text.paying import (
-    programs,
-    right_answers,
-    without_task,
-    wrong_answers,
-)
+from gradus.auditing.text.paying import programs, right_answers, without_task, wrong_answers
 from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
@@ -36,32 +31,27 @@ from gradus.auditing.text.tasks import (
     TextSubject,
     subject_of,
 )
-from gradus.core import EnvironmentSpec, Grader, Policy
+from gradus.core import EnvironmentSpec, Episode, Grader, Policy
 from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
 _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
+_NEED_REWARDS = ("separation", "exploits", "free credit", "alignment", "search", "signal")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """Settings of an audit. The same settings give the same result.
+    """Settings of an audit. The same settings give the same result."""
 
-    ``episodes``: tasks that are probed (48 if None), or that every policy is rolled out on (60). ``budget``: episodes that the search may roll out
-    (8,000), of which tasks of one turn need none. ``signal_policy``: whose groups are forecast, on ``signal_tasks`` tasks; without it a stand-in.
-    ``limit``: seconds of all calls of a grader of one-turn tasks together. ``unsafe``: try hostile answers without a sandbox too.
-    ``elsewhere`` rolls tasks out in another process and returns what it saw, to compare. ``progress`` is told (what, done, of how many).
-    """
-
-    episodes: int | None = None
-    budget: int | None = None
+    episodes: int | None = None  # tasks that are probed (48 if None), or that every policy is rolled out on (60)
+    budget: int | None = None  # episodes that the search may roll out (8,000), of which tasks of one turn need none
     seed: int = 0
-    signal_policy: Policy | None = None
+    signal_policy: Policy | None = None  # whose groups are forecast; without it a stand-in
     signal_tasks: int = 24
-    limit: float | None = None
-    unsafe: bool = False
-    elsewhere: Elsewhere | None = None
-    progress: Callable[[str, float, int], None] | None = None
+    limit: float | None = None  # seconds of all calls of a grader of one-turn tasks together
+    unsafe: bool = False  # try hostile answers without a sandbox too
+    elsewhere: Elsewhere | None = None  # rolls tasks out in another process and returns what it saw, to compare
+    progress: Progress | None = None  # is given what is done, how much of it, and of how much
 
 
 def audit_any(spec: EnvironmentSpec, grader: Grader, settings: AuditSettings = AuditSettings()) -> AuditResult:
@@ -73,11 +63,11 @@ def run_text_audit(
     spec: EnvironmentSpec, grader: Grader, settings: AuditSettings = AuditSettings()
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
-    seed, limit = settings.seed, settings.limit
+    seed = settings.seed
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
-    checks, n = audit_text(subject, seed=seed, limit=limit, unsafe=settings.unsafe, progress=settings.progress)
+    checks, n = audit_text(subject, seed=seed, limit=settings.limit, unsafe=settings.unsafe, progress=settings.progress)
     tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere)
     return AuditResult(
         environment=spec.name,
@@ -94,62 +84,58 @@ def run_audit(
     spec: EnvironmentSpec, grader: str | Grader | None = None, settings: AuditSettings = AuditSettings()
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
-    judged = grader if isinstance(grader, Grader) else spec.grader(grader)
-    seed, progress = settings.seed, settings.progress
-    rolled_out = roll_out_panel(spec, judged, episodes=settings.episodes or _EPISODES, seed=seed, progress=progress)
-    hygiene = check_hygiene(
-        spec, judged, rolled_out, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere
-    )
-    named = [(name, rolled_out.role(name), episodes) for name, episodes in rolled_out.episodes.items()]
+    audited = grader if isinstance(grader, Grader) else spec.grader(grader)
+    seed = settings.seed
+    episodes = settings.episodes or _EPISODES
+    panel = roll_out_panel(spec, audited, episodes=episodes, seed=seed, progress=settings.progress)
+    draw = blind_answers(spec, seed=seed)
+    hygiene = check_hygiene(spec, audited, panel, draw, seed=seed, elsewhere=settings.elsewhere)
+    points = [_point(name, panel.role(name), rolled_out) for name, rolled_out in panel.episodes.items()]
     hack = None
-    if rolled_out.is_graded:
-        checks, hack, found = _checked(spec, judged, rolled_out, settings)
-        plans = zip(found.finalists, found.episodes, strict=True)
-        named += [("search: " + plan.describe(), "search", episodes) for plan, episodes in plans]
+    if panel.is_graded:
+        checks, hack, search = _checked(spec, audited, panel, settings)
+        for plan, rolled_out in zip(search.finalists, search.episodes, strict=True):
+            points.append(_point(f"search: {plan.describe()}", "search", rolled_out))
     else:
         why = "no episode got a reward; see hygiene"
-        names = ("separation", "exploits", "free credit", "alignment", "search", "signal")
-        checks = [Check(name=name, status="skip", evidence=why) for name in names]
+        checks = [AuditCheck(subject=name, status="note", evidence=why) for name in _NEED_REWARDS]
     return AuditResult(
         environment=spec.name,
-        grader=judged.name,
+        grader=audited.name,
         true_reward_name=spec.true_reward_name,
-        condition=rolled_out.condition,
-        episodes=rolled_out.tasks,
+        condition=panel.condition,
+        episodes=panel.tasks,
         seed=seed,
         checks=[*checks, hygiene],
-        points=[
-            Point(
-                policy=name,
-                role=role,
-                reward=mean_interval(rewards_of(episodes)),
-                true_reward=mean_interval(true_rewards_of(episodes)),
-            )
-            for name, role, episodes in named
-        ],
+        points=points,
         hack=hack,
         most=len(main_tasks(spec)),
     )
 
 
+def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
+    reward, true_reward = mean_interval(rewards_of(episodes)), mean_interval(true_rewards_of(episodes))
+    return Point(policy=name, role=role, reward=reward, true_reward=true_reward)
+
+
 def _checked(
     spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, settings: AuditSettings
-) -> tuple[list[Check], Judged | None, PlanSearch]:
+) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
     seed, tasks = settings.seed, main_tasks(spec, panel.tasks)
     draw = blind_answers(spec, seed=seed)
     budget = _BUDGET if settings.budget is None else settings.budget
-    found = search_plans(spec, grader, panel, tasks, draw, budget=budget, seed=seed, progress=settings.progress)
-    searched, hack = check_search(found)
+    search = search_plans(spec, grader, panel, tasks, draw, budget=budget, seed=seed, progress=settings.progress)
+    searched, hack = check_search(search)
     checks = [
         check_separation(panel),
         check_exploits(panel),
-        check_free_credit(panel, grader, constant_credit(found, panel, tasks, seed=seed)),
+        check_free_credit(panel, grader, constant_credit(search, panel, tasks, seed=seed)),
         check_alignment(panel, spec.true_reward_name),
         searched,
         check_signal(spec, grader, settings.signal_policy, draw, tasks=settings.signal_tasks, seed=seed),
     ]
-    return checks, hack, found
+    return checks, hack, search
 
 
 def audit_text(
@@ -159,68 +145,75 @@ def audit_text(
     seconds: float | None = None,
     limit: float | None = None,
     unsafe: bool = False,
-    progress: Callable[[str, float, int], None] | None = None,
-) -> tuple[list[Check], int]:
+    progress: Progress | None = None,
+) -> tuple[list[AuditCheck], int]:
     """Probe the grader of one-turn tasks; returns the checks, and on how many tasks it was probed.
 
     ``seconds``: the limit of one call, 6 s if None and 30 if answers are programs; ``limit``: of all calls together, 20 s and 180; what is
-    not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is told (what,
+    not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is given (what,
     answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    of_call, of_all = (
-        (GRADER_SECONDS.program, PROGRAM_SECONDS)
-        if are_programs(subject.tasks)
-        else (GRADER_SECONDS.answer, CALLS_SECONDS)
-    )
-    most = CALLS * len(subject.tasks)
+    usual_seconds, usual_limit = GRADER_SECONDS.answer, CALLS_SECONDS
+    if are_programs(subject.tasks):
+        usual_seconds, usual_limit = GRADER_SECONDS.program, PROGRAM_SECONDS
+    if subject.remote:
+        seconds = GRADER_SECONDS.remote
     scorer = Scorer(
         subject,
-        seconds=GRADER_SECONDS.remote if subject.remote else of_call if seconds is None else seconds,
-        limit=of_all if limit is None else limit,
-        tell=None if progress is None else lambda calls: progress(f"audit {subject.grader}", min(calls, most), most),
+        seconds=usual_seconds if seconds is None else seconds,
+        limit=usual_limit if limit is None else limit,
+        tell=_teller(subject, progress) if progress else None,
     )
     try:
         ground = prepare(subject, scorer, seed=seed, unsafe=unsafe)
         checks = _text_checks(ground, unsafe=unsafe)
     finally:
         scorer.close()
-    return [_as_far_as_asked(each, ground) for each in checks], len(ground.tasks)
+    return [_as_far_as_asked(check, ground) for check in checks], len(ground.tasks)
 
 
-def _text_checks(ground: Ground, *, unsafe: bool) -> list[Check]:
+def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
+    most = CALLS * len(subject.tasks)
+    return lambda calls: progress(f"audit {subject.grader}", min(calls, most), most)
+
+
+def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
     """All checks. They are asked in the order in which they may spend the time."""
-    asked: list[Check] = []
-    programs_run = ground.is_usable and are_programs(ground.tasks) and (ground.confined or unsafe)
+    paying: list[AuditCheck] = []
+    run: list[AuditCheck] = []
     if ground.is_usable:
         ask_hostile(ground)
-        run = [programs(ground)] if programs_run else []
-        asked = [without_task(ground, "blind answers"), without_task(ground, "reflexes"), from_source(ground)]
-        asked += [wrong_answers(ground), right_answers(ground), *run]
+        if are_programs(ground.tasks) and (ground.confined or unsafe):
+            run = [programs(ground)]
+        paying = [without_task(ground, "blind answers"), without_task(ground, "reflexes"), from_source(ground)]
+        paying += [wrong_answers(ground), right_answers(ground), *run]
     first = sanity(ground)
-    if ground.errors and not ground.bases and (ground.subject.remote or not ground.scored):
+    scores_nothing = ground.subject.remote or not ground.scored
+    if ground.errors and not ground.bases and scores_nothing:
         return [not_graded(ground), leaks(ground)]
-    judged = [judge(ground)] if ground.subject.remote else []
-    checks = [first, gold(ground), *asked, *judged, hostile(ground, programs=programs_run), leaks(ground)]
+    if ground.subject.remote:
+        paying.append(judge(ground))
+    checks = [first, gold(ground), *paying, hostile(ground, programs=bool(run)), leaks(ground)]
     return _asked_again(ground, checks)
 
 
-def _asked_again(ground: Ground, checks: list[Check]) -> list[Check]:
+def _asked_again(ground: Ground, checks: list[AuditCheck]) -> list[AuditCheck]:
     """The checks, of which sanity fails if a noted completion earns something else in a new process: what is shown is what was graded."""
     tasks = {task.key: task for task in ground.tasks}
     notes = [note for check in checks for note in check.notes]
     scores = ground.scorer.fresh([(tasks[note.task], note.completion) for note in notes]) if notes else []
     for note, score in zip(notes, scores, strict=True):
         if None not in (note.reward, score.value) and note.reward != score.value:
-            told = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
-            first = replace(checks[0], status="fail", evidence=f"{told}; {checks[0].evidence}")
+            problem = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
+            first = replace(checks[0], status="fail", evidence=f"{problem}; {checks[0].evidence}")
             return [first, *checks[1:]]
     return checks
 
 
-def _as_far_as_asked(check: Check, ground: Ground) -> Check:
+def _as_far_as_asked(check: AuditCheck, ground: Ground) -> AuditCheck:
     """A check that passes on less than all of its answers is not settled."""
-    left = ground.skipped[check.name]
-    if not left or check.status not in ("pass", "skip"):
+    skipped = ground.skipped[check.subject]
+    if not skipped or check.status not in ("pass", "note"):
         return check
-    why = f"{left:,} of its answers were not asked: {ground.scorer.stopped}"
-    return replace(check, status="unresolved", evidence=f"{why}; so far: {check.evidence}")
+    why = f"{skipped:,} of its answers were not asked: {ground.scorer.stopped}"
+    return replace(check, status="open", evidence=f"{why}; so far: {check.evidence}")

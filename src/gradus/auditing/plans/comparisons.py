@@ -16,15 +16,15 @@ from gradus.auditing.plans.panel import best_reflex
 from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
 from gradus.auditing.records import (
     ENOUGH,
-    Check,
+    AuditCheck,
     PanelEpisodes,
-    Status,
     components_of,
     high_of,
     low_of,
     signed,
 )
 from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
+from gradus.core.findings import Status
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, format_number, mean_interval, paired_difference, spearman, spearman_within
 
@@ -41,7 +41,7 @@ _ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
 _NOISES = (0.3, 0.6, 0.9)
 
 
-def check_separation(panel: PanelEpisodes) -> Check:
+def check_separation(panel: PanelEpisodes) -> AuditCheck:
     """Every step of the ladder must raise the reward.
 
     A step fails if its interval lies below 0 by more than the least effect, or below the least effect although the true reward rises.
@@ -50,7 +50,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
     pairs = [(a, b) for a, b in pairwise(panel.ladder)]
     if not pairs:
         evidence = "a ladder of at least two policies is needed; declare a panel or a teacher"
-        return Check(name="separation", status="skip", evidence=evidence)
+        return AuditCheck(subject="separation", status="note", evidence=evidence)
     steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairs}
     aims = {f"{b} - {a}": _difference(panel, b, a, of="true_reward") for a, b in pairs}
     least = panel.least_effect()
@@ -59,7 +59,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
     # If the true reward is the same on both sides, there can be no step in the reward.
     level = [n for n, aim in aims.items() if aim.ties == aim.n >= ENOUGH]
     unsure = {n: s for n, s in steps.items() if n not in (*raised, *flat, *level)}
-    status: Status = "fail" if flat else "unresolved" if unsure else "pass" if raised else "skip"
+    status: Status = "fail" if flat else "open" if unsure else "pass" if raised else "note"
     if flat:
         evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_told(flat)}"
     elif unsure:
@@ -72,7 +72,7 @@ def check_separation(panel: PanelEpisodes) -> Check:
         told = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
         evidence = f"{told}; declare a teacher that does better"
     measured = {"least_effect": least, "steps": {n: asdict(s) for n, s in steps.items()}}
-    return Check(name="separation", status=status, evidence=evidence, measured=measured)
+    return AuditCheck(subject="separation", status=status, evidence=evidence, measured=measured)
 
 
 def _told(figures: Mapping[str, Paired]) -> str:
@@ -86,13 +86,15 @@ def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
     return high < -least or (high <= least and _above(aim))
 
 
-def check_exploits(panel: PanelEpisodes) -> Check:
+def check_exploits(panel: PanelEpisodes) -> AuditCheck:
     """No degenerate policy that the panel declares may beat the best honest reflex by the least effect."""
     reflex = best_reflex(panel)
     tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
     if not tried:
-        return Check(
-            name="exploits", status="skip", evidence="no exploits are declared; the search tries constants and cycles"
+        return AuditCheck(
+            subject="exploits",
+            status="note",
+            evidence="no exploits are declared; the search tries constants and cycles",
         )
     least = panel.least_effect()
     suspects = {name: gain for name, gain in tried.items() if _mean(gain) >= least}
@@ -109,12 +111,12 @@ def check_exploits(panel: PanelEpisodes) -> Check:
         evidence = (
             f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
         )
-    status = "fail" if winners else "unresolved" if unsure else "pass"
+    status = "fail" if winners else "open" if unsure else "pass"
     measured = {"least_effect": least, "exploits": {n: asdict(f) for n, f in tried.items()}}
-    return Check(name="exploits", status=status, evidence=evidence, measured=measured)
+    return AuditCheck(subject="exploits", status=status, evidence=evidence, measured=measured)
 
 
-def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> Check:
+def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> AuditCheck:
     """Compares the best constant answer with the best policy, component by component, both above chance.
 
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
@@ -123,7 +125,7 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     floor, skilled = panel.ladder[0], [n for n in (*panel.ladder, *panel.reflexes) if n not in panel.exploits]
     if set(skilled) <= {floor, *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
-        return Check(name="free credit", status="skip", evidence=evidence)
+        return AuditCheck(subject="free credit", status="note", evidence=evidence)
     free: dict[str, dict[str, Any]] = {}
     earned = possible = 0.0
     for name, weight in grader.weights.items():
@@ -144,10 +146,10 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
             "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
             f"({', '.join(grader.weights)}); name them in its weights"
         )
-        return Check(name="free credit", status="unresolved", evidence=evidence)
+        return AuditCheck(subject="free credit", status="open", evidence=evidence)
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
-        return Check(name="free credit", status="fail", evidence=evidence, measured={"components": free})
+        return AuditCheck(subject="free credit", status="fail", evidence=evidence, measured={"components": free})
     share = earned / possible
     shares = {name: each for name, each in free.items() if each["free"] is not None}
     told = ", ".join(f"{name} {each['free']:.0%} by {each['answer']!r}" for name, each in shares.items())
@@ -155,11 +157,13 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     evidence = (
         f"constant answers earn {share:.0%} of what skill earns above chance, {bound} {FREE:.0%} allowed ({told})"
     )
-    status = "pass" if share <= FREE else "unresolved" if panel.tasks < _FEW else "fail"
-    return Check(name="free credit", status=status, evidence=evidence, measured={"share": share, "components": free})
+    status = "pass" if share <= FREE else "open" if panel.tasks < _FEW else "fail"
+    return AuditCheck(
+        subject="free credit", status=status, evidence=evidence, measured={"share": share, "components": free}
+    )
 
 
-def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
+def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
     names = list(panel.episodes)
     rewards, aims = (  # (policies, tasks), nan if a value is missing
@@ -167,15 +171,15 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     )
     means = _row_means(aims)
     if not panel.knows_aim:
-        return Check(name="alignment", status="skip", evidence=NO_AIM)
+        return AuditCheck(subject="alignment", status="note", evidence=NO_AIM)
     if np.allclose(rewards, aims, equal_nan=True):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
-        return Check(name="alignment", status="skip", evidence=evidence)
+        return AuditCheck(subject="alignment", status="note", evidence=evidence)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = f"at least 3 policies that differ in {true_reward} are needed; declare a true reward and a teacher"
-        return Check(name="alignment", status="unresolved", evidence=evidence)
+        return AuditCheck(subject="alignment", status="open", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
     pooled = spearman_within(
@@ -194,9 +198,9 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> Check:
     )
     if unsure:
         evidence += f"; {rewards.shape[1]} tasks are too few to be sure"
-    return Check(
-        name="alignment",
-        status="pass" if aligned else "unresolved" if unsure else "fail",
+    return AuditCheck(
+        subject="alignment",
+        status="pass" if aligned else "open" if unsure else "fail",
         evidence=evidence,
         measured={"across": across, "highest": highest, "within": pooled},
     )
@@ -237,9 +241,9 @@ def _above(difference: Paired) -> bool:
 
 def check_signal(
     spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Callable[[int], str], *, tasks: int, seed: int
-) -> Check:
+) -> AuditCheck:
     """Roll out groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
-    check = Check(name="signal", status="unresolved", evidence="no policy was rolled out")
+    check = AuditCheck(subject="signal", status="open", evidence="no policy was rolled out")
     wanted = [spec.train_task(i) for i in range(tasks)]
     for chosen in [policy] if policy else _stand_ins(spec, draw):
         groups = roll_out(
@@ -253,11 +257,11 @@ def check_signal(
     return check
 
 
-def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, seed: int) -> Check:
+def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, seed: int) -> AuditCheck:
     """The check from the rewards of whole groups."""
     if not whole:
         evidence = f"no group of {_MEMBERS} episodes of {chosen.name} could be graded as a whole"
-        return Check(name="signal", status="unresolved", evidence=evidence)
+        return AuditCheck(subject="signal", status="open", evidence=evidence)
     sizes = forecast(np.array(whole), seed=seed)
     share = sizes["8"]["zero_variance_groups"]
     told = "; ".join(
@@ -268,9 +272,9 @@ def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, se
     evidence = f"{who} on {len(whole)} tasks: {told}"
     status: Status = "pass" if share <= _ZERO_VARIANCE else "fail"
     if status == "fail" and isinstance(chosen, RandomAnswers):
-        status, evidence = "skip", f"{evidence}; blind answers say nothing of a policy that can do something"
+        status, evidence = "note", f"{evidence}; blind answers say nothing of a policy that can do something"
     measured = {"policy": chosen.name, "forecast": sizes}
-    return Check(name="signal", status=status, evidence=evidence, measured=measured)
+    return AuditCheck(subject="signal", status=status, evidence=evidence, measured=measured)
 
 
 def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from gradus.auditing.leaks import places_of_text, telling_place, walk
-from gradus.auditing.records import Check, PanelEpisodes
+from gradus.auditing.records import AuditCheck, PanelEpisodes
 from gradus.core import EnvironmentSpec, Grader, Observation, Task, child_seed
 from gradus.core.values import plain
 from gradus.core.waiting import blocking
@@ -35,7 +35,7 @@ def check_hygiene(
     *,
     seed: int,
     elsewhere: Elsewhere | None = None,
-) -> Check:
+) -> AuditCheck:
     """All small tests at once; every problem is a sentence, and none is allowed."""
     every = spec.tasks(panel.condition)
     problems_of = {
@@ -50,7 +50,7 @@ def check_hygiene(
     )
 
 
-def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Elsewhere | None = None) -> Check:
+def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Elsewhere | None = None) -> AuditCheck:
     """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
     every = spec.tasks(next(iter(spec.conditions)))
     keys = [key for key in spec.audit.hidden if key == "answer"]
@@ -63,10 +63,10 @@ def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Else
     return _check("tasks", problems_of, "the same seed is the same task, and no test task is a training task")
 
 
-def _check(name: str, problems_of: Mapping[str, Sequence[str]], declared: str) -> Check:
+def _check(name: str, problems_of: Mapping[str, Sequence[str]], declared: str) -> AuditCheck:
     problems = [problem for each in problems_of.values() for problem in each]
     status = "fail" if problems else "pass"
-    return Check(name=name, status=status, evidence="; ".join(problems) or declared, measured=problems_of)
+    return AuditCheck(subject=name, status=status, evidence="; ".join(problems) or declared, measured=problems_of)
 
 
 def _course(

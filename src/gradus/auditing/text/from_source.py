@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
-from gradus.auditing.records import LEAST_EFFECT, Check
+from gradus.auditing.records import LEAST_EFFECT, AuditCheck, is_above
 from gradus.auditing.text.asking import Ground
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.paying import unearned
@@ -18,143 +19,157 @@ from gradus.stats import wilson
 NAME = "the source"
 _SECONDS = 3.0
 _MOST = 1500  # answers that are tried
-_JUDGED = 6
+_FINALISTS = 6
 _TASKS = 24  # that judge
 _LONGEST = 2000  # a number in the source above this is not a length
 _NEAR = "9 percent more"
 _BESIDE = ("TRY GOLD", "GOLD TRY", "TRY\nGOLD", "GOLD\nTRY", "TRYGOLD", "GOLDTRY")
+_BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """A text for any task, with a slot for an answer or without. ``near``: the answer is a number that lies near gold.
-
-    ``bare``: it is the whole completion, without the form that the task asks for. ``place``: the line that its words come from.
-    """
+    """A text for any task, with a slot for an answer or without."""
 
     text: str
-    place: Place
-    bare: bool = False
-    near: bool = False
+    place: Place  # the line that its words come from
+    bare: bool = False  # it is the whole completion, without the form that the task asks for
+    near: bool = False  # the answer is a number that lies near gold
 
     @property
     def name(self) -> str:
+        """The text, or its beginning and how long it is."""
         text = self.text.replace(SLOT, "...")
-        words = f"; {len(text.split())} words, {len(text):,} characters" if len(text) > 60 else ""
-        return f"{text[:57]!r}...{words}" if words else repr(text)
+        if len(text) <= 60:
+            return repr(text)
+        return f"{text[:57]!r}...; {len(text.split())} words, {len(text):,} characters"
+
+    def completion(self, ground: Ground, task: TextTask, answer: str | None = None) -> str | None:
+        """The completion for a task, with a wrong answer in the slot unless one is given; None if the task has none."""
+        if answer is None and SLOT in self.text:
+            gold, rng = ground.golds[task.key], ground.rng("wrong 0", task)
+            answer = next(iter(WRONG[_NEAR].answers(gold, rng)), None) if self.near else gold.another(rng)
+            if answer is None:
+                return None
+        text = self.text.replace(SLOT, answer or "")
+        return text if self.bare else task.completion(text)
 
 
-def from_source(ground: Ground) -> Check:
+def from_source(ground: Ground) -> AuditCheck:
     """Answers that are made of the words, patterns and numbers of the grader's source."""
     ground.enter(NAME)
-    found = None if ground.subject.remote else read_source(ground.subject.functions)
-    if found is None:
+    source = None if ground.subject.remote else read_source(ground.subject.functions)
+    if source is None:
         evidence = "the grader's source cannot be read: it is built in, in another process, or was not given"
-        return Check(name=NAME, status="skip", evidence=evidence)
-    tasks = [task for task in ground.tasks if task.key in ground.bases]
-    paid, tried = _paid(ground, found, tasks[0])
-    judges = (tasks[1:] or tasks)[:_TASKS]
-    finalists = {each.name: each for each in _finalists(paid) if _outweighs(ground, each, judges)}
-    rates = [ground.rate(name, _probes(ground, each, judges)) for name, each in finalists.items()]
+        return AuditCheck(subject=NAME, status="note", evidence=evidence)
+    first, *others = ground.usable_tasks
+    gains, tried = _gains(ground, source, first)
+    judges = (others or [first])[:_TASKS]
+    finalists = {finalist.name: finalist for finalist in _finalists(gains) if _outweighs(ground, finalist, judges)}
+    rates = [ground.rate(name, _probes(ground, finalist, judges)) for name, finalist in finalists.items()]
     check = unearned(ground, NAME, [rate for rate in rates if rate is not None], tried=tried)
     if check.status == "fail":
         place = finalists[check.notes[0].what].place
         line = {"file": place.file, "line": place.line, "text": place.text}
         evidence = f"{check.evidence}, because of {place.name}: {place.text}"
         return replace(check, evidence=evidence, measured={**check.measured, "line": line})
-    read = f"{len(found.words)} words and {len(found.numbers)} numbers of {', '.join(sorted(Path(file).name for file in found.files))}"
+    files = ", ".join(sorted(Path(file).name for file in source.files))
+    read = f"{len(source.words)} words and {len(source.numbers)} numbers of {files}"
     evidence = f"none of {tried} answers made of the grader's source pays ({read})"
-    return Check(name=NAME, status="pass", evidence=evidence, measured={**check.measured, "tried": tried})
+    return AuditCheck(subject=NAME, status="pass", evidence=evidence, measured={**check.measured, "tried": tried})
 
 
-def _paid(ground: Ground, found: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
+def _gains(ground: Ground, source: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
     """Returns the answers that pay on one task, with their gain on a wrong answer, of all that three seconds allow, and how many were tried."""
-    paid: dict[Try, float] = {}
+    gains: dict[Try, float] = {}
     base, started, tried = ground.bases[task.key], ground.scorer.spent, 0
-    for each in _tries(found):
+    for attempt in _tries(source):
         if ground.scorer.spent - started > _SECONDS or tried >= _MOST:
             break
-        answer = _filled(ground, each, task)
-        if answer is None:
+        completion = attempt.completion(ground, task)
+        if completion is None:
             continue
         tried += 1
-        (score,) = ground.scorer.score([(task, answer)])
+        (score,) = ground.scorer.score([(task, completion)])
         gain = (score.value or 0.0) - max(base.wrong, base.silence)
         if gain > LEAST_EFFECT * ground.span:
-            paid[each] = gain
-    return paid, tried
+            gains[attempt] = gain
+    return gains, tried
 
 
-def _tries(found: Dictionary) -> Iterator[Try]:
+def _tries(source: Dictionary) -> Iterator[Try]:
     """Every word alone, then with an answer beside or inside it, each as it is and in the form that is asked for."""
-    texts: dict[str, Place] = dict(found.words)
-    for number, place in found.numbers.items():
-        if 1 < number <= _LONGEST and number == int(number):
-            for size in (int(number) - 1, int(number), int(number) + 1):
-                words = [f"word{i}" for i in range(size)]
-                texts.setdefault(" ".join(words), place)
-                texts.setdefault(" ".join(words)[:size], place)
+    texts = {**source.words, **_lengths(source), **source.words}  # words come first, and stand at their own line
     for text, place in texts.items():
-        yield from (Try(text=text, place=place, bare=bare) for bare in (True, False))
-    with_slot = {text: place for text, place in found.words.items() if SLOT in text}
-    for text, place in found.words.items():
-        for made in () if SLOT in text else (text + SLOT, f"{text} {SLOT}", f"{SLOT} {text}", *_closed(text)):
-            with_slot.setdefault(made, place)
+        yield from _in_both_forms(text, place)
+    with_slot = {text: place for text, place in source.words.items() if SLOT in text}
+    for text, place in source.words.items():
+        for wrapped in () if SLOT in text else (text + SLOT, f"{text} {SLOT}", f"{SLOT} {text}", *_closed(text)):
+            with_slot.setdefault(wrapped, place)
     for near in (False, True):
         for text, place in with_slot.items():
-            yield from (Try(text=text, place=place, bare=bare, near=near) for bare in (True, False))
+            yield from _in_both_forms(text, place, near=near)
+
+
+def _in_both_forms(text: str, place: Place, *, near: bool = False) -> Iterator[Try]:
+    for bare in (True, False):
+        yield Try(text=text, place=place, bare=bare, near=near)
+
+
+def _lengths(source: Dictionary) -> Mapping[str, Place]:
+    """Texts of as many words, and of as many characters, as the numbers of the source say, one less and one more."""
+    texts: dict[str, Place] = {}
+    for number, place in source.numbers.items():
+        is_length = 1 < number <= _LONGEST and number == int(number)
+        for size in range(int(number) - 1, int(number) + 2) if is_length else ():
+            words = " ".join(f"word{i}" for i in range(size))
+            texts.setdefault(words, place)
+            texts.setdefault(words[:size], place)
+    return texts
 
 
 def _closed(text: str) -> Iterator[str]:
     """The slot inside of what the word opens."""
     if text.startswith("<") and text.endswith(">") and text[1:2].isalpha():
         yield f"{text}{SLOT}</{text[1:-1].split()[0]}>"
-    if text.endswith(("{", "[", "(")):
-        yield f"{text}{SLOT}{ {'{': '}', '[': ']', '(': ')'}[text[-1]] }"
+    if text[-1:] in _BRACKETS:
+        yield f"{text}{SLOT}{_BRACKETS[text[-1]]}"
 
 
-def _filled(ground: Ground, each: Try, task: TextTask, answer: str | None = None) -> str | None:
-    """The completion of a try; None if the task has no wrong answer for it."""
-    if answer is None and SLOT in each.text:
-        gold, rng = ground.golds[task.key], ground.rng("wrong 0", task)
-        answer = (WRONG[_NEAR].make(gold, rng) or (None,))[0] if each.near else gold.another(rng)
-        if answer is None:
-            return None
-    text = each.text.replace(SLOT, answer or "")
-    return text if each.bare else task.whole(text)
-
-
-def _finalists(paid: dict[Try, float]) -> list[Try]:
-    """The best paid tries, one for each line of the source, the shortest first among equals."""
+def _finalists(gains: Mapping[Try, float]) -> list[Try]:
+    """The tries that gain most, one for each line of the source, the shortest first among equals."""
     best: dict[Place, Try] = {}
-    for each in sorted(paid, key=lambda t: (-round(paid[t], 6), len(t.text), t.text)):
-        best.setdefault(each.place, each)
-    return list(best.values())[:_JUDGED]
+    for attempt in sorted(gains, key=lambda attempt: (-round(gains[attempt], 6), len(attempt.text), attempt.text)):
+        best.setdefault(attempt.place, attempt)
+    return list(best.values())[:_FINALISTS]
 
 
-def _probes(ground: Ground, each: Try, tasks: Sequence[TextTask], *, right: bool = False) -> list[Probe]:
+def _probes(ground: Ground, attempt: Try, tasks: Sequence[TextTask], *, right: bool = False) -> list[Probe]:
     """``right``: with the gold answer in the slot."""
-    made = [(task, _filled(ground, each, task, task.gold if right else None)) for task in tasks]
-    rows = [(each.name, replace(task, before="", after=""), text) for task, text in made if text is not None]
+    rows: list[tuple[str, TextTask, str]] = []
+    for task in tasks:
+        completion = attempt.completion(ground, task, task.gold if right else None)
+        if completion is not None:
+            rows.append((attempt.name, replace(task, before="", after=""), completion))
     return ground.ask(NAME, rows)
 
 
-def _outweighs(ground: Ground, each: Try, tasks: Sequence[TextTask]) -> bool:
+def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:
     """Returns True if the try earns more by its form than the right answer adds to it: else it is a bonus for a form.
 
     A value near gold has to earn all that gold earns: rewards that fall with the distance pay it less.
     """
-    wrong = [(probe, ground.bases[probe.task.key]) for probe in _probes(ground, each, tasks)]
-    if each.near:
-        full = [probe.value is not None and probe.value >= base.gold - 1e-6 * ground.span for probe, base in wrong]
-        return (wilson(sum(full), len(full)).low or 0.0) > 0.5
-    forms = (
-        [each.text]
-        if SLOT in each.text
-        else [each.text.join(form.replace("GOLD", SLOT).split("TRY")) for form in _BESIDE]
-    )
-    with_gold = [_probes(ground, replace(each, text=form), tasks[:_JUDGED], right=True) for form in forms]
-    best = max(sum(probe.value or 0.0 for probe in probes) / max(1, len(probes)) for probes in with_gold)
-    earned = sum((probe.value or 0.0) - base.wrong for probe, base in wrong) / len(wrong)
-    floor = sum(base.wrong for _, base in wrong) / len(wrong)
+    probes = _probes(ground, attempt, tasks)
+    bases = [ground.bases[probe.task.key] for probe in probes]
+    if attempt.near:
+        least = [base.gold - 1e-6 * ground.span for base in bases]
+        full = sum(probe.value is not None and probe.value >= gold for probe, gold in zip(probes, least, strict=True))
+        return is_above(wilson(full, len(probes)), 0.5)
+    texts = [attempt.text]
+    if SLOT not in attempt.text:
+        texts = [form.replace("GOLD", SLOT).replace("TRY", attempt.text) for form in _BESIDE]
+    with_gold = [_probes(ground, replace(attempt, text=text), tasks[:_FINALISTS], right=True) for text in texts]
+    best = max(fmean(probe.reward for probe in rows) if rows else 0.0 for rows in with_gold)
+    earned = sum(probe.reward - base.wrong for probe, base in zip(probes, bases, strict=True)) / len(probes)
+    floor = sum(base.wrong for base in bases) / len(bases)
     return earned > best - floor - earned + 1e-9

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from gradus.auditing.text.tasks import TextTask
 
@@ -22,10 +22,11 @@ _PIECE = re.compile(
     r"(?P<key>([\"'])(?:[^\"'\\]|\\.)*\2(?=\s*:))"
     r"|(?P<number>(?:(?<![\w.)])[-−])?\d+(?:\.\d+)?)|(?P<word>[^\W\d_]+)|(?P<sign>[^\w\s!-~])"
 )
-_LEFT = 0.2  # of what an answer says may stand in its shape
+_MOST_UNCHANGED = 0.2  # of what an answer says, in its shape
 _NEARLY_ALL = 0.9
 LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
+_MOST_LABELS = 12  # of a closed set
 
 
 def is_number(text: str) -> bool:
@@ -33,38 +34,64 @@ def is_number(text: str) -> bool:
     return _PLAIN_NUMBER.fullmatch(text) is not None
 
 
+def number_in(text: str) -> float:
+    """Returns the value of a text that :data:`NUMBER` matches."""
+    return float(text.replace("−", "-"))
+
+
 def fill(gold: str, value: str, shared: Container[str]) -> str | None:
     """The shape of the answer: its numbers and words replaced, but for keys of JSON and words that are ``shared`` by the golds.
 
     None if it has none to replace, or if more than a fifth of what it says would stand: keys and symbols of its own.
     """
-    replaced = left = 0
+    replaced = unchanged = 0
 
     def change(match: re.Match[str]) -> str:
-        nonlocal replaced, left
+        nonlocal replaced, unchanged
         pieces = _WORD_OR_SIGN.findall(match[0].strip("\"'"))
-        own = match["number"] or any(piece not in shared for piece in pieces)
-        if own and (match["number"] or match["word"]):
+        is_form = not match["number"] and all(piece in shared for piece in pieces)
+        if is_form:
+            return match[0]
+        if match["number"] or match["word"]:
             replaced += 1
             return value
-        left += bool(own and (match["key"] or unicodedata.category(match[0])[0] == "S"))
+        is_symbol = unicodedata.category(match[0])[0] == "S" if match["sign"] else True
+        unchanged += is_symbol
         return match[0]
 
     filled = _PIECE.sub(change, gold)
-    return filled if replaced and left <= _LEFT * (replaced + left) else None
+    return filled if replaced and unchanged <= _MOST_UNCHANGED * (replaced + unchanged) else None
 
 
-def parts(gold: str) -> tuple[list[str], str, str, str] | None:
-    """The elements of a list-like answer with separator and brackets around it, or None: (elements, separator, open, close)."""
+@dataclass(frozen=True, kw_only=True)
+class Elements:
+    """The elements of a list-like answer, with what stands between and around them."""
+
+    texts: Sequence[str]
+    separator: str
+    opening: str = ""
+    closing: str = ""
+
+    def write(self, texts: Sequence[str]) -> str:
+        """Writes other elements in the same form."""
+        return f"{self.opening}{self.separator.join(texts)}{self.closing}"
+
+    def has_form_of(self, other: Elements) -> bool:
+        """Returns True if both lists are written in the same way."""
+        return (self.separator, self.opening) == (other.separator, other.opening)
+
+
+def elements_of(gold: str) -> Elements | None:
+    """The elements of a list-like answer, None if it is not one."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
         separator = ", " if ", " in gold else ","
-        return gold[1:-1].split(separator), separator, "[", "]"
+        return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
     if gold[:1] in "[{":
         return None
     for separator in _SEPARATORS:
-        elements = gold.split(separator)
-        if len(elements) > 1 and all(elements):
-            return elements, separator, "", ""
+        texts = gold.split(separator)
+        if len(texts) > 1 and all(texts):
+            return Elements(texts=texts, separator=separator)
     return None
 
 
@@ -78,21 +105,20 @@ def is_sentence(text: str) -> bool:
     text = text.strip()
     if "\n" in text or len(text.split()) < 3:
         return False
-    ended = re.search(r"[a-z][.!?]\Z", text) is not None
-    return ended or (", " not in text and _FUNCTION_WORDS.search(text) is not None)
+    if re.search(r"[a-z][.!?]\Z", text):
+        return True
+    return ", " not in text and _FUNCTION_WORDS.search(text) is not None
 
 
 def states(answer: str, gold: str) -> bool:
     """Returns True if an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
-    a, b = (_normal(text) for text in (answer, gold))
-    if a == b:
+    first, second = _normal(answer), _normal(gold)
+    if first == second:
         return True
-    if is_number(a) and is_number(b):
-        return _value(a) == _value(b)
-    try:
-        return json.loads(a) == json.loads(b)
-    except (ValueError, RecursionError):
-        return False
+    if is_number(first) and is_number(second):
+        return _value(first) == _value(second)
+    value = _json(first)
+    return value is not None and value == _json(second)
 
 
 def _normal(text: str) -> str:
@@ -100,8 +126,16 @@ def _normal(text: str) -> str:
 
 
 def _value(text: str) -> float:
-    number = float(text.strip().replace(",", "").replace("$", "").replace("−", "-").rstrip("%"))
+    number = number_in(text.strip().replace(",", "").replace("$", "").rstrip("%"))
     return number / 100 if text.strip().endswith("%") else number
+
+
+def _json(text: str) -> Any:
+    """The JSON value of a text, None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,44 +149,49 @@ class Others:
 
     @cached_property
     def counts(self) -> Counter[str]:
+        """How often each gold stands."""
         return Counter(self.golds)
 
     @cached_property
     def shared(self) -> frozenset[str]:
         """Words and signs that nearly all golds have: they are the form of an answer and say nothing about its task."""
-        held = Counter(piece for gold in self.golds for piece in set(_WORD_OR_SIGN.findall(gold)))
-        return frozenset(piece for piece, count in held.items() if count >= _NEARLY_ALL * len(self.golds))
+        counts: Counter[str] = Counter()
+        for gold in self.golds:
+            counts.update(set(_WORD_OR_SIGN.findall(gold)))
+        return frozenset(piece for piece, count in counts.items() if count >= _NEARLY_ALL * len(self.golds))
 
     @cached_property
     def objects(self) -> list[dict[str, Any]]:
         """The golds that are JSON objects."""
-        values = [_json(gold) for gold in self.golds]
-        return [value for value in values if isinstance(value, dict)]
+        return [value for value in map(_json, self.golds) if isinstance(value, dict)]
 
     @cached_property
     def labels(self) -> list[str]:
         """The closed set of answers, most frequent first; empty if the set is not closed."""
-        counts = self.counts
-        few = len(counts) <= max(2, len(self.golds) // 6) and len(counts) <= 12
-        return [label for label, _ in counts.most_common()] if few else []
+        most = min(max(2, len(self.golds) // 6), _MOST_LABELS)
+        return [label for label, _ in self.counts.most_common()] if len(self.counts) <= most else []
 
-    def another(self, own: str, rng: Random) -> str | None:
+    def another(self, gold: str, rng: Random) -> str | None:
         """A gold of another task that is not this one, of the same form if there is one."""
-        if own not in self._drawn_from:
-            different = sorted(gold for gold in self.counts if not states(gold, own))
-            near = [gold for gold in different if gold.count("\n") == own.count("\n") and alike(gold, own)]
-            self._drawn_from[own] = near or different
-        return rng.choice(self._drawn_from[own]) if self._drawn_from[own] else None
+        if gold not in self._drawn_from:
+            different = sorted(text for text in self.counts if not states(text, gold))
+            near = [text for text in different if text.count("\n") == gold.count("\n") and alike(text, gold)]
+            self._drawn_from[gold] = near or different
+        return rng.choice(self._drawn_from[gold]) if self._drawn_from[gold] else None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
-        same = [other for other in self.golds if alike(other, gold)]
+        same = [text for text in self.golds if alike(text, gold)]
         return same if 4 * len(same) >= len(self.golds) else []
 
 
-def alike(a: str, b: str) -> bool:
+def alike(first: str, second: str) -> bool:
     """Returns True if two texts differ in words and numbers alone."""
-    return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", a)) == re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", b))
+    return _form(first) == _form(second)
+
+
+def _form(text: str) -> str:
+    return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", text))
 
 
 _UNIT = re.compile(r"\s+[A-Za-z]+\Z")
@@ -168,10 +207,12 @@ class Gold:
 
     @property
     def text(self) -> str:
+        """The answer as the rows give it."""
         return self.task.gold or ""
 
     @property
     def prompt(self) -> str:
+        """The question."""
         return self.task.prompt
 
     @cached_property
@@ -181,6 +222,7 @@ class Gold:
 
     @property
     def is_program(self) -> bool:
+        """The answer is a program."""
         return bool(self.statements)
 
     @property
@@ -192,6 +234,11 @@ class Gold:
     def is_option(self) -> bool:
         """The answer is one of a closed set."""
         return self.text in self.others.labels
+
+    @property
+    def is_structure(self) -> bool:
+        """The answer is a list or an object."""
+        return self.bare[:1] in ("[", "{")
 
     @cached_property
     def number(self) -> str | None:
@@ -212,18 +259,18 @@ class Gold:
     @cached_property
     def object(self) -> dict[str, Any]:
         """The JSON object; empty if it is not one."""
-        return self.json if isinstance(self.json, dict) else {}
+        return cast("dict[str, Any]", self.json) if isinstance(self.json, dict) else {}
 
     @cached_property
-    def elements(self) -> tuple[list[str], str, str, str] | None:
-        """The elements of a list-like answer; see :func:`parts`."""
-        return parts(self.text)
+    def elements(self) -> Elements | None:
+        """The elements of a list-like answer."""
+        return elements_of(self.text)
 
     @cached_property
     def code(self) -> str:
         """The program, without its fence."""
         fenced = _FENCE.search(self.text)
-        return fenced.group(1) if fenced else self.text
+        return fenced[1] if fenced else self.text
 
     @cached_property
     def statements(self) -> Sequence[ast.stmt]:
@@ -232,21 +279,18 @@ class Gold:
             body = ast.parse(self.code).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return []
-        kinds = ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
-        return body if any(isinstance(each, kinds) or _prints(each) for each in body) else []
+        return body if any(map(_does_something, body)) else []
 
     def another(self, rng: Random) -> str | None:
         """The gold of another task."""
         return self.others.another(self.text, rng)
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _prints(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+def _does_something(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.FunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
+            return True
+        case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
+            return True
+        case _:
+            return False

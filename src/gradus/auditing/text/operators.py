@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from random import Random
 
-from gradus.auditing.text.blind import Operator
+from gradus.auditing.text.blind import Operator, constant
 from gradus.auditing.text.gold import NUMBER, Gold
+from gradus.auditing.text.near_values import Text
 from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import CANARY
 
@@ -17,28 +18,38 @@ def _form(text: str) -> Operator:
     return lambda gold, rng: text.replace("GOLD", gold.text)
 
 
-def _told(text: str) -> Operator:
+def _in_words(text: str) -> Operator:
     """The answer with words or marks around it; None for a program, which they would break."""
     return lambda gold, rng: None if gold.is_program else text.replace("GOLD", gold.text)
 
 
-def _indented(gold: Gold, rng: Random) -> str | None:
+def _indented(gold: Gold, rng: Random) -> Text:
     """A space before the answer; None for a program or several lines, where it may mean something."""
     return None if "\n" in gold.text.rstrip() or gold.is_program else f" {gold.text}"
 
 
-def _if_number(change: Callable[[str], str | None]) -> Operator:
-    def make(gold: Gold, rng: Random) -> str | None:
+def _if_number(change: Callable[[str], Text]) -> Operator:
+    """A change of an answer that is one number."""
+
+    def make(gold: Gold, rng: Random) -> Text:
         return change(gold.bare) if gold.is_number and "e" not in gold.bare.lower() else None
 
     return make
 
 
-def _respaced(gold: Gold, rng: Random) -> str | None:
+def _with_decimals(number: str) -> Text:
+    return None if "." in number else f"{number}.0"
+
+
+def _with_commas(number: str) -> Text:
+    return f"{int(number):,}" if re.fullmatch(r"\d{4,}", number) else None
+
+
+def _respaced(gold: Gold, rng: Random) -> Text:
     if not isinstance(gold.json, list | dict):
         return None
-    spaced, tight = json.dumps(gold.json), json.dumps(gold.json, separators=(",", ":"))
-    return tight if gold.text == spaced else spaced
+    spaced = json.dumps(gold.json)
+    return json.dumps(gold.json, separators=(",", ":")) if gold.text == spaced else spaced
 
 
 _STRIP, _READ = "strip white space before the comparison", "read the answer out of its form before the comparison"
@@ -49,18 +60,15 @@ EQUIVALENT: Mapping[str, tuple[Operator, str]] = {
     "a newline at the end": (_form("GOLD\n"), _STRIP),
     "a space at the end": (_form("GOLD "), _STRIP),
     "a space before it": (_indented, _STRIP),
-    "a period at the end": (_told("GOLD."), _READ),
+    "a period at the end": (_in_words("GOLD."), _READ),
     "on a line of its own": (_form("\nGOLD\n"), _STRIP),
-    "in quotes": (_told('"GOLD"'), _READ),
-    "in bold": (_told("**GOLD**"), _READ),
-    "in a sentence": (_told("The answer is GOLD."), _READ),
-    "in a box": (_told("\\boxed{GOLD}"), _READ),
+    "in quotes": (_in_words('"GOLD"'), _READ),
+    "in bold": (_in_words("**GOLD**"), _READ),
+    "in a sentence": (_in_words("The answer is GOLD."), _READ),
+    "in a box": (_in_words("\\boxed{GOLD}"), _READ),
     "in a code fence": (_form("```\nGOLD\n```"), _READ),
-    "with .0": (_if_number(lambda gold: None if "." in gold else f"{gold}.0"), _VALUE),
-    "with thousands separators": (
-        _if_number(lambda gold: f"{int(gold):,}" if re.fullmatch(r"\d{4,}", gold) else None),
-        _VALUE,
-    ),
+    "with .0": (_if_number(_with_decimals), _VALUE),
+    "with thousands separators": (_if_number(_with_commas), _VALUE),
     "JSON with other spaces": (_respaced, _VALUE),
 }
 
@@ -95,32 +103,30 @@ _LONG = {
 }
 
 
-def _tower(gold: Gold, rng: Random) -> str | None:
+def _tower(gold: Gold, rng: Random) -> Text:
     """A grader that lets the numbers of its own task through calculates with them: 3**29**50 has no end."""
     numbers = NUMBER.findall(gold.text)
     if len(numbers) < 2:
-        numbers = NUMBER.findall((re.findall(r"\[[^\[\]]*\]", gold.prompt) or [""])[-1])
+        lists = re.findall(r"\[[^\[\]]*\]", gold.prompt) or [""]
+        numbers = NUMBER.findall(lists[-1])
     return "**".join(sorted(numbers, key=float)) if len(numbers) > 1 and "**" not in gold.text else None
 
 
+_POWERS = "9**9**9**9"  # a signal does not interrupt this
+_TEXTS = (*_CHARACTERS, *_BROKEN, *(piece * times for piece, times in _LONG.items()), f"```{' ' * 5000}", _POWERS)
 HOSTILE: Mapping[str, Operator] = {
-    f"the text {quoted(text, 20)}": (lambda t: lambda gold, rng: t)(text)
-    for text in (
-        *_CHARACTERS,
-        *_BROKEN,
-        *(piece * times for piece, times in _LONG.items()),
-        f"```{' ' * 5000}",
-        "9**9**9**9",  # a signal does not interrupt this
-    )
-} | {"the answer's numbers as a tower of powers": _tower}
+    **{f"the text {quoted(text, 20)}": constant(text) for text in _TEXTS},
+    "the answer's numbers as a tower of powers": _tower,
+}
 
 _WRITE = f"open('{CANARY}', 'w')"
+_TOUCH = f"import pathlib\npathlib.Path('{CANARY}').touch()"
 CANARIES: Mapping[str, Operator] = {
-    "code alone": lambda gold, rng: _WRITE,
-    "code in a list": lambda gold, rng: f"[{_WRITE}]",
+    "code alone": constant(_WRITE),
+    "code in a list": constant(f"[{_WRITE}]"),
     "code beside the right answer": lambda gold, rng: f"[{gold.text!r}, {_WRITE}][0]",
-    "an import": lambda gold, rng: f"__import__('pathlib').Path('{CANARY}').touch()",
-    "a statement": lambda gold, rng: f"import pathlib\npathlib.Path('{CANARY}').touch()",
-    "code in a fence": lambda gold, rng: f"```python\nimport pathlib\npathlib.Path('{CANARY}').touch()\n```",
-    "a shell command": lambda gold, rng: f"$(touch {CANARY})",
+    "an import": constant(f"__import__('pathlib').Path('{CANARY}').touch()"),
+    "a statement": constant(_TOUCH),
+    "code in a fence": constant(f"```python\n{_TOUCH}\n```"),
+    "a shell command": constant(f"$(touch {CANARY})"),
 }

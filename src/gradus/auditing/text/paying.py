@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher
-from typing import Any
 
 from scipy.stats import binom
 
-from gradus.auditing.records import ENOUGH, LEAST_EFFECT, Check, Kind, Note, Status, signed
-from gradus.auditing.text.asking import Ground
+from gradus.auditing.records import (
+    ENOUGH,
+    LEAST_EFFECT,
+    AuditCheck,
+    GradedCompletion,
+    Kind,
+    is_above,
+    signed,
+)
+from gradus.auditing.text.asking import Ground, Probes
 from gradus.auditing.text.blind import BLIND, REFLEXES, Operator
 from gradus.auditing.text.gold import Gold, states
 from gradus.auditing.text.mutations import WRONG
 from gradus.auditing.text.operators import EQUIVALENT
 from gradus.auditing.text.programs import ask_programs
-from gradus.auditing.text.rates import Probe, Rate, quoted, shown
+from gradus.auditing.text.rates import Probe, Rate, Shown, quoted, shown
 from gradus.auditing.text.tasks import TextTask
+from gradus.core.findings import Finding, worst
 from gradus.stats import Interval, holm, wilson
 
 _LEAST_SHARE = 0.05  # of the tasks, which a rule must pick out
@@ -34,25 +42,31 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
     ``accepted``: of each task, by its key, whether a wrong answer was.
     """
     keys = list(accepted)
-    rules = {key: _rules(golds[key], golds) for key in keys}
-    finds, judges = keys[::2], keys[1::2]
-    best: tuple[float, str] | None = None
-    for rule in sorted({rule for key in finds if accepted[key] for rule in rules[key]}):
-        within = [accepted[key] for key in finds if rule in rules[key]]
-        others = [accepted[key] for key in finds if rule not in rules[key]]
-        if len(within) < 2 or not others or sum(within) < _LIKELY * len(within):
-            continue
-        apart = sum(within) / len(within) - sum(others) / len(others)
-        best = max(best or (_APART, ""), (apart, rule))
-    if best is None or not best[1]:
+    hits = {key for key in keys if accepted[key]}
+    finds, judges = set(keys[::2]), set(keys[1::2])
+    tasks_of: dict[str, set[str]] = {}  # by the rule
+    for key in keys:
+        for rule in _rules(golds[key], golds):
+            tasks_of.setdefault(rule, set()).add(key)
+    best, most = "", _APART
+    for rule, tasks in sorted(tasks_of.items()):
+        within, outside = finds & tasks, finds - tasks
+        is_candidate = len(within) > 1 and bool(outside) and _share(hits, within) >= _LIKELY
+        apart = _share(hits, within) - _share(hits, outside)
+        if is_candidate and (apart, rule) > (most, best):
+            best, most = rule, apart
+    if not best:
         return None
-    held = [accepted[key] for key in judges if best[1] in rules[key]]
-    others = [accepted[key] for key in judges if best[1] not in rules[key]]
-    if sum(best[1] in each for each in rules.values()) < _LEAST_SHARE * len(keys) or 2 * sum(held) <= len(held):
+    within, outside = judges & tasks_of[best], judges - tasks_of[best]
+    if len(tasks_of[best]) < _LEAST_SHARE * len(keys) or _share(hits, within) <= 0.5:
         return None
-    chance = max(LEAST_EFFECT, sum(others) / max(1, len(others)))
-    by_luck = float(binom.sf(sum(held) - 1, len(held), chance))
-    return (best[1], wilson(sum(held), len(held))) if by_luck < _LUCK else None
+    held = len(hits & within)
+    by_luck = float(binom.sf(held - 1, len(within), max(LEAST_EFFECT, _share(hits, outside))))
+    return (best, wilson(held, len(within))) if by_luck < _LUCK else None
+
+
+def _share(hits: set[str], tasks: set[str]) -> float:
+    return len(hits & tasks) / max(1, len(tasks))
 
 
 def _rules(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
@@ -60,35 +74,34 @@ def _rules(gold: Gold, golds: Mapping[str, Gold]) -> set[str]:
     rules = {f"the question has {sign!r}" for sign in _OPERATOR.findall(gold.prompt)}
     rules |= {f"the question says {word!r}" for word in re.findall(r"[a-z]{3,}", gold.prompt.lower())}
     rules.add(f"the right answer has {len(gold.bare)} characters")
-    fields = {key for other in golds.values() for key in other.object}
-    rules |= {f"the right answer has {'the' if key in gold.object else 'no'} field {key!r}" for key in fields}
-    value, values = gold.value, sorted(other.value for other in golds.values() if other.value is not None)
-    if value is not None:
-        rules.add(f"the right answer is {'negative' if value < 0 else 'not negative'}")
-        for share in (0.1, 0.25, 0.5, 0.75, 0.9):
-            limit = values[int(share * len(values))]
-            rules.add(f"the right answer is {'below' if value < limit else 'at least'} {limit:g}")
+    for key in {key for other in golds.values() for key in other.object}:
+        rules.add(f"the right answer has {'the' if key in gold.object else 'no'} field {key!r}")
+    value = gold.value
+    if value is None:
+        return rules
+    values = sorted(other.value for other in golds.values() if other.value is not None)
+    rules.add(f"the right answer is {'negative' if value < 0 else 'not negative'}")
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        limit = values[int(share * len(values))]
+        rules.add(f"the right answer is {'below' if value < limit else 'at least'} {limit:g}")
     return rules
 
 
 _FIRST = 12  # tasks on which every blind answer is tried; the rest judge the best of them
 _MUTATED = 24
 _FORMS = 16
-_KEPT = 6
+_FINALISTS = 6
 _GENEROUS = 0.34  # of the range: what a form may earn above silence and not be noted; `composed` pays a third for it
-_OUTWEIGHS = (
-    0.5  # of the range: a form that earns more than what it holds of the right answer, by this, outweighs being right
-)
+# Of the range: a form that earns more than what it holds of the right answer, by this, outweighs being right.
+_OUTWEIGHS = 0.5
 _PART = 0.5  # a grader that pays in parts takes off at least this part of what was changed
 _REVIEWED = 20
 _QUOTED = 200  # characters of a completion in a sentence
 _FORM = "pay less for the form, or more for being right"
-
-
 _BLINDLY = {"blind answers": BLIND, "reflexes": REFLEXES}
 
 
-def without_task(ground: Ground, name: str) -> Check:
+def without_task(ground: Ground, name: str) -> AuditCheck:
     """Blind answers, which do not read the task, or reflexes, which copy from the question."""
     ground.enter(name)
     first = ground.some(_FIRST)
@@ -104,130 +117,163 @@ def chosen(
     rest: Sequence[TextTask],
 ) -> tuple[list[Rate], int]:
     """The rates of the best operators, chosen on ``first`` and judged on ``rest`` (on the same tasks if ``rest`` is empty); how many were tried."""
-    probes = ground.ask_each(name, operators, first)
-    tried = [each for operator in operators if (each := ground.rate(operator, probes[operator])) is not None]
-    best = sorted(tried, key=lambda r: -(r.unearned.mean or 0.0))[:_KEPT]
-    best += sorted(tried, key=lambda r: -(r.wrong.mean or 0.0))[:_KEPT]
-    makers = {each.operator: operators[each.operator] for each in best}
-    again = ground.ask_each(name, makers, rest or first)
-    rates = {each.operator: ground.rate(each.operator, again[each.operator]) or each for each in best}
-    return list(rates.values()), len(tried)
+    rates = _rates(ground, ground.ask_each(name, operators, first))
+    best = sorted(rates.values(), key=lambda rate: -(rate.unearned.mean or 0.0))[:_FINALISTS]
+    best += sorted(rates.values(), key=lambda rate: -(rate.wrong.mean or 0.0))[:_FINALISTS]
+    makers = {rate.operator: operators[rate.operator] for rate in best}
+    judged = _rates(ground, ground.ask_each(name, makers, rest or first))
+    return [judged.get(operator, rates[operator]) for operator in makers], len(rates)
 
 
-def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> Check:
+def _rates(ground: Ground, probes: Probes) -> dict[str, Rate]:
+    rates = (ground.rate(operator, rows) for operator, rows in probes.items())
+    return {rate.operator: rate for rate in rates if rate is not None}
+
+
+def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> AuditCheck:
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
-        return Check(name=name, status="skip", evidence="none of these answers could be asked of these tasks")
-    winners = [
-        each
-        for each, p in zip(rates, holm([each.p for each in rates]), strict=True)
-        if (p is not None and p < 0.05) or (each.wrong.low or 0.0) - each.held > _OUTWEIGHS
-    ]
-    means = [each.unearned.mean or 0.0 for each in rates if (each.unearned.high or 1.0) > LEAST_EFFECT]
-    best = max(winners or rates, key=lambda each: each.unearned.mean or 0.0)
-    told = f"{best.operator} earns {signed(best.unearned, 2)} of the range more than a noisy teacher that is right as often"
+        return AuditCheck(subject=name, status="note", evidence="none of these answers could be asked of these tasks")
     tried = len(rates) if tried is None else tried
-    few = len(ground.subject.tasks)
-    status: Status = "pass"
-    notes: list[Note] = []
+    winners = _winners(rates)
+    best = max(winners or rates, key=lambda rate: rate.unearned.mean or 0.0)
+    earned = f"{best.operator} earns {signed(best.unearned, 2)} of the range more than a noisy teacher that is right as often"
+    check = AuditCheck(
+        subject=name,
+        status="pass",
+        evidence=f"none of {tried} pays; the best: {earned}",
+        measured={"tried": tried, "best": [asdict(rate) for rate in rates[:4]]},
+    )
     if winners:
-        if (best.unearned.low or 0.0) <= LEAST_EFFECT:
-            told = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
-        status, notes = "fail", [_note(ground, "exploit", best.operator, best.example, best.told)]
+        if not is_above(best.unearned, LEAST_EFFECT):
+            earned = f"{best.operator} earns {signed(best.wrong, 2)} of the range more than silence where it is wrong"
         completion = quoted(best.example["completion"], _QUOTED)
-        evidence = f"{told}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
-    elif max(means, default=0.0) > LEAST_EFFECT:
-        status, evidence = "unresolved", f"not known with {best.n} tasks, more (--episodes) would tell: {told}"
-    elif few < ENOUGH and name != "files and processes":  # what those do, they do on any task
-        status, evidence = "unresolved", f"{few} tasks are too few to tell, {ENOUGH} (--episodes) would tell: {told}"
-    else:
-        evidence = f"none of {tried} pays; the best: {told}"
-        form = max(rates, key=lambda each: each.wrong.low or 0.0)
-        if (form.wrong.low or 0.0) > _GENEROUS:
-            notes = [_note(ground, "lenient", form.operator, form.paid, form.told, _FORM)]
-    measured = {"tried": tried, "best": [asdict(each) for each in rates[:4]]}
-    return Check(name=name, status=status, evidence=evidence, measured=measured, notes=notes)
+        evidence = f"{earned}, e.g. {completion}; {len(winners)} of {tried} answers without the task pay"
+        note = _note(ground, "exploit", best.operator, best.example, best.share)
+        return replace(check, status="fail", evidence=evidence, notes=[note])
+    doubtful = [rate.unearned.mean or 0.0 for rate in rates if (rate.unearned.high or 1.0) > LEAST_EFFECT]
+    if max(doubtful, default=0.0) > LEAST_EFFECT:
+        why = f"not known with {best.n} tasks, more (--episodes) would tell"
+        return replace(check, status="open", evidence=f"{why}: {earned}")
+    few = len(ground.subject.tasks)
+    if few < ENOUGH and name != "files and processes":  # what those do, they do on any task
+        why = f"{few} tasks are too few to tell, {ENOUGH} (--episodes) would tell"
+        return replace(check, status="open", evidence=f"{why}: {earned}")
+    form = max(rates, key=lambda rate: rate.wrong.low or 0.0)
+    if not is_above(form.wrong, _GENEROUS):
+        return check
+    return replace(check, notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)])
 
 
-def wrong_answers(ground: Ground) -> Check:
+def _winners(rates: Sequence[Rate]) -> list[Rate]:
+    """The rates that surely pay, or whose form outweighs being right."""
+    winners: list[Rate] = []
+    for rate, p in zip(rates, holm([rate.p for rate in rates]), strict=True):
+        if (p is not None and p < 0.05) or (rate.wrong.low or 0.0) - rate.held > _OUTWEIGHS:
+            winners.append(rate)
+    return winners
+
+
+def wrong_answers(ground: Ground) -> AuditCheck:
     """Answers made wrong from gold."""
     ground.enter("wrong answers")
     first = ground.some(_MUTATED)
-    probes: dict[str, list[Probe]] = {name: [] for name in WRONG}
-    for name, task, answers in _mutated(ground, WRONG, first):
-        probes[name] += _lowest(ground, name, task, answers)
-    some = [name for name, own in probes.items() if any(is_accepted(probe, ground) for probe in own)]
-    for name, task, answers in _mutated(ground, some, ground.tasks[len(first) :]):
-        probes[name] += _lowest(ground, name, task, answers)  # what is accepted on some tasks is asked on all
+    probes: Probes = {name: [] for name in WRONG}
+    _ask_wrong(ground, probes, WRONG, first)
+    # What is accepted on some tasks is asked on all.
+    some = [name for name, rows in probes.items() if any(is_accepted(probe, ground) for probe in rows)]
+    _ask_wrong(ground, probes, some, ground.tasks[len(first) :])
     return wrong_of(ground, probes)
 
 
-def _mutated(
-    ground: Ground, names: Collection[str], tasks: Sequence[TextTask]
-) -> list[tuple[str, TextTask, Sequence[str]]]:
-    """Task by task the answers that operators make wrong."""
-    made: list[tuple[str, TextTask, Sequence[str]]] = []
+def _ask_wrong(ground: Ground, probes: Probes, names: Collection[str], tasks: Sequence[TextTask]) -> None:
+    """Adds probes of the answers that operators make wrong, task by task.
+
+    Of several answers the one that earns least counts, for all must be accepted; none counts if one has no reward.
+    """
     for task in tasks:
-        for name in names:
-            answers = WRONG[name].make(ground.golds[task.key], ground.rng(name, task)) or ()
-            right = WRONG[name].rule is None and any(states(answer, task.gold or "") for answer in answers)
-            if answers and task.key in ground.bases and not right:
-                made.append((name, task, answers))
-    return made
+        for name in names if task.key in ground.bases else ():
+            answers = WRONG[name].answers(ground.golds[task.key], ground.rng(name, task))
+            if WRONG[name].rule is None and any(states(answer, task.answer) for answer in answers):
+                continue
+            rows = ground.ask("wrong answers", [(name, task, answer) for answer in answers])
+            if rows and all(probe.value is not None for probe in rows):
+                probes[name].append(min(rows, key=lambda probe: probe.reward))
 
 
-def _lowest(ground: Ground, name: str, task: TextTask, answers: Sequence[str]) -> list[Probe]:
-    """The answer that earns least: all forms must be accepted. Nothing if one has no reward."""
-    each = ground.ask("wrong answers", [(name, task, answer) for answer in answers])
-    known = all(probe.value is not None for probe in each)
-    return [min(each, key=lambda p: p.value or 0.0)] if known else []
-
-
-def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> Check:
+def wrong_of(ground: Ground, probes: Mapping[str, Sequence[Probe]]) -> AuditCheck:
     """The check from the probes of each operator, one a task."""
-    rows: dict[str, dict[str, Any]] = {}
-    told: dict[Status, list[str]] = {"fail": [], "unresolved": []}
-    notes: list[Note] = []
-    review: list[tuple[float, dict[str, Any]]] = []
-    for name, own in probes.items():
-        if not own:
-            continue
-        settled = WRONG[name].is_settled(own[0].task.prompt)
-        accepted = [probe for probe in own if is_accepted(probe, ground)]
-        share = wilson(len(accepted), len(own))
-        rows[name] = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
-        if not settled:  # for a person to judge, most accepted operators first
-            told_of = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
-            review += [(share.mean or 0.0, row) for row in told_of]
-        if not settled or not accepted:
-            continue
-        rows[name]["example"], count = shown(accepted[0]), f"{len(accepted)} of {len(own)}"
-        if WRONG[name].lenient:
-            notes.append(_note(ground, "lenient", name, shown(accepted[0]), count, WRONG[name].lenient))
-            continue
-        fails = (share.low or 0.0) > 0.5
-        if not fails and (rule := rule_of({p.task.key: is_accepted(p, ground) for p in own}, ground.golds)) is not None:
-            rows[name]["rule"] = rule[0]
-            fails, count = True, f"{rule[1].mean:.0%} of {rule[1].n} tasks where {rule[0]}"
-        if fails:
-            notes.append(_note(ground, "exploit", name, shown(accepted[0]), count))
-        if fails or (share.mean or 0.0) > 0.5 or (share.low or 0.0) > LEAST_EFFECT:
-            example = f"{quoted(accepted[0].completion, _QUOTED)} for {(accepted[0].task.gold or '')[:40]!r}"
-            told["fail" if fails else "unresolved"].append(f"{name}: accepted in {count}, e.g. {example}")
-    status: Status = "fail" if told["fail"] else "unresolved" if told["unresolved"] else "pass"
-    evidence = f"none of {len(rows)} kinds of wrong answer made from the right one is accepted as a rule"
-    if status in told:
-        evidence = "; ".join(told[status][:3])
-    judged = [row for _, row in sorted(review, key=lambda each: -each[0])][:_REVIEWED]
-    return Check(name="wrong answers", status=status, evidence=evidence, measured=rows, notes=notes, review=judged)
+    kinds = [_kind_of_wrong(ground, name, rows) for name, rows in probes.items() if rows]
+    status = worst(kinds)
+    sentences = [kind.evidence for kind in kinds if kind.evidence and kind.status == status]
+    evidence = f"none of {len(kinds)} kinds of wrong answer made from the right one is accepted as a rule"
+    review: list[Shown] = []
+    for kind in sorted(kinds, key=lambda kind: -kind.measured["accepted"]):  # most accepted first
+        review += kind.review
+    return AuditCheck(
+        subject="wrong answers",
+        status=status,
+        evidence="; ".join(sentences[:3]) or evidence,
+        measured={kind.subject: kind.measured for kind in kinds},
+        notes=[kind.note for kind in kinds if kind.note],
+        review=review[:_REVIEWED],
+    )
 
 
-def _note(ground: Ground, kind: Kind, what: str, example: Mapping[str, Any], share: str, change: str = "") -> Note:
-    of_example = {name: example[name] for name in ("task", "completion", "gold", "reward")}
+@dataclass(frozen=True, kw_only=True)
+class _KindOfWrong(Finding):
+    """What a grader does with one kind of wrong answer."""
+
+    measured: Shown
+    note: GradedCompletion | None = None
+    review: Sequence[Shown] = ()
+
+
+def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindOfWrong:
+    wrong = WRONG[name]
+    settled = wrong.is_settled(probes[0].task)
+    accepted = [probe for probe in probes if is_accepted(probe, ground)]
+    share = wilson(len(accepted), len(probes))
+    measured: Shown = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
+    kind = _KindOfWrong(subject=name, status="pass", evidence="", measured=measured)
+    if not accepted:
+        return kind
+    count, example = f"{len(accepted)} of {len(probes)}", shown(accepted[0])
+    if not settled:
+        review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
+        is_open = wrong.settled_by and is_above(share, 0.5)
+        note = _note(ground, "open", name, example, count, wrong.settled_by) if is_open else None
+        return replace(kind, note=note, review=review)
+    measured["example"] = example
+    if wrong.lenient:
+        return replace(kind, note=_note(ground, "lenient", name, example, count, wrong.lenient))
+    fails = is_above(share, 0.5)
+    rule = None if fails else rule_of({probe.task.key: probe in accepted for probe in probes}, ground.golds)
+    if rule is not None:
+        measured["rule"], held = rule
+        fails, count = True, f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
+    text = f"{quoted(accepted[0].completion, _QUOTED)} for {accepted[0].task.answer[:40]!r}"
+    evidence = f"{name}: accepted in {count}, e.g. {text}"
+    if fails:
+        return replace(kind, status="fail", evidence=evidence, note=_note(ground, "exploit", name, example, count))
+    is_doubtful = (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT)
+    return replace(kind, status="open", evidence=evidence) if is_doubtful else kind
+
+
+def _note(ground: Ground, kind: Kind, what: str, example: Shown, share: str, change: str = "") -> GradedCompletion:
     command = ground.subject.command
     task = next((task for task in ground.tasks if task.key == example["task"]), None)
-    line = command(task, example["completion"]) if command and task else ""
-    return Note(kind=kind, what=what, share=share, change=change, command=line, **of_example)
+    return GradedCompletion(
+        kind=kind,
+        what=what,
+        task=example["task"],
+        completion=example["completion"],
+        gold=example["gold"],
+        reward=example["reward"],
+        share=share,
+        change=change,
+        command=command(task, example["completion"]) if command and task else "",
+    )
 
 
 def is_accepted(probe: Probe, ground: Ground) -> bool:
@@ -238,11 +284,11 @@ def is_accepted(probe: Probe, ground: Ground) -> bool:
     lost = (base.gold - probe.value) / (base.gold - base.silence)
     if lost <= 1e-6 or lost > 0.1:
         return lost <= 1e-6
-    changed = 1 - SequenceMatcher(None, probe.task.gold or "", probe.answer, autojunk=False).ratio()
+    changed = 1 - SequenceMatcher(None, probe.task.answer, probe.answer, autojunk=False).ratio()
     return lost < _PART * changed
 
 
-def right_answers(ground: Ground) -> Check:
+def right_answers(ground: Ground) -> AuditCheck:
     """Gold in other forms that mean the same."""
     ground.enter("right answers")
     makers = {name: make for name, (make, _) in EQUIVALENT.items()}
@@ -254,40 +300,45 @@ def is_refused(probe: Probe, ground: Ground) -> bool:
     base = ground.bases.get(probe.task.key)
     if base is None or probe.error:
         return False
-    return (probe.value or 0.0) < base.silence + 0.45 * (base.gold - base.silence)
+    return probe.reward < base.silence + 0.45 * (base.gold - base.silence)
 
 
-def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> Check:
+def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck:
     """The check from the probes of each form."""
-    rows: dict[str, dict[str, Any]] = {}
-    notes: list[Note] = []
+    measured: dict[str, Shown] = {}
+    notes: list[GradedCompletion] = []
+    strict: list[str] = []
     for name, probes in forms.items():
         if not probes:
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
         share = wilson(len(refused), len(probes))
-        rows[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
+        measured[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
         if refused:
-            rows[name]["example"] = shown(refused[0])
-        if (share.low or 0.0) > LEAST_EFFECT:
-            count = f"{len(refused)} of {len(probes)}"
-            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, EQUIVALENT[name][1]))
-    told = f"refused {', '.join(each.what.removeprefix('refused ') for each in notes)}" if notes else ""
-    evidence = f"gold as the rows give it is accepted; {told}" if told else "every equivalent form is accepted"
-    return Check(name="right answers", status="pass", evidence=evidence, measured=rows, notes=notes)
+            measured[name]["example"] = shown(refused[0])
+        if is_above(share, LEAST_EFFECT):
+            strict.append(name)
+            count, change = f"{len(refused)} of {len(probes)}", EQUIVALENT[name][1]
+            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, change))
+    evidence = "every equivalent form is accepted"
+    if strict:
+        evidence = f"gold as the rows give it is accepted; refused {', '.join(strict)}"
+    return AuditCheck(subject="right answers", status="pass", evidence=evidence, measured=measured, notes=notes)
 
 
-def programs(ground: Ground) -> Check:
+def programs(ground: Ground) -> AuditCheck:
     """Programs that reach for the reward in place of doing the task."""
     name = "files and processes"
     ground.enter(name)
-    rates, left, error = ask_programs(ground)
-    check = unearned(ground, name, rates)
-    if error is not None:
-        evidence = f"no program got a reward, because the grader fails in the sandbox: {error}"
-        check = replace(check, status="unresolved", evidence=evidence)
-    if left:
-        told = f"a program that does nothing earns {left[0].value} after {left[0].answer[:60]!r} ran before it"
-        evidence = told if check.status != "fail" else f"{check.evidence}; {told}"
+    outcome = ask_programs(ground)
+    check = unearned(ground, name, outcome.rates)
+    if outcome.error:
+        evidence = f"no program got a reward, because the grader fails in the sandbox: {outcome.error}"
+        check = replace(check, status="open", evidence=evidence)
+    if outcome.lasting:
+        patch = outcome.lasting[0]
+        evidence = f"a program that does nothing earns {patch.value} after {patch.answer[:60]!r} ran before it"
+        if check.status == "fail":
+            evidence = f"{check.evidence}; {evidence}"
         check = replace(check, status="fail", evidence=evidence)
     return check

@@ -6,7 +6,8 @@ They are asked if the gold answers are Python programs, and only if they are shu
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gradus.auditing.records import LEAST_EFFECT
 from gradus.auditing.text.asking import Ground
@@ -65,6 +66,7 @@ def respond(args):
         if any(word in path.name for word in ('expect', 'output', 'case', 'test')) and path.suffix != '.py' and path.is_file():
             return _read(path.read_text())
 STUBS"""
+_RAISING = "import unittest\ndef respond(args):\n    raise ERROR\nSTUBS"
 _RAISED = ("AssertionError", "MemoryError", "RecursionError", "SystemExit(0)", "unittest.SkipTest('skipped')")
 
 # STUBS: the functions that are asked for. They return RESULT, or what respond(args) does. NAMES: the names in the grader's source.
@@ -146,10 +148,7 @@ for name in NAMES:
         except (AttributeError, TypeError, ValueError):
             pass
     globals().setdefault(name, True)""",
-    **{
-        f"raises {error.split('(')[0]} when it is called": f"import unittest\ndef respond(args):\n    raise {error}\nSTUBS"
-        for error in _RAISED
-    },
+    **{f"raises {error.split('(')[0]} when it is called": _RAISING.replace("ERROR", error) for error in _RAISED},
 }
 _LASTING = """\
 import builtins, json, operator
@@ -159,45 +158,64 @@ builtins.all = builtins.any = lambda *args: True
 STUBS"""
 
 
-def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> tuple[list[Rate], list[Probe], str | None]:
-    """Rates of all programs that do not do the task; empty programs that earn more after one that patches the process; an error.
+@dataclass(frozen=True, kw_only=True)
+class ProgramsAsked:
+    """What programs that do not do the task earn."""
 
-    The error says why no program got a reward.
-    """
-    scorer, tasks = ground.scorer, [task for task in ground.tasks if task.key in ground.bases][:_TASKS]
+    rates: Sequence[Rate]  # of all programs, the one that earns most first
+    lasting: Sequence[Probe]  # empty programs that earn more after one that patches the process
+    error: str = ""  # why no program got a reward
+
+
+def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> ProgramsAsked:
+    """Asks programs of a few tasks, each in a new process."""
     source = read_source(ground.subject.functions)
-    names = sorted(each for each in source.words if each.isidentifier()) if source else []
+    names = [word for word in source.words if word.isidentifier()] if source else []
     rates: list[Rate] = []
     errors: list[str] = []
     for name, text in programs.items():
-        named = text.replace("NAMES", repr(names))
-        rows = [(task, task.whole(program(ground.golds[task.key], named))) for task in tasks]
-        scores = scorer.fresh(rows, confined=ground.confined)
-        probes = [
-            Probe(operator=name, task=task, answer=answer, value=score.value)
-            for (task, answer), score in zip(rows, scores, strict=True)
-            if not score.skipped
-        ]
-        each = rate(name, probes, ground.bases, ground.span, least=LEAST_EFFECT, guess=0.0)
-        rates += [each] if each is not None else []
-        ground.skipped[_CHECK] += sum(score.skipped for score in scores)
-        errors += [score.error for score in scores if score.error and not score.skipped]
-    left: list[Probe] = []
-    for task in tasks[:2]:
+        probes = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
+        errors += [probe.error for probe in probes if probe.error]
+        program_rate = rate(name, probes, ground.bases, ground.span, least=LEAST_EFFECT, guess=0.0)
+        if program_rate is not None:
+            rates.append(program_rate)
+    return ProgramsAsked(
+        rates=sorted(rates, key=lambda rate: -(rate.unearned.mean or 0.0)),
+        lasting=_lasting(ground),
+        error=errors[0] if errors and not rates else "",
+    )
+
+
+def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
+    """The probes of one program, without those that there was no time for."""
+    rows = [(task, task.completion(program(ground.golds[task.key], text))) for task in ground.usable_tasks[:_TASKS]]
+    scores = ground.scorer.fresh(rows, confined=ground.confined)
+    probes: list[Probe] = []
+    for (task, answer), score in zip(rows, scores, strict=True):
+        ground.skipped[_CHECK] += score.skipped
+        if not score.skipped:
+            probes.append(Probe(operator=name, task=task, answer=answer, value=score.value, error=score.error))
+    return probes
+
+
+def _lasting(ground: Ground) -> list[Probe]:
+    lasting: list[Probe] = []
+    for task in ground.usable_tasks[:2]:
         gold = ground.golds[task.key]
-        empty, patch = (task.whole(program(gold, text)) for text in (PROGRAMS["does nothing"], _LASTING))
-        before, _, after = scorer.fresh([(task, empty), (task, patch), (task, empty)], confined=ground.confined)
+        empty = task.completion(program(gold, PROGRAMS["does nothing"]))
+        patch = task.completion(program(gold, _LASTING))
+        rows = [(task, empty), (task, patch), (task, empty)]
+        before, _, after = ground.scorer.fresh(rows, confined=ground.confined)
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
-            left.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
-    ranked = sorted(rates, key=lambda each: -(each.unearned.mean or 0.0))
-    return ranked, left, errors[0] if errors and not rates else None
+            lasting.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
+    return lasting
 
 
 def program(gold: Gold, text: str) -> str:
     """The program with the functions that the gold answer defines, in its fence if it has one."""
-    names = [each.name for each in gold.statements if isinstance(each, ast.FunctionDef)]
     result = "" if "RESULT" in text else "RESULT = None\n"
     returned = "respond(args)" if "def respond(" in text else "RESULT"
+    names = [statement.name for statement in gold.statements if isinstance(statement, ast.FunctionDef)]
     stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return {returned}" for name in names)
-    program = text.replace("STUBS", result + stubs)
-    return gold.text.replace(gold.code, program + "\n") if gold.code != gold.text else program
+    code = text.replace("STUBS", result + stubs)
+    return code if gold.code == gold.text else gold.text.replace(gold.code, f"{code}\n")

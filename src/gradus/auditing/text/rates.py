@@ -18,6 +18,8 @@ from gradus.stats import Interval, mean_interval
 _SHOWN = 160
 _LONG = 20  # times as many words as the right answer: of such a text hardly any are its own
 
+Shown = dict[str, Any]  # a probe as evidence
+
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
@@ -41,32 +43,34 @@ class Probe:
     skipped: bool = False
 
     @property
+    def reward(self) -> float:
+        """The reward, 0 if there is none."""
+        return self.value or 0.0
+
+    @property
     def completion(self) -> str:
         """The text that was graded: the answer in the form that the task asks for."""
-        return self.task.whole(self.answer)
+        return self.task.completion(self.answer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """An operator over its tasks, in units of the range (gold above the floor).
-
-    ``unearned``: reward above a noisy teacher with the same share of right answers. ``wrong``: reward above silence of the answers that
-    are wrong; ``held``: how much of the right answer those hold that earn less than it, word by word; ``paid``: the one that earned most.
-    """
+    """An operator over its tasks, in units of the range (gold above the floor)."""
 
     operator: str
     n: int
     mean: float
     right: float
-    unearned: Interval
-    wrong: Interval
-    held: float
+    unearned: Interval  # reward above a noisy teacher with the same share of right answers
+    wrong: Interval  # reward above silence of the answers that are wrong
+    held: float  # how much of the right answer those hold that earn less than it, word by word
     p: float
-    example: dict[str, Any] = field(default_factory=dict[str, Any])
-    paid: dict[str, Any] = field(default_factory=dict[str, Any])
+    example: Shown = field(default_factory=dict[str, Any])  # the answer that earned most above the teacher
+    paid: Shown = field(default_factory=dict[str, Any])  # the wrong answer that earned most
 
     @property
-    def told(self) -> str:
+    def share(self) -> str:
+        """What it earned, in words."""
         return f"{self.n} tasks, {self.mean:.3g} a task"
 
 
@@ -78,51 +82,57 @@ def rate(
     ``guess``: the share of tasks that the best constant answer gets right. What it earns by that is earned, and so is as much of what
     an answer earns that is never right.
     """
-    rows = [(probe, bases[probe.task.key]) for probe in probes if probe.task.key in bases and probe.value is not None]
-    if not rows:
+    probes = [probe for probe in probes if probe.value is not None and probe.task.key in bases]
+    if not probes:
         return None
-    right = sum(probe.right for probe, _ in rows) / len(rows)
+    right = sum(probe.right for probe in probes) / len(probes)
     lucky = max(0.0, guess - right)
     unearned: list[float] = []
-    for probe, base in rows:
+    above_silence: list[float] = []
+    held: list[float] = []
+    for probe in probes:
+        base = bases[probe.task.key]
         teacher = (base.gold if probe.right else base.wrong) + lucky * (base.gold - base.wrong)
-        unearned.append(((probe.value or 0.0) - teacher) / span)
-    wrong = [(probe, base) for probe, base in rows if not probe.right]
-    partly = [probe for probe, base in wrong if (probe.value or 0.0) < base.gold - 1e-9]
-    held = [_held(probe.answer, probe.task.gold or "") for probe in partly]
-    best = max(range(len(rows)), key=lambda i: unearned[i])
+        unearned.append((probe.reward - teacher) / span)
+        if not probe.right:
+            above_silence.append((probe.reward - base.silence) / span)
+        if not probe.right and probe.reward < base.gold - 1e-9:
+            held.append(_held(probe))
+    wrong = [probe for probe in probes if not probe.right]
     return Rate(
         operator=operator,
-        n=len(rows),
-        mean=sum(probe.value or 0.0 for probe, _ in rows) / len(rows),
+        n=len(probes),
+        mean=sum(probe.reward for probe in probes) / len(probes),
         right=right,
         unearned=_interval(unearned),
-        wrong=_interval([((probe.value or 0.0) - base.silence) / span for probe, base in wrong]),
+        wrong=_interval(above_silence),
         held=sum(held) / max(1, len(held)),
         p=_p_above(unearned, least),
-        example=shown(rows[best][0]),
-        paid=shown(max(wrong, key=lambda row: row[0].value or 0.0)[0]) if wrong else {},
+        example=shown(probes[int(np.argmax(unearned))]),
+        paid=shown(max(wrong, key=lambda probe: probe.reward)) if wrong else {},
     )
 
 
-def _held(answer: str, gold: str) -> float:
+def _held(probe: Probe) -> float:
     """Says how much of the right answer an answer holds, from 0 to 1: a reward for the words that are right pays about as much."""
-    said, right = (re.findall(r"\w+", text.lower()) for text in (answer, gold))
-    if not right or len(said) > _LONG * len(right):
+    words = re.findall(r"\w+", probe.answer.lower())
+    right = re.findall(r"\w+", probe.task.answer.lower())
+    if not right or len(words) > _LONG * len(right):
         return 0.0
-    return SequenceMatcher(None, right, said, autojunk=False).ratio()
+    return SequenceMatcher(None, right, words, autojunk=False).ratio()
 
 
-def shown(probe: Probe) -> dict[str, Any]:
+def shown(probe: Probe) -> Shown:
     """A probe as evidence: the exact string."""
+    answer = probe.answer
+    if len(answer) > _SHOWN:
+        answer = f"{answer[:_SHOWN]}... ({len(answer):,} characters)"
     return {
         "operator": probe.operator,
         "task": probe.task.key,
-        "answer": probe.answer
-        if len(probe.answer) <= _SHOWN
-        else f"{probe.answer[:_SHOWN]}... ({len(probe.answer):,} characters)",
+        "answer": answer,
         "completion": probe.completion,
-        "gold": (probe.task.gold or "")[:_SHOWN],
+        "gold": probe.task.answer[:_SHOWN],
         "reward": probe.value,
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -23,13 +24,16 @@ from gradus.sandbox.worker import Fork
 
 CANARY = "@CANARY@"  # stands in an answer for the path of a file that only an executed answer can write
 _WARM_UP = 60.0
-_Finite = Annotated[float, Strict(), AllowInfNan(False)]
 _GRACE = 2.0  # seconds beyond the limit until a process that ignores its alarm is killed
+_HANGS = 3
+_AT_ONCE = 64  # answers that a grader that asks a server is given together
+_Finite = Annotated[float, Strict(), AllowInfNan(False)]
+Answers = Sequence[tuple[TextTask, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
-    """``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
+class AnswerScore:
+    """The score of one answer. ``value`` is None if the grader gave none: ``error`` says why, ``hung`` that it was cut off.
 
     ``executed``: the answer ran. ``skipped``: it was not asked, because the time or the money was over. ``seconds``: of the call.
     """
@@ -44,12 +48,25 @@ class Score:
     seconds: Annotated[_Finite, Field(ge=0)] = 0.0
 
 
-def what_was_raised(error: BaseException) -> str:
-    """A grader's error as a score holds it."""
+_SCORE = TypeAdapter(AnswerScore)
+
+
+def checked_score(reply: Any) -> AnswerScore:
+    """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
+    try:
+        return _SCORE.validate_python({name: reply[name] for name in AnswerScore.__dataclass_fields__} | reply)
+    except (KeyError, TypeError, ValidationError) as error:
+        raise BrokenPipeError(f"the grader's process sent something else than a score: {error}") from error
+
+
+def _what_was_raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 
-_SCORE = TypeAdapter(Score)
+def _finite(value: float | None, error: str | None = None) -> AnswerScore:
+    if value is not None and not math.isfinite(value):
+        return AnswerScore(error=f"the reward is {value}")
+    return AnswerScore(value=None if value is None else float(value), error=error)
 
 
 class GraderProcess:
@@ -60,7 +77,7 @@ class GraderProcess:
         self._fork = Fork(lambda folder: _handlers(subject, seconds, folder), confined=confined)
         self._warm_up()
 
-    def ask(self, rows: Sequence[tuple[str, str]]) -> list[Score]:
+    def ask(self, rows: Sequence[tuple[str, str]]) -> list[AnswerScore]:
         """The scores of these keys and answers, in one call of the grader.
 
         Raises TimeoutError if they do not come in time, another OSError if the process died or did not reply with a list of scores.
@@ -74,6 +91,7 @@ class GraderProcess:
         return scores
 
     def end(self) -> None:
+        """End the process."""
         self._fork.end()
 
     def _warm_up(self) -> None:
@@ -84,39 +102,33 @@ class GraderProcess:
             raise
 
 
-def checked_score(reply: Any) -> Score:
-    """The score that a process sent. Raises BrokenPipeError if a field is missing, too many, or of another type."""
-    try:
-        return _SCORE.validate_python({name: reply[name] for name in Score.__dataclass_fields__} | reply)
-    except (KeyError, TypeError, ValidationError) as error:
-        raise BrokenPipeError(f"the grader's process sent something else than a score: {error}") from error
-
-
 class _TooSlow(BaseException):
     """Raised by the alarm; no ``except Exception`` of a grader may catch it."""
 
 
 def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str, Callable[..., Any]]:
     """Make the functions that the process answers with."""
-    canary, ends = folder / "canary", 0.0
+    canary = folder / "canary"
     tasks = {task.key: task for task in subject.tasks}
+    ends = 0.0
 
     def alarm(*_: object) -> None:
-        if (left := ends - clock.now()) <= 0:
+        remaining = ends - clock.now()
+        if remaining <= 0:
             raise _TooSlow
-        signal.setitimer(signal.ITIMER_REAL, left + 1e-3)  # it was the machine that was slow
+        signal.setitimer(signal.ITIMER_REAL, remaining + 1e-3)  # it was the machine that was slow
 
-    def within(limit: float, judge: Callable[[], Sequence[Score]], rows: int = 1) -> list[dict[str, Any]]:
+    def within(limit: float, answers: Answers) -> list[dict[str, Any]]:
         nonlocal ends
         started = clock.now()  # here, because what two processes wait at the same time would be taken off twice
         ends = started + limit
         signal.setitimer(signal.ITIMER_REAL, limit)
         try:
-            scores = judge()
+            scores = _judged(subject, answers)
         except _TooSlow:
-            scores = [Score(error="cut off", hung=True)] * rows
+            scores = [AnswerScore(error="cut off", hung=True)] * len(answers)
         except BaseException as raised:  # whatever a grader raises is a finding
-            scores = [Score(error=what_was_raised(raised))] * rows
+            scores = [AnswerScore(error=_what_was_raised(raised))] * len(answers)
         signal.setitimer(signal.ITIMER_REAL, 0)
         executed = canary.exists()
         canary.unlink(missing_ok=True)
@@ -124,77 +136,63 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
         return [asdict(replace(score, executed=executed, seconds=took)) for score in scores]
 
     def score(rows: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        asked = [(tasks[key], answer.replace(CANARY, str(canary))) for key, answer in rows]
-
-        def judge() -> Sequence[Score]:
-            if len(asked) == 1 or subject.judge_all is None:
-                return [_finite(subject.judge(*each)) for each in asked]
-            return [_finite(each.value, each.error) for each in subject.judge_all(asked)]
-
-        return within(seconds * len(rows), judge, len(rows))
+        answers = [(tasks[key], answer.replace(CANARY, str(canary))) for key, answer in rows]
+        return within(seconds * len(rows), answers)
 
     def warm_up() -> None:  # the first call also loads the grader
-        within(_WARM_UP, lambda: [_finite(subject.judge(subject.tasks[0], ""))])
+        within(_WARM_UP, [(subject.tasks[0], "")])
 
     signal.signal(signal.SIGALRM, alarm)
     return {"score": score, "warm_up": warm_up}
 
 
-def _finite(value: float | None, error: str | None = None) -> Score:
-    if value is not None and not math.isfinite(value):
-        return Score(error=f"the reward is {value}")
-    return Score(value=None if value is None else float(value), error=error)
-
-
-_HANGS = 3
-_AT_ONCE = 64  # answers that a grader that asks a server is given together
+def _judged(subject: TextSubject, answers: Answers) -> list[AnswerScore]:
+    if len(answers) == 1 or subject.judge_all is None:
+        return [_finite(subject.judge(task, answer)) for task, answer in answers]
+    return [_finite(reward.value, reward.error) for reward in subject.judge_all(answers)]
 
 
 @dataclass
 class Scorer:
     """Scores answers in a forked process, so that nothing that a grader does reaches this one.
 
-    ``seconds``: the limit of a call; one that is cut off is made once more before it counts as hung. ``limit``: seconds of all other calls.
-    Time that was spent waiting for a core is counted in neither.
-    ``hangs``: calls that hung; after three further ones are not made. ``confined``: ask in the sandbox.
-    ``known``: scores so far, by task and answer. ``logged``: all that the grader logged, by name.
-    ``tell`` is given the number of calls after each. ``stopped``: why answers were not asked, empty if all were.
+    Time that was spent waiting for a core is counted in no limit.
     """
 
     subject: TextSubject
-    seconds: float = 2.0
-    limit: float = CALLS_SECONDS
-    confined: bool = False
-    hangs: int = 0
+    seconds: float = 2.0  # the limit of a call; one that is cut off is made once more before it counts as hung
+    limit: float = CALLS_SECONDS  # seconds of all other calls
+    confined: bool = False  # ask in the sandbox
+    hangs: int = 0  # calls that hung; after three further ones are not made
     calls: int = 0
     spent: float = 0.0
-    known: dict[tuple[str, str], Score] = field(default_factory=dict)
-    logged: dict[str, list[float]] = field(default_factory=dict)
-    tell: Callable[[int], None] | None = None
-    stopped: str = ""
+    known: dict[tuple[str, str], AnswerScore] = field(default_factory=dict[tuple[str, str], AnswerScore])
+    logged: dict[str, list[float]] = field(default_factory=dict[str, list[float]])  # by the grader
+    tell: Callable[[int], None] | None = None  # is given the number of calls after each
+    stopped: str = ""  # why answers were not asked, empty if all were
     _share: float = 1.0
-    _children: dict[bool, GraderProcess] = field(default_factory=dict)
+    _children: dict[bool, GraderProcess] = field(default_factory=dict[bool, GraderProcess])
 
     def allow(self, share: float) -> None:
         """From now on answers are asked until this share of the limit is spent."""
         self._share = share
 
-    def score(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+    def score(self, rows: Answers) -> list[AnswerScore]:
         """The score of every answer, in order; what was asked before is not asked again."""
-        wanted = {(task.key, answer): task for task, answer in rows}
-        missing = [(task, answer) for (key, answer), task in wanted.items() if (key, answer) not in self.known]
-        asked = zip(missing, self._asked(missing, self.confined), strict=True)
-        scores = {(task.key, answer): score for (task, answer), score in asked}
+        by_key = {(task.key, answer): (task, answer) for task, answer in rows}
+        missing = {key: row for key, row in by_key.items() if key not in self.known}
+        scores = dict(zip(missing, self._asked([*missing.values()], self.confined), strict=True))
         self.known.update({key: score for key, score in scores.items() if not score.skipped})  # may be asked later
-        return [scores.get((task.key, answer)) or self.known[task.key, answer] for task, answer in rows]
+        results = ChainMap(scores, self.known)
+        return [results[task.key, answer] for task, answer in rows]
 
-    def fresh(self, rows: Sequence[tuple[TextTask, str]], *, confined: bool | None = None) -> list[Score]:
+    def fresh(self, rows: Answers, *, confined: bool | None = None) -> list[AnswerScore]:
         """As :meth:`score`, in a new process and past the cache. ``confined``: in the sandbox, whatever the scorer's own setting."""
         confined = self.confined if confined is None else confined
         with self._new_process(confined):
             return self._asked(rows, confined)
 
-    def batch(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+    def batch(self, rows: Answers) -> list[AnswerScore]:
         """The scores that the grader gives the answers in one call, in a new process; skipped if the time is over."""
         with self._new_process(self.confined):
             return self._skipped(rows) or self._call(rows, self.confined)
@@ -213,46 +211,51 @@ class Scorer:
             self._children[confined] = used
 
     def _end(self, confined: bool) -> None:
-        if (child := self._children.pop(confined, None)) is not None:
+        child = self._children.pop(confined, None)
+        if child is not None:
             child.end()
 
-    def _asked(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
-        if not self.subject.remote or self.subject.judge_all is None:
-            return [self._one(row, confined) for row in rows]
-        parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
-        return [score for part in parts for score in self._skipped(part) or self._together(part)]
+    def _asked(self, rows: Answers, confined: bool) -> list[AnswerScore]:
+        scores: list[AnswerScore] = []
+        at_once = _AT_ONCE if self.subject.remote and self.subject.judge_all else 1
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once]
+            scores += self._skipped(part) or (self._one(part, confined) if at_once == 1 else self._together(part))
+        return scores
 
-    def _one(self, row: tuple[TextTask, str], confined: bool) -> Score:
-        if skipped := self._skipped([row]):
-            return skipped[0]
-        (score,) = self._call([row], confined)
-        if score.hung:
-            (score,) = self._call([row], confined)
-            self.hangs += score.hung
+    def _one(self, row: Answers, confined: bool) -> list[AnswerScore]:
+        scores = self._call(row, confined)
+        if scores[0].hung:
+            scores = self._call(row, confined)
+            self.hangs += scores[0].hung
         self._count(1)
-        return score
+        return scores
 
-    def _together(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+    def _together(self, rows: Answers) -> list[AnswerScore]:
         """Answers for a grader that asks a server: all at once, and in this process, where it counts what it spends."""
         assert self.subject.judge_all is not None
         started = clock.now()
         try:
             rewards = self.subject.judge_all(rows)
         except Exception as raised:  # whatever a grader raises is a finding
-            rewards = [Reward(grader="", value=None, error=what_was_raised(raised)) for _ in rows]
+            rewards = [Reward(grader="", value=None, error=_what_was_raised(raised))] * len(rows)
         seconds = clock.now() - started
         self.spent += seconds if self.calls else 0.0  # the first call also loads the grader
         self._count(len(rows))
-        for name, values in (self.subject.logged() if self.subject.logged else {}).items():
-            self.logged.setdefault(name, []).extend(values)
-        broke = [BROKE in (one.error or "") for one in rewards]
-        self.stopped = "its budget is used up" if any(broke) else self.stopped
-        return [
-            Score(value=one.value, error=one.error, skipped=skipped, seconds=seconds / len(rows))
-            for one, skipped in zip(rewards, broke, strict=True)
-        ]
+        if self.subject.rewards is not None:
+            for name, values in self.subject.rewards.metrics.items():
+                self.logged.setdefault(name, []).extend(values)
+        scores: list[AnswerScore] = []
+        for reward in rewards:
+            broke = BROKE in (reward.error or "")
+            if broke:
+                self.stopped = "its budget is used up"
+            scores.append(
+                AnswerScore(value=reward.value, error=reward.error, skipped=broke, seconds=seconds / len(rows))
+            )
+        return scores
 
-    def _skipped(self, rows: Sequence[tuple[TextTask, str]]) -> list[Score]:
+    def _skipped(self, rows: Answers) -> list[AnswerScore]:
         """Scores of answers that are not asked for now, none if they may be; ``stopped`` says why."""
         if self.hangs >= _HANGS:
             self.stopped = f"{self.hangs} calls hung"
@@ -260,14 +263,14 @@ class Scorer:
             self.stopped = f"the calls took more than their share of {self.limit:.0f} s (--seconds gives more)"
         else:
             return []
-        return [Score(error=f"not asked: {self.stopped}", skipped=True) for _ in rows]
+        return [AnswerScore(error=f"not asked: {self.stopped}", skipped=True)] * len(rows)
 
     def _count(self, calls: int) -> None:
         self.calls += calls
         if self.tell is not None:
             self.tell(self.calls)
 
-    def _call(self, rows: Sequence[tuple[TextTask, str]], confined: bool) -> list[Score]:
+    def _call(self, rows: Answers, confined: bool) -> list[AnswerScore]:
         """The scores of one call, which say why if the process died or did not reply in time."""
         started = clock.now()
         try:
@@ -278,7 +281,11 @@ class Scorer:
         except OSError as ended:  # of which TimeoutError is one
             self._end(confined)
             hung = isinstance(ended, TimeoutError)
-            error = "cut off" if hung else "the process died"
-            scores = [Score(hung=hung, error=error, seconds=max(0.0, clock.now() - started)) for _ in rows]
+            score = AnswerScore(
+                hung=hung,
+                error="cut off" if hung else "the process died",
+                seconds=max(0.0, clock.now() - started),
+            )
+            scores = [score] * len(rows)
         self.spent += 0.0 if scores[0].hung else scores[0].seconds  # bounded by their number
         return scores

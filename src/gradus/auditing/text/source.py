@@ -6,13 +6,13 @@ import dis
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from re import _parser as parser  # type: ignore[attr-defined]
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 SLOT = "\ue000"  # stands in a text for an answer: a character that nobody writes
 _LONGEST = 200  # characters of a word
@@ -20,6 +20,8 @@ _MOST = 400  # words, and as many numbers
 _SAMPLES = 8  # of a pattern
 _DEPTH = 3  # of collections in collections
 _LIKE_PATTERN = re.compile(r"\\[bdswBDSWAZ]|\(.*\)|\[.*\]|\.[*+]")
+_MOST_OPTIONS = 12
+_NAMED = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _CATEGORIES = {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "."}  # all others have an a
 
 
@@ -41,7 +43,7 @@ class Place:
 
 @dataclass(kw_only=True)
 class Dictionary:
-    """All that was found in these files, each with the place where it is used. A word may have a slot, in which an answer stands."""
+    """All that stands in these files, each with the place where it is used. A word may have a slot, in which an answer stands."""
 
     words: dict[str, Place] = field(default_factory=dict[str, Place])
     numbers: dict[float, Place] = field(default_factory=dict[float, Place])
@@ -53,24 +55,25 @@ def read_source(functions: Sequence[Callable[..., Any]]) -> Dictionary | None:
     reader = _Reader(functions)
     while reader.waiting:
         reader.read(reader.waiting.pop(0))
-    return reader.found if reader.found.files else None
+    return reader.dictionary if reader.dictionary.files else None
 
 
 class _Reader:
     """A walk from functions to what they use. ``waiting``: functions that are still to be read."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
-        self.found = Dictionary()
+        self.dictionary = Dictionary()
         self.waiting: list[FunctionType] = []
-        self._seen: set[CodeType] = set()
+        self._codes: set[CodeType] = set()
         self._packages: set[str] | None = None
-        for each in functions:
-            self._take(each, Place(file="", line=0))
-        self._packages = {each.__module__.split(".")[0] for each in self.waiting}
+        for function in functions:
+            self._take(function, Place(file="", line=0))
+        self._packages = {_package_of(function) for function in self.waiting}
 
     def read(self, function: FunctionType) -> None:
+        """Takes defaults, and what the code of a function names."""
         code = function.__code__
-        self.found.files.add(code.co_filename)
+        self.dictionary.files.add(code.co_filename)
         names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         place = Place(file=code.co_filename, line=code.co_firstlineno)
         self._take([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()], place)
@@ -84,7 +87,7 @@ class _Reader:
             line = (step.positions.lineno if step.positions else None) or line
             if isinstance(step.argval, CodeType):
                 self._read_code(step.argval, names)
-            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"):
+            elif step.opname in _NAMED:
                 value = names.get(step.argval)
             elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 value = getattr(value, "__dict__", {}).get(step.argval)
@@ -94,64 +97,82 @@ class _Reader:
 
     def _take(self, value: Any, place: Place, depth: int = 0) -> None:
         """Takes what a name stands for: text, a number, a pattern, a collection of them, or a function that is read later."""
-        if depth > _DEPTH or value is None or isinstance(value, bool | ModuleType):
+        if depth > _DEPTH:
             return
-        if isinstance(value, str):
-            self._words([value, *(samples(value) if _LIKE_PATTERN.search(value) else ())], place)
-        elif isinstance(value, int | float):
-            if len(self.found.numbers) < _MOST:
-                self.found.numbers.setdefault(value, place)
-        elif isinstance(value, re.Pattern):
-            pattern = cast("re.Pattern[Any]", value)
-            self._words(samples(pattern.pattern, pattern.flags) if isinstance(pattern.pattern, str) else (), place)
-        elif isinstance(value, partial):
-            self._take([value.func, *value.args, *value.keywords.values()], place, depth)
-        elif isinstance(value, Mapping):
-            self._take([*value, *value.values()], place, depth)
-        elif isinstance(value, list | tuple | set | frozenset):
-            several = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
-            for each in several[:_MOST]:
-                self._take(each, place, depth + 1)
-            group = [each for each in several if isinstance(each, str)]
-            if 2 <= len(group) <= 12:  # all options in a row
-                self._words([", ".join(group), " ".join(group)], place)
-        elif isinstance(function := inspect.unwrap(getattr(value, "__func__", value)), FunctionType):
-            if function.__code__ not in self._seen and self._is_own(function):
-                self._seen.add(function.__code__)
+        match value:
+            case None | bool() | ModuleType():
+                pass
+            case str():
+                self._words([value, *(samples(value) if _LIKE_PATTERN.search(value) else ())], place)
+            case int() | float():
+                if len(self.dictionary.numbers) < _MOST:
+                    self.dictionary.numbers.setdefault(value, place)
+            case re.Pattern(pattern=str(pattern), flags=flags):
+                self._words(samples(pattern, flags), place)
+            case partial():
+                self._take([value.func, *value.args, *value.keywords.values()], place, depth)
+            case Mapping():
+                self._take([*value, *value.values()], place, depth)
+            case list() | tuple() | set() | frozenset():
+                self._take_all(value, place, depth)
+            case _:
+                self._take_code(value, place, depth)
+
+    def _take_all(self, values: Collection[Any], place: Place, depth: int) -> None:
+        ordered = sorted(values, key=repr) if isinstance(values, Set) else list(values)
+        for value in ordered[:_MOST]:
+            self._take(value, place, depth + 1)
+        texts = [value for value in ordered if isinstance(value, str)]
+        if 2 <= len(texts) <= _MOST_OPTIONS:  # all options in a row
+            self._words([", ".join(texts), " ".join(texts)], place)
+
+    def _take_code(self, value: Any, place: Place, depth: int) -> None:
+        """A function is read later; of a class, or of what it made, the methods and the attributes are taken."""
+        function: Any = inspect.unwrap(getattr(value, "__func__", value))
+        if isinstance(function, FunctionType):
+            if function.__code__ not in self._codes and self._is_own(function):
+                self._codes.add(function.__code__)
                 self.waiting.append(function)
-        elif self._is_own(kind := value if inspect.isclass(value) else type(value)):
-            functions = [each for each in vars(kind).values() if inspect.isfunction(each)]
-            self._take([*functions, *(() if kind is value else getattr(value, "__dict__", {}).values())], place, depth)
+            return
+        kind = value if inspect.isclass(value) else type(value)
+        if self._is_own(kind):
+            attributes = {} if kind is value else getattr(value, "__dict__", {})
+            self._take([*filter(inspect.isfunction, vars(kind).values()), *attributes.values()], place, depth)
 
     def _words(self, texts: Sequence[str], place: Place) -> None:
         for text in texts:
-            if 0 < len(text) <= _LONGEST and len(self.found.words) < _MOST:
-                self.found.words.setdefault(text, place)
+            if 0 < len(text) <= _LONGEST and len(self.dictionary.words) < _MOST:
+                self.dictionary.words.setdefault(text, place)
 
     def _is_own(self, value: Any) -> bool:
         """It is of a package that one of the functions at the beginning is of. The processes that a grader asks score nothing."""
-        module = str(getattr(value, "__module__", ""))
-        top = module.split(".")[0]
-        known = self._packages is None or top in self._packages
-        return known and top != "builtins" and not module.startswith("gradus.sandbox.")
+        package = _package_of(value)
+        if package == "builtins" or str(value.__module__).startswith("gradus.sandbox."):
+            return False
+        return self._packages is None or package in self._packages
+
+
+def _package_of(value: Any) -> str:
+    return str(value.__module__).split(".")[0]
 
 
 def samples(pattern: str, flags: int = 0) -> list[str]:
     """Up to eight texts that the pattern matches, one for each of its alternatives; and the same with a slot for its first group.
 
-    >>> [each.replace(SLOT, "_") for each in samples("(yes|no)!+")]
+    >>> [text.replace(SLOT, "_") for text in samples("(yes|no)!+")]
     ['yes!', '_!', 'no!']
     """
     try:
         tree: Any = parser.parse(pattern, flags)
     except (re.error, OverflowError, RecursionError):
         return []
-    texts: dict[str, None] = {}
+    texts: list[str] = []
     for number in range(2 * _SAMPLES):
-        made = _written(tree, number // 2, slots=number % 2 == 1)
-        if SLOT in made or re.search(pattern, made, flags & ~re.DEBUG):
-            texts.setdefault(made)
-    return [text for text in texts if text.strip()][:_SAMPLES]
+        text = _written(tree, number // 2, slots=number % 2 == 1)
+        is_match = SLOT in text or re.search(pattern, text, flags & ~re.DEBUG)
+        if is_match and text.strip() and text not in texts:
+            texts.append(text)
+    return texts[:_SAMPLES]
 
 
 def _written(tree: Any, choice: int, *, slots: bool) -> str:
@@ -169,7 +190,7 @@ def _written(tree: Any, choice: int, *, slots: bool) -> str:
                 text += _written(value[1][choice % len(value[1])], choice, slots=slots)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, inner = value
-                times = max(least, min(1, most) if choice % 2 == 0 else least)
+                times = max(least, min(1, most)) if choice % 2 == 0 else least
                 text += _written(inner, choice, slots=slots) * times
             case "SUBPATTERN":
                 text += SLOT if slots and value[0] == 1 else _written(value[3], choice, slots=slots)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.core import (
-    Action,
     EnvironmentSpec,
     Episode,
     EpisodeStart,
@@ -25,12 +25,18 @@ from gradus.rewards import Rewards
 from gradus.rewards.grading import completion_of, rewards_of
 from gradus.rewards.tryout import try_line
 
+TASKS = 48  # of an audit, if nothing is said
+CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
+PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextTask:
     """A question and an answer known to be right (None if nobody knows one).
 
     ``before`` and ``after``: what stands around an answer if the task asks for a form, as ``<answer>`` and ``</answer>``.
+    ``ordered``: whether the order of the answer's elements matters, as the row says; None if it does not say.
     """
 
     key: str
@@ -38,38 +44,43 @@ class TextTask:
     gold: str | None
     before: str = ""
     after: str = ""
+    ordered: bool | None = None
 
-    def whole(self, answer: str) -> str:
+    @property
+    def answer(self) -> str:
+        """The gold answer, empty if nobody knows one."""
+        return self.gold or ""
+
+    def completion(self, answer: str) -> str:
         """The answer in the form that the task asks for; silence has none."""
         return f"{self.before}{answer}{self.after}" if answer else ""
 
+    @property
+    def gold_completion(self) -> str:
+        """The gold answer in this form."""
+        return self.completion(self.answer)
 
-TASKS = 48  # of an audit, if nothing is said
-CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
-PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
-_STEPS = 1000  # of the training that a grader is told of
+
 Judge = Callable[[TextTask, str], "float | None"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSubject:
-    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None.
-
-    ``remote``: it asks a server, so that its calls may take a minute and are not made in the sandbox. ``judge_all``: the rewards of answers to
-    many tasks in one call, None if it can only be asked one by one. ``logged`` gives what it logged of them (``log_metric``). ``functions``: those that decide the reward, whose source is read.
-    ``judge_at``: the reward after a share of a training, None if the grader is not told. ``command``: the command line that scores one completion again, None if there is none.
-    """
+    """A grader under audit. ``judge`` takes a task and an answer and returns the reward, or None."""
 
     name: str
     grader: str
     tasks: Sequence[TextTask]
     judge: Judge
     range: tuple[float, float] | None = None
-    judge_at: Callable[[float, TextTask, str], float | None] | None = None
-    remote: bool = False
+    remote: bool = False  # it asks a server: its calls may take a minute, and are not made in the sandbox
+    # The rewards of answers to many tasks in one call, None if it can only be asked one by one.
     judge_all: Callable[[Sequence[tuple[TextTask, str]]], Sequence[Reward]] | None = None
-    logged: Callable[[], Mapping[str, Sequence[float]]] | None = None
-    functions: Sequence[Callable[..., Any]] = ()
+    rewards: Rewards | None = (
+        None  # the reward functions that it is made of, which log figures and hear of the training's step
+    )
+    functions: Sequence[Callable[..., Any]] = ()  # those that decide the reward, whose source is read
+    # The command line that scores one completion again, None if there is none.
     command: Callable[[TextTask, str], str] | None = None
 
 
@@ -77,79 +88,123 @@ def subject_of(spec: EnvironmentSpec, grader: Grader, *, tasks: int) -> TextSubj
     """The text subject of an environment of one turn whose gold policy (or outcome) says right answers; None for any other."""
     if spec.max_turns != 1:
         return None
-    made = spec.make()
-    environment = blocking(made)
+    maker = spec.make()
+    environment = blocking(maker)
     rows = _questions(spec, environment, tasks=tasks)
-    if not any(row.gold for _, row in rows):
+    if not any(text.gold for text in rows):
         environment.close()
         return None
-    place = {text.key: task for task, text in rows}
     rewards = rewards_of(grader)
+    places = {text.key: task for text, task in rows.items()}
     # Reward functions over rows see question, completion and columns, never the environment's own judge.
-    reads_rows = spec.data_set is not None and isinstance(getattr(grader.compute, "rewards", None), Rewards)
+    reads_rows = spec.data_set is not None and rewards is not None
 
-    def answered(task: TextTask, answer: str) -> Episode:
-        return _answered(environment, place[task.key], answer, judged=not reads_rows)
+    def episode(text: TextTask, answer: str) -> Episode:
+        return _answered(environment, places[text.key], answer, judged=not reads_rows)
 
-    def judge(task: TextTask, answer: str) -> float | None:
-        reward = grader.rewards([answered(task, answer)])[0]
+    def judge_all(answers: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
+        return grader.rewards([episode(*answer) for answer in answers])
+
+    def judge(text: TextTask, answer: str) -> float | None:
+        (reward,) = judge_all([(text, answer)])
         if reward.error:
             raise RuntimeError(reward.error)
         return reward.value
 
-    def judge_all(rows: Sequence[tuple[TextTask, str]]) -> Sequence[Reward]:
-        return grader.rewards([answered(task, answer) for task, answer in rows])
-
-    def judge_at(share: float, task: TextTask, answer: str) -> float | None:
+    def command(text: TextTask, answer: str) -> str:
         assert rewards is not None
-        rewards.trainer_state.max_steps = _STEPS
-        rewards.trainer_state.global_step = int(share * _STEPS)
-        return judge(task, answer)
-
-    def command(task: TextTask, answer: str) -> str:
-        assert rewards is not None
-        return try_line(rewards, completion_of(answered(task, answer)))
+        return try_line(rewards, completion_of(episode(text, answer)))
 
     return TextSubject(
         name=spec.name,
         grader=grader.name,
-        tasks=[row for _, row in rows],
+        tasks=list(rows),
         judge=judge,
         range=grader.range,
         remote=grader.remote,
-        judge_at=judge_at if rewards and not grader.remote else None,
         judge_all=judge_all if grader.remote or reads_rows else None,
-        logged=(lambda: rewards.metrics) if grader.remote and rewards else None,
-        functions=list(rewards.functions.values()) if rewards else [type(made).step, grader.compute],
-        command=command if rewards and reads_rows else None,
+        rewards=rewards,
+        functions=list(rewards.functions.values()) if rewards else [type(maker).step, grader.compute],
+        command=command if reads_rows else None,
     )
 
 
-def _questions(spec: EnvironmentSpec, environment: Any, *, tasks: int) -> list[tuple[Task, TextTask]]:
-    """Up to ``tasks`` different questions."""
-    wanted = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
-    wanted += [task for name in spec.conditions for task in spec.tasks(name)[:tasks]]  # if rows are few
-    rows: list[tuple[Task, TextTask]] = []
-    seen: set[str] = set()
-    for number, task in enumerate(wanted):
+def _answered(environment: Any, task: Task, answer: str, *, judged: bool) -> Episode:
+    """The episode of one answer. Without a step unless ``judged``: the time that the environment's own judge takes is not the grader's."""
+    first = environment.reset(seed=task.seed, **task.options)
+    final: Observation = environment.step(answer) if judged else Observation(text="")
+    turn = Turn(
+        index=0,
+        observation=first.text,
+        action=answer,
+        data=first.data,
+        env_reward=final.reward,
+        valid=final.action_valid,
+        error=final.action_error,
+        spans=final.action_spans,
+        action_data=final.action_data,
+    )
+    return Episode(
+        task=task,
+        policy="audit",
+        turns=(turn,),
+        stop=StopReason.TERMINATED,
+        system_prompt=environment.system_prompt,
+        outcome=environment.outcome(),
+        final=final,
+    )
+
+
+def _questions(spec: EnvironmentSpec, environment: Any, *, tasks: int) -> dict[TextTask, Task]:
+    """Up to ``tasks`` different questions.
+
+    A question that comes back with the words of its answer in another order shows that order does not matter in these answers.
+    """
+    candidates = [spec.train_task(i) for i in range(tasks)]  # those that the environment itself has made already
+    for name in spec.conditions:  # if rows are few
+        candidates += spec.tasks(name)[:tasks]
+    rows: dict[str, tuple[TextTask, Task]] = {}
+    any_order = False
+    for number, task in enumerate(candidates):
         if len(rows) == tasks:
             break
         observation = environment.reset(seed=task.seed, **task.options)
-        if observation.text in seen:
-            continue
-        seen.add(observation.text)
-        gold, before, after = _gold(spec, environment, task, observation)
-        key = f"{task.condition}-{task.seed}-{number}"
-        rows.append((task, TextTask(key=key, prompt=observation.text, gold=gold, before=before, after=after)))
-    return rows
+        text = _text_task(spec, environment, task, observation, number)
+        earlier, _ = rows.setdefault(text.prompt, (text, task))
+        any_order = any_order or _differ_in_order(text.answer, earlier.answer)
+    if not any_order:
+        return dict(rows.values())
+    return {replace(text, ordered=bool(text.ordered)): task for text, task in rows.values()}
 
 
-def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> tuple[str | None, str, str]:
-    """The gold answer, and what stands around it in the gold policy's own text."""
-    bare = environment.outcome().get("answer")
-    bare = None if bare is None else str(bare)
+def _differ_in_order(first: str, second: str) -> bool:
+    return first != second and Counter(re.findall(r"\w+", first)) == Counter(re.findall(r"\w+", second))
+
+
+def _text_task(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation, number: int) -> TextTask:
+    """The task with its gold answer, and with what stands around it in the gold policy's own text."""
+    outcome = environment.outcome()
+    answer = outcome.get("answer")
+    bare = "" if answer is None else str(answer)
+    text = _gold_text(spec, environment, task, observation) or bare
+    before, after = _around(bare, text) if bare and bare in text else ("", "")
+    gold = text[len(before) : len(text) - len(after)]
+    columns: Any = outcome.get("columns")
+    ordered = columns.get("ordered") if isinstance(columns, Mapping) else None
+    return TextTask(
+        key=f"{task.condition}-{task.seed}-{number}",
+        prompt=observation.text,
+        gold=gold or None,
+        before=before,
+        after=after,
+        ordered=_TRUTH.get(str(ordered).lower()),
+    )
+
+
+def _gold_text(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> str:
+    """The completion of the gold policy, empty if there is none."""
     if spec.audit.gold is None:
-        return bare, "", ""
+        return ""
     start = EpisodeStart(
         task=task,
         system_prompt=environment.system_prompt,
@@ -159,12 +214,9 @@ def _gold(spec: EnvironmentSpec, environment: Any, task: Task, observation: Obse
         environment=environment,
     )
     session = spec.policy(spec.audit.gold).start([start])
-    action: Action = session.act([Request(row=0, observation=observation)])[0]
+    (action,) = session.act([Request(row=0, observation=observation)])
     session.close()
-    if bare and bare in action.text:
-        before, after = _around(bare, action.text)
-        return bare, before, after
-    return action.text or bare, "", ""
+    return action.text
 
 
 def _around(gold: str, text: str) -> tuple[str, str]:
@@ -172,22 +224,3 @@ def _around(gold: str, text: str) -> tuple[str, str]:
     words = list(re.finditer(rf"(?<![\w</]){re.escape(gold)}(?!\w)", text))
     place = words[-1].start() if words else text.rindex(gold)
     return text[:place], text[place + len(gold) :]
-
-
-def _answered(environment: Any, task: Task, answer: str, *, judged: bool) -> Episode:
-    """The episode of one answer. Without a step unless ``judged``: the time that the environment's own judge takes is not the grader's."""
-    first = environment.reset(seed=task.seed, **task.options)
-    final = environment.step(answer) if judged else None
-    told: dict[str, Any] = {}
-    if final is not None:
-        told = {"env_reward": final.reward, "valid": final.action_valid, "error": final.action_error}
-        told |= {"spans": final.action_spans, "action_data": final.action_data}
-    return Episode(
-        task=task,
-        policy="audit",
-        turns=(Turn(index=0, observation=first.text, action=answer, data=first.data, **told),),
-        stop=StopReason.TERMINATED,
-        system_prompt=environment.system_prompt,
-        outcome=environment.outcome(),
-        final=final,
-    )

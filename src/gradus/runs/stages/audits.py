@@ -35,7 +35,7 @@ def audit_stage(
     store_audit(spec, result, folder)
     for check in result.checks:
         told = f"  {check.evidence}" if check.status == "fail" else ""
-        console.print(Text.assemble(f"  {check.name:<15} ", (MARKS[check.status], STYLES[check.status]), told))
+        console.print(Text.assemble(f"  {check.subject:<15} ", (MARKS[check.status], STYLES[check.status]), told))
     console.print(result.summary, highlight=False)
     return result
 
