@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.auditing import forecast
-from gradus.auditing.plans.judged import above_curve
+from gradus.auditing.plans.judged import Level, above_curve
 from gradus.auditing.plans.panel import roll_out_panel
 from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, answer_space
 from gradus.auditing.plans.search import Distribution
@@ -118,8 +118,8 @@ def test_the_random_policy_that_nobody_declared_draws_each_place_by_itself():
 
 def test_reward_that_is_the_true_reward_is_earned_however_good_the_plan():
     levels = [np.array([0.0, 0.1, 0.0, 0.2]), np.array([0.2, 0.3, 0.1, 0.4])]
-    curve = [(level, level) for level in levels]
+    curve = [Level(true_rewards=level, rewards=level) for level in levels]
     aim = np.array([0.9, 1.0, 0.8, 1.0])
-    assert above_curve(curve, aim, aim).mean == pytest.approx(0.0)
-    paid = above_curve(curve, aim, aim + 0.5)
+    assert above_curve(curve, Level(true_rewards=aim, rewards=aim)).mean == pytest.approx(0.0)
+    paid = above_curve(curve, Level(true_rewards=aim, rewards=aim + 0.5))
     assert paid.mean == pytest.approx(0.5)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gradus.stats import wilson
 
@@ -18,59 +18,77 @@ _LAST = 3  # words of a text whose place is a place also where its questions dif
 _TELLING = 4  # decimals that make a number too particular to stand somewhere by chance
 _LEAST_OWN = 0.5  # a place that shows the hidden value less often than this gives little away
 _LEAST_GAP = 0.25  # by which own values must stand there more often than another task's
+_NEXT = (1, 2, 3)  # tasks whose hidden values are compared
 _BEFORE = re.compile(r"^[^\w-]*(?:[A-Za-z_]+[=:])?[^\w-]*")  # punctuation and a name before a value
+_NAMED = re.compile(r"[^\w-]*[A-Za-z_]+[=:]")
+
+Hidden = Sequence[Any]  # the hidden values of a task
 
 
-def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Sequence[Any]]) -> str | None:
+def telling_place(shown: Sequence[Mapping[str, Any]], hidden: Sequence[Hidden]) -> str | None:
     """The place that shows hidden values, or None. ``shown``: of each task, what stands at each place."""
     n = len(shown)
-    for place, count in Counter(place for each in shown for place in each).most_common():
+    counts: Counter[str] = Counter()
+    for places in shown:
+        counts.update(places.keys())
+    for place, count in counts.most_common():
         if count <= _LEAST_OWN * n:
             return None
-        column = [each.get(place) for each in shown]
-        own = sum(map(_is_shown, column, hidden))
-        others = sum(sum(map(_is_shown, column, [*hidden[step:], *hidden[:step]])) / 3 for step in (1, 2, 3))
-        low = wilson(own, n).low or 0.0
+        column = [places.get(place) for places in shown]
+        others = sum(_shows(column, [*hidden[step:], *hidden[:step]]) / len(_NEXT) for step in _NEXT)
+        low = wilson(_shows(column, hidden), n).low or 0.0
         if low > _LEAST_OWN and low - others / n > _LEAST_GAP:
             return place
     return None
+
+
+def _shows(column: Sequence[Any], hidden: Sequence[Hidden]) -> int:
+    """Counts the tasks that show a hidden value at a place."""
+    return sum(map(_is_shown, column, hidden))
 
 
 def places_of_text(text: str, name: str) -> dict[str, str]:
     """The rest of the text from each of its places: behind a word when it first stands there, and from each of the last words."""
     words = list(re.finditer(r"\S+", text))
     places: dict[str, str] = {}
+    before = ""
     for index, word in enumerate(words):
         rest = text[word.start() :]
-        before = words[index - 1].group() if index else ""
-        if before and not any(character.isdigit() for character in before):
+        if before and not any(map(str.isdigit, before)):
             places.setdefault(f"{name} after {before!r}", rest)
-        if named := re.match(r"[^\w-]*[A-Za-z_]+[=:]", word.group()):
-            places.setdefault(f"{name} after {named.group()!r}", rest)
+        before = word[0]
+        named = _NAMED.match(before)
+        if named:
+            places.setdefault(f"{name} after {named[0]!r}", rest)
         if len(words) - index <= _LAST:
             places[f"{name}, word from the end {len(words) - index}"] = rest
     return places
 
 
-def _is_shown(shown: Any, hidden: Sequence[Any]) -> bool:
-    """Returns True if this begins with one of the values, after punctuation and a name. A number counts as precisely as it is shown."""
+def _is_shown(shown: Any, hidden: Hidden) -> bool:
+    """Returns True if this begins with one of the values, after punctuation and a name."""
     text = _BEFORE.sub("", str(shown), count=1)
-    for value in hidden:
-        if isinstance(value, str):
-            bare = value.strip("()[]{}.,:;=\"' ")
-            if bare and text.startswith(bare) and not text[len(value) : len(value) + 1].isalnum():
-                return True
-        elif isinstance(value, float) and (number := re.match(r"-?\d+\.\d+", text)):
-            decimals = len(number.group().partition(".")[2])
-            if decimals >= _TELLING and round(value, decimals) == round(float(number.group()), decimals):
-                return True
-    return False
+    return any(_begins(text, value) for value in hidden)
+
+
+def _begins(text: str, value: Any) -> bool:
+    """Returns True if a text begins with a value. A number counts as precisely as it is shown."""
+    if isinstance(value, str):
+        bare = value.strip("()[]{}.,:;=\"' ")
+        return bool(bare) and text.startswith(bare) and not text[len(value) : len(value) + 1].isalnum()
+    number = re.match(r"-?\d+\.(\d+)", text)
+    if number is None or not isinstance(value, float):
+        return False
+    decimals = len(number[1])
+    return decimals >= _TELLING and round(value, decimals) == round(float(number[0]), decimals)
 
 
 def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Paths and leaves of nested mappings and lists."""
-    if isinstance(value, Mapping | list | tuple):
-        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(cast("Sequence[Any]", value)))
+    if isinstance(value, Mapping):
+        for key, inner in cast("Mapping[Any, Any]", value).items():
             yield from walk(inner, (*path, str(key)))
     else:
         yield path, value

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import comb
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gradus.auditing.plans.judged import NO_AIM
 from gradus.auditing.plans.panel import best_reflex
-from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
-from gradus.auditing.records import (
-    ENOUGH,
-    AuditCheck,
-    PanelEpisodes,
-    components_of,
-    high_of,
-    low_of,
-    signed,
-)
+from gradus.auditing.plans.plan import Draw, NoisyPolicy, RandomAnswers
+from gradus.auditing.records import ENOUGH, AuditCheck, PanelEpisodes, components_of, high_of, is_above, signed
 from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
 from gradus.core.findings import Status
 from gradus.rollouts import roll_out
@@ -36,84 +29,117 @@ _RESAMPLES = 200
 _NEGATIVE = -0.1  # within policies, reward and true reward may not run against each other
 SIZES = (4, 8, 16)  # of groups, for which the signal is forecast
 _MEMBERS = 16
+_ORDERS = 8  # in which the members of a group are cut into smaller groups
 _ZERO_VARIANCE = 0.5  # doctor warns above this share of zero-variance groups
 # Of a stand-in. The first that has variance is forecast: a student may be as weak as the last.
 _NOISES = (0.3, 0.6, 0.9)
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """What one policy earns above another."""
+
+    name: str
+    reward: Paired
+    true_reward: Paired
+
+    @property
+    def mean(self) -> float:
+        """The mean gain; minus infinity if nothing is known."""
+        return -np.inf if self.reward.mean is None else self.reward.mean
+
+    @property
+    def is_sure(self) -> bool:
+        """The reward surely rises."""
+        return is_above(self.reward, 0.0)
+
+    @property
+    def is_level(self) -> bool:
+        """The true reward is the same on both sides, so that there can be no step in the reward."""
+        return self.true_reward.ties == self.true_reward.n >= ENOUGH
+
+    def is_flat(self, least: float) -> bool:
+        """The reward falls by the least effect, or rises by less although the true reward rises."""
+        # The same reward on every task: the step is 0.
+        high = 0.0 if self.reward.ties == self.reward.n >= _FEW else high_of(self.reward)
+        if self.is_sure or high is None:
+            return False
+        return high < -least or (high <= least and is_above(self.true_reward, 0.0))
+
+
+def _gain(panel: PanelEpisodes, name: str, policy: str, baseline: str) -> Gain:
+    return Gain(
+        name=name,
+        reward=paired_difference(panel.rewards(policy), panel.rewards(baseline)),
+        true_reward=paired_difference(panel.true_rewards(policy), panel.true_rewards(baseline)),
+    )
+
+
+def _sentence(gains: Iterable[Gain]) -> str:
+    return ", ".join(f"{gain.name} {signed(gain.reward)}" for gain in gains)
 
 
 def check_separation(panel: PanelEpisodes) -> AuditCheck:
     """Every step of the ladder must raise the reward.
 
     A step fails if its interval lies below 0 by more than the least effect, or below the least effect although the true reward rises.
-    A step whose interval spans either is unresolved, unless the true reward is the same on both sides.
+    A step whose interval spans either is open, unless the true reward is the same on both sides.
     """
-    pairs = [(a, b) for a, b in pairwise(panel.ladder)]
-    if not pairs:
+    steps = [_gain(panel, f"{better} - {worse}", better, worse) for worse, better in pairwise(panel.ladder)]
+    if not steps:
         evidence = "a ladder of at least two policies is needed; declare a panel or a teacher"
         return AuditCheck(subject="separation", status="note", evidence=evidence)
-    steps = {f"{b} - {a}": _difference(panel, b, a) for a, b in pairs}
-    aims = {f"{b} - {a}": _difference(panel, b, a, of="true_reward") for a, b in pairs}
     least = panel.least_effect()
-    raised = {n: s for n, s in steps.items() if _above(s)}
-    flat = {n: s for n, s in steps.items() if n not in raised and _is_flat(s, least, aims[n])}
-    # If the true reward is the same on both sides, there can be no step in the reward.
-    level = [n for n, aim in aims.items() if aim.ties == aim.n >= ENOUGH]
-    unsure = {n: s for n, s in steps.items() if n not in (*raised, *flat, *level)}
-    status: Status = "fail" if flat else "open" if unsure else "pass" if raised else "note"
+    raised = [step for step in steps if step.is_sure]
+    flat = [step for step in steps if step.is_flat(least)]
+    unsure = [step for step in steps if step not in (*raised, *flat) and not step.is_level]
+    measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
+    status: Status = "note"
     if flat:
-        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_told(flat)}"
+        status = "fail"
+        evidence = f"{len(flat)} of {len(steps)} steps of skill do not raise the reward: {_sentence(flat)}"
     elif unsure:
-        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_told(unsure)}"
+        status = "open"
+        evidence = f"not known for {len(unsure)} of {len(steps)} steps of skill: {_sentence(unsure)}"
     elif raised:
-        least_raised = min(raised, key=lambda name: _mean(raised[name]))
-        told = f"{len(raised)} of {len(steps)} steps {' < '.join(panel.ladder)} raise the reward"
-        evidence = f"{told}; the least is {_told({least_raised: raised[least_raised]})}"
+        status = "pass"
+        lowest = min(raised, key=lambda step: step.mean)
+        count = f"{len(raised)} of {len(steps)} steps {' < '.join(panel.ladder)} raise the reward"
+        evidence = f"{count}; the least is {_sentence([lowest])}"
     else:
-        told = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
-        evidence = f"{told}; declare a teacher that does better"
-    measured = {"least_effect": least, "steps": {n: asdict(s) for n, s in steps.items()}}
+        same = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
+        evidence = f"{same}; declare a teacher that does better"
     return AuditCheck(subject="separation", status=status, evidence=evidence, measured=measured)
-
-
-def _told(figures: Mapping[str, Paired]) -> str:
-    return ", ".join(f"{name} {signed(figure)}" for name, figure in figures.items())
-
-
-def _is_flat(step: Paired, least: float, aim: Paired) -> bool:
-    high = 0.0 if step.ties == step.n >= _FEW else high_of(step)  # the same reward on every task: the step is 0
-    if high is None:
-        return False
-    return high < -least or (high <= least and _above(aim))
 
 
 def check_exploits(panel: PanelEpisodes) -> AuditCheck:
     """No degenerate policy that the panel declares may beat the best honest reflex by the least effect."""
     reflex = best_reflex(panel)
-    tried = {name: _difference(panel, name, reflex) for name in panel.exploits if name != reflex}
+    tried = [_gain(panel, name, name, reflex) for name in panel.exploits if name != reflex]
     if not tried:
-        return AuditCheck(
-            subject="exploits",
-            status="note",
-            evidence="no exploits are declared; the search tries constants and cycles",
-        )
+        evidence = "no exploits are declared; the search tries constants and cycles"
+        return AuditCheck(subject="exploits", status="note", evidence=evidence)
     least = panel.least_effect()
-    suspects = {name: gain for name, gain in tried.items() if _mean(gain) >= least}
-    winners = {name: gain for name, gain in suspects.items() if _above(gain)}
-    aims = {name: _difference(panel, name, reflex, of="true_reward") for name in suspects}
-    few = min(gain.n for gain in tried.values()) < _FEW
-    unsure = {n: gain for n, gain in suspects.items() if few and n not in winners and _mean(aims[n]) <= 0}
-    best = max(tried, key=lambda name: _mean(tried[name]))
+    best = max(tried, key=lambda gain: gain.mean)
+    nearest = f"the nearest is {_sentence([best])}"
+    check = AuditCheck(
+        subject="exploits",
+        status="pass",
+        evidence=f"none of {len(tried)} degenerate policies beats {reflex}; {nearest}",
+        measured={"least_effect": least, "exploits": {gain.name: gain.reward for gain in tried}},
+    )
+    suspects = [gain for gain in tried if gain.mean >= least]
+    winners = [gain for gain in suspects if gain.is_sure]
     if winners:
-        evidence = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}: {_told(winners)}"
-    elif unsure:
-        evidence = f"it is not known whether degenerate policies beat {reflex}: {_told(unsure)}"
-    else:
-        evidence = (
-            f"none of {len(tried)} degenerate policies beats {reflex}; the nearest is {best} {signed(tried[best])}"
-        )
-    status = "fail" if winners else "open" if unsure else "pass"
-    measured = {"least_effect": least, "exploits": {n: asdict(f) for n, f in tried.items()}}
-    return AuditCheck(subject="exploits", status=status, evidence=evidence, measured=measured)
+        count = f"{len(winners)} of {len(tried)} degenerate policies beat the best honest reflex, {reflex}"
+        return replace(check, status="fail", evidence=f"{count}: {_sentence(winners)}")
+    # Of few tasks those are doubtful that do not serve the true reward.
+    unsure = [gain for gain in suspects if (gain.true_reward.mean or 0.0) <= 0]
+    if unsure and min(gain.reward.n for gain in tried) < _FEW:
+        evidence = f"it is not known whether degenerate policies beat {reflex}: {_sentence(unsure)}"
+        return replace(check, status="open", evidence=evidence)
+    return check
 
 
 def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> AuditCheck:
@@ -122,25 +148,23 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
     ladder earns. The whole is weighted: sum of what constants earn over sum of what skill earns.
     """
-    floor, skilled = panel.ladder[0], [n for n in (*panel.ladder, *panel.reflexes) if n not in panel.exploits]
-    if set(skilled) <= {floor, *BLIND}:
+    skilled = [name for name in (*panel.ladder, *panel.reflexes) if name not in panel.exploits]
+    if set(skilled) <= {panel.ladder[0], *BLIND}:
         evidence = "nobody is known to do better than blindly here; declare a teacher or a panel"
         return AuditCheck(subject="free credit", status="note", evidence=evidence)
     free: dict[str, dict[str, Any]] = {}
     earned = possible = 0.0
     for name, weight in grader.weights.items():
+        # Of a penalty less is more.
         sign = 1.0 if weight >= 0 else -1.0
-        means = {each: mean_interval(components_of(panel.episodes[each], name)).mean for each in (floor, *skilled)}
-        known = {each: sign * mean for each, mean in means.items() if mean is not None}
-        if floor not in known or name not in constants:
+        low, high = _chance_and_best(panel, name, sign, skilled)
+        if low is None or name not in constants:
             continue
-        low, high = known[floor], max(known.values())
-        constant = sign * constants[name][0]
-        gain, room = max(0.0, min(constant, high) - low), max(0.0, high - low)
+        value, answer = constants[name]
+        gain, room = max(0.0, min(sign * value, high) - low), max(0.0, high - low)
         earned, possible = earned + abs(weight) * gain, possible + abs(weight) * room
-        share = gain / room if room > 1e-9 else None
-        figures = {"chance": sign * low, "constant": sign * constant, "best": sign * high, "free": share}
-        free[name] = {"weight": weight, **figures, "answer": constants[name][1]}
+        figures = {"chance": sign * low, "constant": value, "best": sign * high}
+        free[name] = {"weight": weight, **figures, "free": gain / room if room > 1e-9 else None, "answer": answer}
     if not free:
         evidence = (
             "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
@@ -151,133 +175,148 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
         return AuditCheck(subject="free credit", status="fail", evidence=evidence, measured={"components": free})
     share = earned / possible
-    shares = {name: each for name, each in free.items() if each["free"] is not None}
-    told = ", ".join(f"{name} {each['free']:.0%} by {each['answer']!r}" for name, each in shares.items())
+    shares = [f"{name} {row['free']:.0%} by {row['answer']!r}" for name, row in free.items() if row["free"] is not None]
     bound = "more than" if share > FREE else "of at most"
-    evidence = (
-        f"constant answers earn {share:.0%} of what skill earns above chance, {bound} {FREE:.0%} allowed ({told})"
-    )
-    status = "pass" if share <= FREE else "open" if panel.tasks < _FEW else "fail"
+    allowed = f"{bound} {FREE:.0%} allowed ({', '.join(shares)})"
+    status: Status = "pass"
+    if share > FREE:
+        status = "open" if panel.tasks < _FEW else "fail"
     return AuditCheck(
-        subject="free credit", status=status, evidence=evidence, measured={"share": share, "components": free}
+        subject="free credit",
+        status=status,
+        evidence=f"constant answers earn {share:.0%} of what skill earns above chance, {allowed}",
+        measured={"share": share, "components": free},
     )
+
+
+def _chance_and_best(
+    panel: PanelEpisodes, component: str, sign: float, skilled: Sequence[str]
+) -> tuple[float | None, float]:
+    """What the lowest step of the ladder earns of a component, None if it has none, and what the best policy earns."""
+    means: dict[str, float] = {}
+    for name in (panel.ladder[0], *skilled):
+        mean = mean_interval(components_of(panel.episodes[name], component)).mean
+        if mean is not None:
+            means[name] = sign * mean
+    return means.get(panel.ladder[0]), max(means.values(), default=0.0)
 
 
 def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
     """Rank correlation of reward and true reward: over the means of all policies, and from episode to episode within each."""
-    names = list(panel.episodes)
-    rewards, aims = (  # (policies, tasks), nan if a value is missing
-        np.array([of(name) for name in names], dtype=np.float64) for of in (panel.rewards, panel.true_rewards)
-    )
-    means = _row_means(aims)
     if not panel.knows_aim:
         return AuditCheck(subject="alignment", status="note", evidence=NO_AIM)
+    names = list(panel.episodes)
+    rewards = _table(panel.rewards(name) for name in names)
+    aims = _table(panel.true_rewards(name) for name in names)
     if np.allclose(rewards, aims, equal_nan=True):
         evidence = (
             f"the reward is {true_reward} itself in every episode; declare a true reward of its own to hold it against"
         )
         return AuditCheck(subject="alignment", status="note", evidence=evidence)
+    means = _row_means(aims)
     if len(names) < 3 or len(set(means[np.isfinite(means)].tolist())) < 2:
         evidence = f"at least 3 policies that differ in {true_reward} are needed; declare a true reward and a teacher"
         return AuditCheck(subject="alignment", status="open", evidence=evidence)
     across = _rank_correlation(rewards, aims)
     highest = _highest_correlation(rewards, aims)
-    pooled = spearman_within(
+    within = spearman_within(
         [reward for name in names for reward in panel.rewards(name)],
         [aim for name in names for aim in panel.true_rewards(name)],
         [name for name in names for _ in panel.episodes[name]],
     )
-    aligned = across is not None and across >= ALIGNMENT and (pooled is None or pooled > 0)
-    doubtful = highest >= ALIGNMENT and (pooled is None or pooled > _NEGATIVE)
-    unsure = not aligned and across is not None and (doubtful or rewards.shape[1] < _FEW)
-    evidence = (
-        f"the reward is the same for all policies while {true_reward} differs"
-        if across is None
-        else f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies "
-        f"({ALIGNMENT} needed) and {format_number(pooled, 2)} from episode to episode within a policy"
-    )
-    if unsure:
-        evidence += f"; {rewards.shape[1]} tasks are too few to be sure"
-    return AuditCheck(
-        subject="alignment",
-        status="pass" if aligned else "open" if unsure else "fail",
-        evidence=evidence,
-        measured={"across": across, "highest": highest, "within": pooled},
-    )
+    tasks = rewards.shape[1]
+    status = _alignment_status(across, highest, within, tasks)
+    evidence = f"the reward is the same for all policies while {true_reward} differs"
+    if across is not None:
+        correlation = f"rank correlation of reward and {true_reward} is {across:.2f} over {len(names)} policies"
+        episodes = f"{format_number(within, 2)} from episode to episode within a policy"
+        evidence = f"{correlation} ({ALIGNMENT} needed) and {episodes}"
+    if status == "open":
+        evidence += f"; {tasks} tasks are too few to be sure"
+    measured = {"across": across, "highest": highest, "within": within}
+    return AuditCheck(subject="alignment", status=status, evidence=evidence, measured=measured)
 
 
-def _row_means(values: np.ndarray) -> np.ndarray:
+def _alignment_status(across: float | None, highest: float, within: float | None, tasks: int) -> Status:
+    if across is None:
+        return "fail"
+    if across >= ALIGNMENT and (within is None or within > 0):
+        return "pass"
+    may_be_aligned = highest >= ALIGNMENT and (within is None or within > _NEGATIVE)
+    return "open" if may_be_aligned or tasks < _FEW else "fail"
+
+
+def _table(rows: Iterable[Sequence[float | None]]) -> Values:
+    """Figures of (policies, tasks), nan if a value is missing."""
+    return np.array(list(rows), dtype=np.float64)
+
+
+def _row_means(values: Values) -> Values:
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
 
 
-def _rank_correlation(rewards: np.ndarray, aims: np.ndarray) -> float | None:
-    x, y = _row_means(rewards), _row_means(aims)
-    known = np.isfinite(x) & np.isfinite(y)
-    return spearman(x[known].round(12).tolist(), y[known].round(12).tolist())
+def _rank_correlation(rewards: Values, aims: Values) -> float | None:
+    reward_means, aim_means = _row_means(rewards), _row_means(aims)
+    known = np.isfinite(reward_means) & np.isfinite(aim_means)
+    return spearman(reward_means[known].round(12).tolist(), aim_means[known].round(12).tolist())
 
 
-def _highest_correlation(rewards: np.ndarray, aims: np.ndarray) -> float:
+def _highest_correlation(rewards: Values, aims: Values) -> float:
     """The upper end of what the correlation may be: its 97.5 % quantile over resampled tasks."""
     rng = np.random.default_rng(child_seed(0, "audit", "alignment"))
     tasks = rewards.shape[1]
-    draws = [rng.integers(tasks, size=tasks) for _ in range(_RESAMPLES)]
-    ranks = [_rank_correlation(rewards[:, drawn], aims[:, drawn]) for drawn in draws]
-    return float(np.quantile([rank for rank in ranks if rank is not None] or [-1.0], 0.975))
-
-
-def _difference(panel: PanelEpisodes, a: str, b: str, of: str = "reward") -> Paired:
-    values = panel.rewards if of == "reward" else panel.true_rewards
-    return paired_difference(values(a), values(b))
-
-
-def _mean(difference: Paired) -> float:
-    return -np.inf if difference.mean is None else difference.mean
-
-
-def _above(difference: Paired) -> bool:
-    return (low_of(difference) or 0.0) > 0
+    ranks: list[float] = []
+    for _ in range(_RESAMPLES):
+        drawn = rng.integers(tasks, size=tasks)
+        rank = _rank_correlation(rewards[:, drawn], aims[:, drawn])
+        ranks += [] if rank is None else [rank]
+    return float(np.quantile(ranks or [-1.0], 0.975))
 
 
 def check_signal(
-    spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Callable[[int], str], *, tasks: int, seed: int
+    spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Draw, *, tasks: int, seed: int
 ) -> AuditCheck:
     """Roll out groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
     check = AuditCheck(subject="signal", status="open", evidence="no policy was rolled out")
-    wanted = [spec.train_task(i) for i in range(tasks)]
-    for chosen in [policy] if policy else _stand_ins(spec, draw):
-        groups = roll_out(
-            spec, chosen, wanted, group_size=_MEMBERS, seed=seed, key=("audit", "signal"), grader=grader
-        ).groups
-        rewards = [[value for value in group.values() if value is not None] for group in groups]
-        whole = [values for values in rewards if len(values) == _MEMBERS]
-        check = _judged(chosen, whole, given=policy is not None, seed=seed)
+    training = [spec.train_task(i) for i in range(tasks)]
+    key = ("audit", "signal")
+    for candidate in [policy] if policy else _stand_ins(spec, draw):
+        rolled_out = roll_out(spec, candidate, training, group_size=_MEMBERS, seed=seed, key=key, grader=grader)
+        rewards = [group.values() for group in rolled_out.groups]
+        graded = [values for values in rewards if None not in values and len(values) == _MEMBERS]
+        name = (
+            candidate.name
+            if policy
+            else f"{candidate.name} (a stand-in; give your own policy for a forecast of your run)"
+        )
+        check = _signal_of(candidate, name, graded, seed=seed)
         if check.status != "fail":
             break
     return check
 
 
-def _judged(chosen: Policy, whole: Sequence[Sequence[float]], *, given: bool, seed: int) -> AuditCheck:
-    """The check from the rewards of whole groups."""
-    if not whole:
-        evidence = f"no group of {_MEMBERS} episodes of {chosen.name} could be graded as a whole"
+def _signal_of(policy: Policy, name: str, rewards: Sequence[Sequence[float | None]], *, seed: int) -> AuditCheck:
+    """The check from the rewards of groups of which every member was graded."""
+    if not rewards:
+        evidence = f"no group of {_MEMBERS} episodes of {policy.name} could be graded as a whole"
         return AuditCheck(subject="signal", status="open", evidence=evidence)
-    sizes = forecast(np.array(whole), seed=seed)
-    share = sizes["8"]["zero_variance_groups"]
-    told = "; ".join(
-        f"G = {size}: reward_std {format_number(each['reward_std'])}, {each['zero_variance_groups']:.0%} without variance"
-        for size, each in sizes.items()
-    )
-    who = chosen.name if given else f"{chosen.name} (a stand-in; give your own policy for a forecast of your run)"
-    evidence = f"{who} on {len(whole)} tasks: {told}"
-    status: Status = "pass" if share <= _ZERO_VARIANCE else "fail"
-    if status == "fail" and isinstance(chosen, RandomAnswers):
-        status, evidence = "note", f"{evidence}; blind answers say nothing of a policy that can do something"
-    measured = {"policy": chosen.name, "forecast": sizes}
+    sizes = forecast(_table(rewards), seed=seed)
+    figures: list[str] = []
+    for size, row in sizes.items():
+        share = f"{row['zero_variance_groups']:.0%} without variance"
+        figures.append(f"G = {size}: reward_std {format_number(row['reward_std'])}, {share}")
+    evidence = f"{name} on {len(rewards)} tasks: {'; '.join(figures)}"
+    status: Status = "pass"
+    if sizes["8"]["zero_variance_groups"] > _ZERO_VARIANCE:
+        status = "fail"
+        if isinstance(policy, RandomAnswers):
+            status, evidence = "note", f"{evidence}; blind answers say nothing of a policy that can do something"
+    measured = {"policy": policy.name, "forecast": sizes}
     return AuditCheck(subject="signal", status=status, evidence=evidence, measured=measured)
 
 
-def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float]]:
+def forecast(rewards: Values, *, seed: int = 0) -> dict[str, dict[str, float]]:
     """Expected reward_std and share of zero-variance groups of G = 4, 8, 16 from ``rewards`` (tasks, members).
 
     Zero variance: all rewards of a group equal; its expectation over all subsets of the members is exact. reward_std: mean over groups
@@ -285,13 +324,14 @@ def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float
     """
     members = rewards.shape[1]
     rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
-    orders = [rng.permuted(rewards, axis=1) for _ in range(8)]
+    orders = [rng.permuted(rewards, axis=1) for _ in range(_ORDERS)]
+    counts = [Counter(row.tolist()).values() for row in rewards]
     sizes: dict[str, dict[str, float]] = {}
-    for size in (each for each in SIZES if each <= members):
+    for size in SIZES:
+        if size > members:
+            break
         blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
-        chances = [
-            sum(comb(count, size) for count in Counter(row.tolist()).values()) / comb(members, size) for row in rewards
-        ]
+        chances = [sum(comb(n, size) for n in row) / comb(members, size) for row in counts]
         sizes[str(size)] = {
             "reward_std": float(blocks.std(axis=-1).mean()),
             "zero_variance_groups": float(np.mean(chances)),
@@ -299,7 +339,7 @@ def forecast(rewards: np.ndarray, *, seed: int = 0) -> dict[str, dict[str, float
     return sizes
 
 
-def _stand_ins(spec: EnvironmentSpec, draw: Callable[[int], str]) -> list[Policy]:
+def _stand_ins(spec: EnvironmentSpec, draw: Draw) -> list[Policy]:
     """The teacher with more and more random answers, because with few of them it may still always reach the top."""
     if spec.teacher is None or spec.teacher.startswith("remote"):
         return [RandomAnswers(draw)]

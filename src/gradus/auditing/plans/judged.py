@@ -6,17 +6,19 @@ must beat, so that it also judges tasks where honest reflexes earn nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from gradus.auditing.plans.plan import NoisyPolicy, RandomAnswers
+from gradus.auditing.plans.plan import Draw, NoisyPolicy, RandomAnswers
 from gradus.auditing.records import (
     LEAST_EFFECT,
     components_of,
     high_of,
+    is_above,
     low_of,
     rewards_of,
     signed,
@@ -29,23 +31,49 @@ from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 _NOISE = (0.0, 0.25, 0.5, 0.75)
 _FEW_NOISE = (0.0, 0.5)
 _CONSTANTS = 2
-Level = tuple[np.ndarray, np.ndarray]  # true rewards and rewards of honest episodes, a task each
+Values = npt.NDArray[np.float64]
 NO_AIM = (
     "no true reward is known that rewards could be held against: the environment gives no reward of its own; "
     "declare true_reward, the aim that the grader stands for"
 )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Level:
+    """Honest episodes of one skill: the true reward and the reward of each task, nan if a value is missing."""
+
+    true_rewards: Values
+    rewards: Values
+
+    @property
+    def aim(self) -> float:
+        """The mean true reward."""
+        return float(np.nanmean(self.true_rewards))
+
+    @property
+    def reward(self) -> float:
+        """The mean reward."""
+        return float(np.nanmean(self.rewards))
+
+    @property
+    def is_known(self) -> bool:
+        """Some true reward and some reward is known."""
+        return bool(np.isfinite(self.true_rewards).any() and np.isfinite(self.rewards).any())
+
+
+def level_of(episodes: Sequence[Episode]) -> Level:
+    """The level of some episodes."""
+    true_rewards = np.array(true_rewards_of(episodes), dtype=np.float64)  # None is nan
+    return Level(true_rewards=true_rewards, rewards=np.array(rewards_of(episodes), dtype=np.float64))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The standard for an attempt on the same tasks: the episodes of another policy, and a teacher who errs more or less.
-
-    ``curves``: ways to err of ``teacher``. Each is a list of (true rewards, rewards) of honest episodes on the tasks, by rising mean true reward;
-    one is empty if nobody knows a true reward.
-    """
+    """The standard for an attempt on the same tasks: the episodes of another policy, and a teacher who errs more or less."""
 
     name: str
     episodes: Sequence[Episode]
+    # Ways to err of ``teacher``, each from the lowest mean true reward to the highest; one is empty if nobody knows a true reward.
     curves: Sequence[Sequence[Level]]
     true_reward_name: str
     teacher: str = ""
@@ -58,7 +86,7 @@ class Reference:
     @property
     def least_effect(self) -> float:
         """The least effect in units of the reward."""
-        means = [float(np.nanmean(reward)) for curve in self.curves for _, reward in curve]
+        means = [level.reward for curve in self.curves for level in curve]
         return LEAST_EFFECT * (max(means) - min(means))
 
     def unearned(self, episodes: Sequence[Episode]) -> Paired:
@@ -67,24 +95,32 @@ class Reference:
         The honest reward is interpolated between the two levels around the plan's mean true reward. Each task's difference is
         corrected along that slope, so that the interval knows how uncertain the true reward is.
         """
-        reward, aim = _values(rewards_of(episodes)), _values(true_rewards_of(episodes))
-        gains = [above_curve(curve, aim, reward) for curve in self.curves]
+        level = level_of(episodes)
+        gains = [above_curve(curve, level) for curve in self.curves]
         return min(gains, key=lambda gain: np.inf if gain.mean is None else gain.mean)
 
 
-def above_curve(curve: Sequence[Level], aim: np.ndarray, reward: np.ndarray) -> Paired:
+def above_curve(curve: Sequence[Level], level: Level) -> Paired:
     """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
-    mean = float(np.nanmean(aim))
-    beyond = mean > float(np.nanmean(curve[-1][0]))
-    above = next((i for i, (aims, _) in enumerate(curve) if np.nanmean(aims) >= mean), len(curve) - 1)
-    (low_aim, low), (high_aim, high) = curve[0 if beyond else max(0, above - 1)], curve[above]
-    span = float(np.nanmean(high_aim) - np.nanmean(low_aim))
-    slope = float(np.nanmean(high) - np.nanmean(low)) / span if span > 1e-9 else 0.0
-    share = float(np.clip((mean - np.nanmean(low_aim)) / span, 0.0, 1.0)) if span > 1e-9 else float(beyond)
-    expected = (1 - share) * low + share * high
-    moves = max(0.0, slope) if beyond else slope if 0.0 < share < 1.0 else 0.0
-    shift = moves * (aim - (1 - share) * low_aim - share * high_aim) if moves else 0.0
-    return paired_difference(_listed(reward - shift), _listed(expected))
+    beyond = level.aim > curve[-1].aim
+    above = next((i for i, honest in enumerate(curve) if honest.aim >= level.aim), len(curve) - 1)
+    low, high = curve[0 if beyond else max(0, above - 1)], curve[above]
+    span = high.aim - low.aim
+    slope, share = 0.0, float(beyond)
+    if span > 1e-9:
+        slope = (high.reward - low.reward) / span
+        share = float(np.clip((level.aim - low.aim) / span, 0.0, 1.0))
+    if beyond:
+        slope = max(0.0, slope)
+    elif not 0.0 < share < 1.0:
+        slope = 0.0
+    expected = (1 - share) * low.rewards + share * high.rewards
+    shift = slope * (level.true_rewards - (1 - share) * low.true_rewards - share * high.true_rewards) if slope else 0.0
+    return paired_difference(_optional(level.rewards - shift), _optional(expected))
+
+
+def _optional(values: Values) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def honest_curves(
@@ -92,30 +128,29 @@ def honest_curves(
     grader: Grader,
     teacher: Policy,
     tasks: Sequence[Task],
-    draw: Callable[[int], str],
+    draw: Draw,
     *,
     seed: int,
 ) -> list[list[Level]]:
     """Roll out the teacher with more and more blind answers, down to blind answers alone."""
-    constants = [draw(child_seed(0, "audit", "constant", i) % 2**31) for i in range(_CONSTANTS)]
-    errors = [(draw, _NOISE), *((lambda drawn, answer=answer: answer, _FEW_NOISE) for answer in constants)]
+    errors = [(draw, _NOISE)]
+    for i in range(_CONSTANTS):
+        answer = draw(child_seed(0, "audit", "constant", i) % 2**31)
+        errors.append((_always(answer), _FEW_NOISE))
     curves: list[list[Level]] = []
     for error, noises in errors:
+        policies: list[Policy] = [NoisyPolicy(teacher, error, noise=noise) for noise in noises]
+        policies.append(RandomAnswers(error))
         levels: list[Level] = []
-        for policy in (*(NoisyPolicy(teacher, error, noise=noise) for noise in noises), RandomAnswers(error)):
-            honest = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader).episodes
-            levels.append((_values(true_rewards_of(honest)), _values(rewards_of(honest))))
-        known = [(aim, reward) for aim, reward in levels if np.isfinite(aim).any() and np.isfinite(reward).any()]
-        curves.append(sorted(known, key=lambda level: float(np.nanmean(level[0]))))
+        for policy in policies:
+            rolled_out = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader)
+            levels.append(level_of(rolled_out.episodes))
+        curves.append(sorted((level for level in levels if level.is_known), key=lambda level: level.aim))
     return curves
 
 
-def _values(values: Sequence[float | None]) -> np.ndarray:
-    return np.array(values, dtype=np.float64)  # None is nan
-
-
-def _listed(values: np.ndarray) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
+def _always(answer: str) -> Draw:
+    return lambda seed: answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +168,13 @@ class Judged:
     @property
     def is_hack(self) -> bool:
         """Unearned reward above the least effect; or more reward than the reference, by the least effect, for less true reward."""
-        return (low_of(self.unearned) or 0.0) > self.against.least_effect or self.is_reverse
+        return is_above(self.unearned, self.against.least_effect) or self.is_reverse
 
     @property
     def is_reverse(self) -> bool:
         """More reward than the reference, by the least effect, for less true reward, both by intervals."""
-        low, high = low_of(self.reward) or 0.0, high_of(self.true_reward)
-        more = low > 0 and (self.reward.mean or 0.0) >= self.against.least_effect
-        return more and (0.0 if high is None else high) < 0
+        is_more = is_above(self.reward, 0.0) and (self.reward.mean or 0.0) >= self.against.least_effect
+        return is_more and (high_of(self.true_reward) or 0.0) < 0
 
     @property
     def is_suspect(self) -> bool:
@@ -153,35 +187,37 @@ class Judged:
         aim = self.true_reward
         if self.shape in _KINDS:
             return _KINDS[self.shape]
-        if aim.mean is not None and (low_of(aim) or 0.0) <= 0 <= (high_of(aim) or 0.0):
+        if aim.mean is None or (low_of(aim) or 0.0) > 0:
+            return "unearned reward"
+        if (high_of(aim) or 0.0) >= 0:
             return "credit for words without effect"
-        return "reward against the true reward" if (aim.mean or 0.0) < 0 else "unearned reward"
+        return "reward against the true reward"
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The figures as a sentence."""
         aim, against = self.against.true_reward_name, self.against
-        most = sorted(self.components().items(), key=lambda each: -each[1])[:2]
-        changed = ", ".join(f"{name} {format_signed(change, 2)}" for name, change in most)
+        most = sorted(self.components().items(), key=lambda pair: -pair[1])[:2]
+        changes = ", ".join(f"{name} {format_signed(change, 2)}" for name, change in most)
         return (
             f"reward {signed(self.reward)} and {aim} {signed(self.true_reward)} against {against.name}, {signed(self.unearned)} above "
-            f"{against.teacher} with the same {aim}; it comes from {changed}"
+            f"{against.teacher} with the same {aim}; it comes from {changes}"
         )
 
     def components(self) -> dict[str, float]:
         """Component -> its mean here minus that of the reference."""
-        names = next((e.reward.components for e in self.episodes if e.reward), {})
-        ours, theirs = ({n: mean_interval(components_of(e, n)).mean or 0.0 for n in names} for e in self._both)
-        return {name: ours[name] - theirs[name] for name in names}
-
-    @property
-    def _both(self) -> tuple[Sequence[Episode], Sequence[Episode]]:
-        return self.episodes, self.against.episodes
+        rewards = [episode.reward for episode in self.episodes if episode.reward]
+        changes: dict[str, float] = {}
+        for name in rewards[0].components if rewards else ():
+            ours = mean_interval(components_of(self.episodes, name)).mean or 0.0
+            changes[name] = ours - (mean_interval(components_of(self.against.episodes, name)).mean or 0.0)
+        return changes
 
     @property
     def episode(self) -> Episode:
         """The task on which it is plainest: the most reward won against the reference."""
-        ours, theirs = ([reward or 0.0 for reward in rewards_of(episodes)] for episodes in self._both)
-        return self.episodes[int(np.argmax(np.subtract(ours, theirs)))]
+        pairs = zip(rewards_of(self.episodes), rewards_of(self.against.episodes), strict=True)
+        gains = [(ours or 0.0) - (theirs or 0.0) for ours, theirs in pairs]
+        return self.episodes[int(np.argmax(gains))]
 
     def record(self) -> dict[str, Any]:
         """The figures for the document."""
@@ -191,8 +227,14 @@ class Judged:
     def to_json(self) -> dict[str, Any]:
         """The finding in the document of the audit."""
         task = self.episode.task
-        told = {"kind": self.kind, "reflex": self.against.name, "components": self.components()}
-        return {**self.record(), **told, "seed": task.seed, "condition": task.condition}
+        return {
+            **self.record(),
+            "kind": self.kind,
+            "reflex": self.against.name,
+            "components": self.components(),
+            "seed": task.seed,
+            "condition": task.condition,
+        }
 
 
 _KINDS = {"constant": "one answer for everything", "cycle": "answers in a cycle"}

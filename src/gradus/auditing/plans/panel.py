@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gradus.auditing.plans.plan import RandomAnswers, TurnPolicy, answer_space
+from gradus.auditing.plans.plan import Draw, RandomAnswers, TurnPolicy, answer_space
 from gradus.auditing.records import PanelEpisodes
-from gradus.core import (
-    EnvironmentSpec,
-    Episode,
-    Grader,
-    Panel,
-    Policy,
-    Task,
-    child_seed,
-)
+from gradus.core import EnvironmentSpec, Episode, Grader, Panel, Policy, Task, child_seed
 from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import mean_interval
 
-Progress = Callable[[str, float, int], None]
+Progress = Callable[[str, float, int], None]  # is given what is done, how much of it, and of how much
 
 
-def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Callable[[int], str]:
+def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Draw:
     """Seed -> an answer drawn without looking: the environment's own draw, or one from the answer space."""
     if spec.audit.random_answers is not None:
         return spec.audit.random_answers
@@ -37,11 +29,13 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
     tasks = spec.tasks(main)[:episodes]
     if spec.data_set is None or len(tasks) == episodes:
         return tasks
-    known = {spec.identify(task).id for task in tasks}
-    for task in (each for name in others for each in spec.tasks(name)):
-        if (found := spec.identify(task).id) not in known:
-            known.add(found)
-            tasks.append(task)
+    ids = {spec.identify(task).id for task in tasks}
+    for name in others:
+        for task in spec.tasks(name):
+            identity = spec.identify(task).id
+            if identity not in ids:
+                ids.add(identity)
+                tasks.append(task)
     return tasks[:episodes]
 
 
@@ -60,32 +54,34 @@ def roll_out_panel(
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = None if progress is None else partial(progress, name)
-        episodes_of = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
-        named = [replace(episode, policy=name) for episode in episodes_of]
-        rolled_out[name] = grade_episodes(spec, named, grader)
+        tell = partial(progress, name) if progress else None
+        ungraded = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
+        rolled_out[name] = grade_episodes(spec, [replace(episode, policy=name) for episode in ungraded], grader)
     return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
 
 
 def best_reflex(panel: PanelEpisodes) -> str:
     """The honest policy without inference that the grader likes best."""
-    means = {name: mean_interval(panel.rewards(name)).mean for name in panel.reflexes}
-    known = {name: mean for name, mean in means.items() if mean is not None}
-    return max(known, key=lambda name: known[name]) if known else panel.reflexes[0]
+
+    def liking(name: str) -> float:
+        mean = mean_interval(panel.rewards(name)).mean
+        return float("-inf") if mean is None else mean
+
+    return max(panel.reflexes, key=liking)
 
 
-def policy_of(spec: EnvironmentSpec, name: str, draw: Callable[[int], str]) -> Policy:
+def policy_of(spec: EnvironmentSpec, name: str, draw: Draw) -> Policy:
     """A policy of the environment; random answers need not be declared."""
     return RandomAnswers(draw) if name == "random" and name not in spec.policies else spec.policy(name)
 
 
-def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> dict[str, Policy]:
+def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> Mapping[str, Policy]:
     """Policies for an environment that declares no panel; the constant and the cycle are drawn blindly."""
     draw = blind_answers(spec, seed=seed)
-    drawn = [draw(child_seed(seed, "audit", "cycle", i) % 2**31) for i in range(2)]
+    first, second = (draw(child_seed(seed, "audit", "cycle", i) % 2**31) for i in range(2))
     cast = {"random": policy_of(spec, "random", draw)}
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
-    cast["constant"] = TurnPolicy(lambda start, turn, shown, said: drawn[0], name="constant")
-    cast["cycle"] = TurnPolicy(lambda start, turn, shown, said: drawn[turn % 2], name="cycle")
+    cast["constant"] = TurnPolicy(lambda start, turn, shown, text: first, name="constant")
+    cast["cycle"] = TurnPolicy(lambda start, turn, shown, text: second if turn % 2 else first, name="cycle")
     return cast

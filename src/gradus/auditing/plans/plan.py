@@ -27,10 +27,12 @@ from gradus.core import (
 )
 
 Table = npt.NDArray[np.intp]
+Draw = Callable[[int], str]  # seed -> an answer drawn without looking
 COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
 _PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
+_SHOWN = 60  # characters of an answer in the words of a plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,44 +43,48 @@ class AnswerSpace:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(len(words) for words in self.places)
+        """The number of choices at each place."""
+        return tuple(map(len, self.places))
 
     def text(self, choice: Sequence[int], kept: Sequence[str | None] = ()) -> str:
         """The answer that takes word ``choice[p]`` at place p. One past the last word stands for ``kept[p]``, None for nothing."""
-        words = (
-            words[i] if i < len(words) else kept[p]
-            for p, (words, i) in enumerate(zip(self.places, choice, strict=True))
-        )
-        return " ".join(word for word in words if word is not None)
+        chosen: list[str] = []
+        for place, (words, i) in enumerate(zip(self.places, choice, strict=True)):
+            word = words[i] if i < len(words) else kept[place]
+            if word is not None:
+                chosen.append(word)
+        return " ".join(chosen)
 
     def parse(self, text: str) -> list[str | None]:
-        """The word at each place of an answer, read from the end; None where no legal word is found."""
-        if len(self.places) == 1:
+        """The word at each place of an answer, read from the end; None where no legal word stands."""
+        n = len(self.places)
+        if n == 1:
             return [text]
-        said = text.split()[-len(self.places) :]
-        padded = [*[None] * (len(self.places) - len(said)), *said]
+        words = text.split()[-n:]
+        padded = [*[None] * (n - len(words)), *words]
         return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
 
 
 def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -> AnswerSpace:
     """The grammar's places, or one place with a pool of whole answers."""
     if spec.language.grammar:
-        return AnswerSpace(places=tuple(tuple(words) for words in spec.language.grammar))
+        return AnswerSpace(places=tuple(map(tuple, spec.language.grammar)))
     drawn: list[str] = []
-    rolled_out = [turn.action for episode in seen for turn in episode.turns if turn.valid and turn.action]
+    turns = [turn for episode in seen for turn in episode.turns]
+    rolled_out = list(dict.fromkeys(turn.action for turn in turns if turn.valid and turn.action))
     if spec.audit.random_answers is not None:
         drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_DRAWS)]
-        if _is_closed(known := sorted(set(drawn)), rolled_out):
-            return AnswerSpace(places=((*known, ""),))
-        drawn = drawn[:_POOL]
-    pool = list(dict.fromkeys([*drawn, *_spread(list(dict.fromkeys(rolled_out)), _POOL)]))
-    return AnswerSpace(places=(tuple(dict.fromkeys((*pool, COPY, *_PLAIN))),))
+        answers = sorted(set(drawn))
+        if _is_closed(answers, rolled_out):
+            return AnswerSpace(places=((*answers, ""),))
+    pool = dict.fromkeys((*drawn[:_POOL], *_spread(rolled_out, _POOL), COPY, *_PLAIN))
+    return AnswerSpace(places=(tuple(pool),))
 
 
 def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
     """These few words are all that there are, as the moves of a game. Any other answer is invalid, or a random move."""
-    plain = not any("<" in answer or "{" in answer for answer in answers)
-    return 2 <= len(answers) <= _POOL and plain and set(rolled_out) <= set(answers)
+    has_marks = any("<" in answer or "{" in answer for answer in answers)
+    return 2 <= len(answers) <= _POOL and not has_marks and set(rolled_out) <= set(answers)
 
 
 def _spread(values: list[str], n: int) -> list[str]:
@@ -88,38 +94,34 @@ def _spread(values: list[str], n: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns.
-
-    ``after``: one answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
-    ``bends``: the name of the reflex whose words it may keep, at the places ``keeps``.
-    """
+    """The form of a plan: ``steps`` stretches of the episode or a cycle of ``steps`` turns."""
 
     name: str
     steps: int = 1
     cycle: bool = False
+    # One answer in that share of the episode; the other steps are a cycle that begins then, once something was reached.
     after: float = 0.0
-    bends: str | None = None
-    keeps: tuple[bool, ...] = ()
+    bends: str | None = None  # the name of the reflex whose words it may keep
+    keeps: tuple[bool, ...] = ()  # the places at which it may
 
     def step(self, turn: int, horizon: int) -> int:
         """Column of the table for this turn."""
         if self.after:
             past = turn - ceil(self.after * horizon)
             return 0 if past < 0 else 1 + past % (self.steps - 1)
-        return turn % self.steps if self.cycle else min(self.steps - 1, turn * self.steps // max(1, horizon))
+        if self.cycle:
+            return turn % self.steps
+        return min(self.steps - 1, turn * self.steps // max(1, horizon))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """``table`` (places, steps): the word at each place in each step, one past the last word to keep the reflex's.
-
-    ``horizon``: turns of a usual episode.
-    """
+    """Answers by the time of an episode."""
 
     space: AnswerSpace
     shape: Shape
-    horizon: int
-    table: Table
+    horizon: int  # turns of a usual episode
+    table: Table  # (places, steps): the word at each place in each step, one past the last word to keep the reflex's
 
     def answer(self, turn: int, observation: Observation, reflex: str = "") -> str:
         """The answer of the plan; ``reflex`` is the answer of the policy that it bends."""
@@ -130,47 +132,54 @@ class Plan:
     @property
     def size(self) -> int:
         """Says how much there is to say: changes from step to step, and words that are not the reflex's own."""
-        said = sum(int((self.table[place] != len(words)).sum()) for place, words in enumerate(self.space.places))
-        return said + int((self.table[:, 1:] != self.table[:, :-1]).sum()) + self.shape.steps
+        keep = np.array(self.space.sizes)[:, None]
+        words = (self.table != keep).sum()
+        changes = (self.table[:, 1:] != self.table[:, :-1]).sum()
+        return int(words + changes) + self.shape.steps
 
     def describe(self) -> str:
         """The plan in words."""
-        shape, marks = self.shape, ["·"] * len(self.space.places)
-        said = [self.space.text(self.table[:, step].tolist(), marks) for step in range(shape.steps)]
-        steps = [text.replace(COPY, "(what was shown)")[:60] or "(nothing)" for text in said]
-        if shape.after:
-            told = f"{steps[0]} then a cycle of {', '.join(steps[1:])}"
-        else:
-            told = "cycle of " + ", ".join(steps) if shape.cycle else " then ".join(steps)
-        return f"{shape.bends} with {told}" if shape.bends else told
+        marks = ["·"] * len(self.space.places)
+        answers = [self.space.text(column.tolist(), marks) for column in self.table.T]
+        steps = [answer.replace(COPY, "(what was shown)")[:_SHOWN] or "(nothing)" for answer in answers]
+        words = " then ".join(steps)
+        if self.shape.after:
+            words = f"{steps[0]} then a cycle of {', '.join(steps[1:])}"
+        elif self.shape.cycle:
+            words = f"cycle of {', '.join(steps)}"
+        return f"{self.shape.bends} with {words}" if self.shape.bends else words
 
 
 # Episode, turn, what is shown, and the other policy's answer ("" if there is none) -> answer.
-Answer = Callable[[EpisodeStart, int, Observation, str], str]
+TurnAnswer = Callable[[EpisodeStart, int, Observation, str], str]
 
 
 class TurnPolicy:
-    """Answers by a function, which is told what ``other`` says if there is another policy."""
+    """Answers by a function, which hears what ``other`` says if there is another policy."""
 
-    def __init__(self, answer: Answer, *, name: str, other: Policy | None = None) -> None:
+    def __init__(self, answer: TurnAnswer, *, name: str, other: Policy | None = None) -> None:
         self.name = name
         self._answer, self._other = answer, other
 
     def start(self, episodes: Sequence[EpisodeStart]) -> TurnSession:
+        """Begins episodes."""
         return TurnSession(self._answer, episodes, self._other.start(episodes) if self._other else None)
 
 
 class TurnSession:
     """Counts the turns of each episode."""
 
-    def __init__(self, answer: Answer, episodes: Sequence[EpisodeStart], other: Session | None) -> None:
+    def __init__(self, answer: TurnAnswer, episodes: Sequence[EpisodeStart], other: Session | None) -> None:
         self._answer, self._episodes, self._other = answer, episodes, other
         self._turns = [0] * len(episodes)
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
-        said = [action.text for action in self._other.act(requests)] if self._other else [""] * len(requests)
+        """Answers one turn of some episodes."""
+        texts = [""] * len(requests)
+        if self._other:
+            texts = [action.text for action in self._other.act(requests)]
         actions: list[Action] = []
-        for request, text in zip(requests, said, strict=True):
+        for request, text in zip(requests, texts, strict=True):
             row = request.row
             answer = self._answer(self._episodes[row], self._turns[row], request.observation, text)
             actions.append(Action(text=answer))
@@ -178,6 +187,7 @@ class TurnSession:
         return actions
 
     def close(self) -> None:
+        """Ends the other policy's session."""
         if self._other:
             self._other.close()
 
@@ -185,10 +195,11 @@ class TurnSession:
 class RandomAnswers(TurnPolicy):
     """Answers drawn without looking, a fresh draw at every turn."""
 
-    def __init__(self, draw: Callable[[int], str], *, name: str = "random") -> None:
-        super().__init__(
-            lambda start, turn, shown, said: draw(child_seed(0, *start.key, "answer", turn) % 2**31), name=name
-        )
+    def __init__(self, draw: Draw, *, name: str = "random") -> None:
+        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
+            return draw(child_seed(0, *start.key, "answer", turn) % 2**31)
+
+        super().__init__(answer, name=name)
 
 
 class NoisyPolicy(TurnPolicy):
@@ -197,10 +208,10 @@ class NoisyPolicy(TurnPolicy):
     It stands in for a warm-started student where none is at hand: right most of the time, and not always in the same way.
     """
 
-    def __init__(self, policy: Policy, draw: Callable[[int], str], *, noise: float) -> None:
-        def answer(start: EpisodeStart, turn: int, shown: Observation, said: str) -> str:
+    def __init__(self, policy: Policy, draw: Draw, *, noise: float) -> None:
+        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
             if child_rng(0, *start.key, "blend", turn).random() >= noise:
-                return said
+                return text
             return draw(child_seed(0, *start.key, "blend answer", turn) % 2**31)
 
         super().__init__(answer, name=f"{policy.name} with {noise:.0%} random answers", other=policy)
@@ -210,9 +221,14 @@ class PlanPolicy(TurnPolicy):
     """Rolls out many plans at once: the episodes of group g follow plan g // ``tasks``. ``reflex`` is the policy they bend."""
 
     def __init__(
-        self, plans: Sequence[Plan], *, tasks: int, reflex: Policy | None = None, name: str = "search"
+        self,
+        plans: Sequence[Plan],
+        *,
+        tasks: int,
+        reflex: Policy | None = None,
+        name: str = "search",
     ) -> None:
-        def answer(start: EpisodeStart, turn: int, shown: Observation, said: str) -> str:
-            return plans[start.group // tasks].answer(turn, shown, said)
+        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
+            return plans[start.group // tasks].answer(turn, shown, text)
 
         super().__init__(answer, name=name, other=reflex if any(plan.shape.bends for plan in plans) else None)

@@ -21,10 +21,12 @@ from gradus.rollouts import roll_out
 
 Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
 Progress = Callable[[float, int], None]
+Weights = npt.NDArray[np.float64]
 
 _PLANS = 32  # in one generation
 _TASKS = 6  # that each plan is rolled out on
 _ELITE = 6
+_LONG = 8  # turns of an episode that may have four stretches
 _FINAL_TASKS = 18
 _BENT = 4.0  # as much of the budget as any other shape: its table is the largest
 _AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
@@ -36,34 +38,35 @@ _TIED = 0.5  # chance that a draw uses one word in all steps of a place: what is
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The search space: an environment under a grader, the possible answers, and the length of an episode.
-
-    ``reflex``: a policy that plans may bend; ``skilled``: it is a teacher, which reaches what pays again and again. ``horizon``: turns
-    of a usual episode.
-    """
+    """The search space: an environment under a grader, the possible answers, and the length of an episode."""
 
     spec: EnvironmentSpec
     grader: Grader
     space: AnswerSpace
-    horizon: int
-    reflex: Policy | None = None
+    horizon: int  # turns of a usual episode
+    reflex: Policy | None = None  # which plans may bend
     keeps: tuple[bool, ...] = ()
-    skilled: bool = False
+    skilled: bool = False  # the reflex is a teacher, which reaches what pays again and again
 
     def roll_out(
-        self, plans: Sequence[Plan], tasks: Sequence[Task], *, seed: int, name: str = "search"
+        self,
+        plans: Sequence[Plan],
+        tasks: Sequence[Task],
+        *,
+        seed: int,
+        name: str = "search",
     ) -> list[list[Episode]]:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
-        policy = PlanPolicy(plans, tasks=len(tasks), reflex=self.reflex, name=name)
-        episodes = roll_out(
-            self.spec, policy, [*tasks] * len(plans), seed=seed, key=("audit",), grader=self.grader
-        ).episodes
-        return [episodes[i * len(tasks) : (i + 1) * len(tasks)] for i in range(len(plans))]
+        n = len(tasks)
+        policy = PlanPolicy(plans, tasks=n, reflex=self.reflex, name=name)
+        every = [*tasks] * len(plans)
+        episodes = roll_out(self.spec, policy, every, seed=seed, key=("audit",), grader=self.grader).episodes
+        return [episodes[i : i + n] for i in range(0, len(every), n)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A plan with its means over the tasks it was judged on."""
+    """A plan with its means over the tasks it was judged on. Without any reward a mean is minus infinity."""
 
     plan: Plan
     reward: float
@@ -74,33 +77,34 @@ class Candidate:
 
 @dataclass(kw_only=True)
 class Search:
-    """``best``: the best plan of every shape, judged on tasks of their own, best first. ``trials``: all that was tried, in so many ``episodes``."""
+    """A search under way, and what it has tried."""
 
     field: Field
     objective: Objective
     seed: int
-    best: list[Candidate] = dataclasses.field(default_factory=list[Candidate])
-    trials: list[Candidate] = dataclasses.field(default_factory=list[Candidate])
-    episodes: int = 0
+    best: list[Candidate] = dataclasses.field(
+        default_factory=list[Candidate]
+    )  # of every shape, judged on tasks of its own, best first
+    trials: list[Candidate] = dataclasses.field(default_factory=list[Candidate])  # all that was tried
+    episodes: int = 0  # that were rolled out for it
     _tasks: int = 0
 
     @property
     def constants(self) -> list[Candidate]:
         """The trials that always give the same answer."""
-        return [t for t in self.trials if t.plan.table[0].size == 1 and not t.plan.shape.bends]
+        return [trial for trial in self.trials if trial.plan.shape.steps == 1 and not trial.plan.shape.bends]
 
     def judge(self, plans: Sequence[Plan], tasks: int) -> list[Candidate]:
         """Means of every plan over the next ``tasks`` training tasks, so that none is chosen for the tasks it happened to meet."""
-        wanted = [self.field.spec.train_task(i) for i in range(self._tasks, self._tasks + tasks)]
+        training = [self.field.spec.train_task(i) for i in range(self._tasks, self._tasks + tasks)]
         self._tasks += tasks
-        rolled_out = self.field.roll_out(plans, wanted, seed=self.seed)
         self.episodes += len(plans) * tasks
+        rolled_out = self.field.roll_out(plans, training, seed=self.seed)
         candidates = [self._candidate(plan, episodes) for plan, episodes in zip(plans, rolled_out, strict=True)]
         self.trials += candidates
         return candidates
 
     def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
-        """A plan that never got a reward is worth minus infinity."""
         return Candidate(
             plan=plan,
             reward=_mean(rewards_of(episodes)),
@@ -112,66 +116,80 @@ class Search:
 
 def least_budget(field: Field) -> int:
     """Episodes that one search takes at least: a generation of every shape of plan."""
-    return round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * sum(share for _, share in _shapes(field)))
+    return round((_PLANS * _TASKS + 2 * _FINAL_TASKS) * sum(_shapes(field).values()))
 
 
-def search(field: Field, *, budget: int, seed: int, objective: Objective, progress: Progress | None = None) -> Search:
+def search(
+    field: Field,
+    *,
+    budget: int,
+    seed: int,
+    objective: Objective,
+    progress: Progress | None = None,
+) -> Search:
     """Maximize the mean of ``objective`` with at most about ``budget`` episodes of training tasks.
 
     The result is a function of the arguments: all randomness is keyed by ``seed``.
     """
     shapes = _shapes(field)
-    total = sum(share for _, share in shapes)
-    found = Search(field=field, objective=objective, seed=seed)
-    for index, (shape, share) in enumerate(shapes):
+    total = sum(shapes.values())
+    under_way = Search(field=field, objective=objective, seed=seed)
+    for index, (shape, share) in enumerate(shapes.items()):
         rounds = int((budget * share / total - 2 * _FINAL_TASKS) // (_PLANS * _TASKS))
         rng = np.random.default_rng(child_seed(seed, "audit", "search", index))
-        found.best.append(_search_shape(found, shape, rounds, rng))
+        under_way.best.append(_search_shape(under_way, shape, rounds, rng))
         if progress is not None:
-            progress(found.episodes, budget)
-    found.best.sort(key=lambda each: -each.objective)
-    return found
+            progress(under_way.episodes, budget)
+    under_way.best.sort(key=_by_objective)
+    return under_way
 
 
-def _shapes(field: Field) -> list[tuple[Shape, float]]:
+def _by_objective(candidate: Candidate) -> float:
+    return -candidate.objective
+
+
+def _shapes(field: Field) -> dict[Shape, float]:
     """From simple to less simple, each with its share; in a one-turn task only the constant makes sense."""
+    is_long = field.horizon >= _LONG
     shapes = [Shape(name="constant")]
     if field.horizon > 1:
         shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
-    if field.horizon >= 8:
+    if is_long:
         shapes.append(Shape(name="four stretches", steps=4))
-    shared = [(shape, 1.0) for shape in shapes]
-    if field.reflex is not None and any(field.keeps):
-        steps = 4 if field.horizon >= 8 else min(2, field.horizon)
-        bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
-        shared.append((bent, _BENT))
-        if field.skilled and field.horizon > 1:  # what earns again and again what the teacher reaches once
-            shared += [(replace(bent, name="cycle after skill", steps=3, after=after), 1.0) for after in _AFTER]
-    return shared
+    shares = dict.fromkeys(shapes, 1.0)
+    if field.reflex is None or not any(field.keeps):
+        return shares
+    steps = 4 if is_long else min(2, field.horizon)
+    bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
+    shares[bent] = _BENT
+    if field.skilled and field.horizon > 1:  # what earns again and again what the teacher reaches once
+        for after in _AFTER:
+            shares[replace(bent, name="cycle after skill", steps=3, after=after)] = 1.0
+    return shares
 
 
 def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Generator) -> Candidate:
     """The best plan of one shape."""
-    space, horizon, best = search.field.space, search.field.horizon, search.best
-    incumbent = max(best, key=lambda each: each.objective).plan if best else None
+    space, horizon = search.field.space, search.field.horizon
+    incumbent = min(search.best, key=_by_objective).plan if search.best else None
     distribution = Distribution.begin(space, shape, incumbent)
     carried = distribution.stretched(incumbent) if incumbent else []
-    champion: Plan | None = None
+
+    def plan(table: Table) -> Plan:
+        return Plan(space=space, shape=shape, horizon=horizon, table=table)
+
     for _ in range(max(1, rounds)):
         tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
-        plans = [Plan(space=space, shape=shape, horizon=horizon, table=table) for table in tables]
-        judged = sorted(search.judge(plans, _TASKS), key=lambda each: -each.objective)
-        distribution.move([each.plan.table for each in judged[:_ELITE]])
-        champion = judged[0].plan
-        carried = [champion.table]  # the winner must win again on other tasks
-    finalists = [Plan(space=space, shape=shape, horizon=horizon, table=distribution.mode())]
-    finalists += [champion] if champion else []
-    return max(search.judge(finalists, _FINAL_TASKS), key=lambda each: each.objective)
+        judged = sorted(search.judge([plan(table) for table in tables], _TASKS), key=_by_objective)
+        distribution.move([candidate.plan.table for candidate in judged[:_ELITE]])
+        carried = [judged[0].plan.table]  # the winner must win again on other tasks
+    finalists = [plan(distribution.mode()), plan(carried[0])]
+    return min(search.judge(finalists, _FINAL_TASKS), key=_by_objective)
 
 
 def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else -np.inf
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else -np.inf
 
 
 @dataclass
@@ -179,33 +197,33 @@ class Distribution:
     """``weights``: per place an array (steps, words), each step summing to 1."""
 
     shape: Shape
-    weights: list[npt.NDArray[np.float64]]
+    weights: list[Weights]
 
     @classmethod
     def begin(cls, space: AnswerSpace, shape: Shape, incumbent: Plan | None) -> Distribution:
         """Uniform, leaning towards the words that the incumbent uses at each place, and towards the reflex it may bend."""
-        weights: list[npt.NDArray[np.float64]] = []
+        weights: list[Weights] = []
         for place, size in enumerate(space.sizes):
             words = np.full(size, 1 / size)
             if incumbent is not None:
                 used = np.bincount(incumbent.table[place], minlength=size)[:size]
-                words = (1 - _LEAN) * words + _LEAN * used / used.sum() if used.sum() else words
-            keeps = bool(shape.bends) and shape.keeps[place]
-            full = np.append(words * (1 - _KEEP), _KEEP) if keeps else words
-            weights.append(np.tile(full, (shape.steps, 1)))
+                words = (1 - _LEAN) * words + _LEAN * used / used.sum() if used.any() else words
+            if shape.bends and shape.keeps[place]:
+                words = np.append(words * (1 - _KEEP), _KEEP)
+            weights.append(np.tile(words, (shape.steps, 1)))
         return cls(shape=shape, weights=weights)
 
     def stretched(self, incumbent: Plan) -> list[Table]:
         """The incumbent's table in this shape, repeated if there are more steps; and with the reflex's words kept."""
-        old = incumbent.table
-        table = old[:, [i * old.shape[1] // self.shape.steps for i in range(self.shape.steps)]].copy()
+        steps = incumbent.table.shape[1]
+        table = incumbent.table[:, [i * steps // self.shape.steps for i in range(self.shape.steps)]].copy()
         if not self.shape.bends:
             return [table]
-        kept = table.copy()
+        bent = table.copy()
         for place, keeps in enumerate(self.shape.keeps):
             if keeps:
-                kept[place] = self.weights[place].shape[-1] - 1
-        return [table, kept]
+                bent[place] = self.weights[place].shape[-1] - 1
+        return [table, bent]
 
     def draw(self, rng: np.random.Generator, n: int) -> list[Table]:
         """``n`` tables (places, steps): in each step the place where a uniform number falls in the running sum."""
@@ -213,9 +231,10 @@ class Distribution:
         for place, weight in enumerate(self.weights):
             last = weight.shape[-1] - 1
             uniform = rng.random((n, self.shape.steps, 1))
-            each = np.minimum((uniform > np.cumsum(weight, axis=-1)[None]).sum(axis=-1), last)
-            one = np.minimum((rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1), last)
-            drawn[:, place] = np.where(rng.random((n, 1)) < _TIED, one[:, None], each)
+            by_step = (uniform > np.cumsum(weight, axis=-1)[None]).sum(axis=-1)
+            tied = (rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1)
+            is_tied = rng.random((n, 1)) < _TIED
+            drawn[:, place] = np.minimum(np.where(is_tied, tied[:, None], by_step), last)
         return list(drawn)
 
     def move(self, elite: Sequence[Table]) -> None:
