@@ -251,6 +251,10 @@ def _table(rows: Iterable[Sequence[float | None]]) -> Values:
     return np.array(list(rows), dtype=np.float64)
 
 
+def _floats(values: Values) -> list[float]:
+    return values.tolist()
+
+
 def _row_means(values: Values) -> Values:
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
@@ -268,7 +272,7 @@ def _highest_correlation(rewards: Values, aims: Values) -> float:
     tasks = rewards.shape[1]
     ranks: list[float] = []
     for _ in range(_RESAMPLES):
-        drawn = rng.integers(tasks, size=tasks)
+        drawn: npt.NDArray[np.int64] = rng.integers(tasks, size=tasks)
         rank = _rank_correlation(rewards[:, drawn], aims[:, drawn])
         ranks += [] if rank is None else [rank]
     return float(np.quantile(ranks or [-1.0], 0.975))
@@ -325,13 +329,13 @@ def forecast(rewards: Values, *, seed: int = 0) -> dict[str, dict[str, float]]:
     members = rewards.shape[1]
     rng = np.random.default_rng(child_seed(seed, "audit", "forecast"))
     orders = [rng.permuted(rewards, axis=1) for _ in range(_ORDERS)]
-    counts = [Counter(row.tolist()).values() for row in rewards]
+    counts = [Counter(_floats(row)) for row in rewards]
     sizes: dict[str, dict[str, float]] = {}
     for size in SIZES:
         if size > members:
             break
         blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
-        chances = [sum(comb(n, size) for n in row) / comb(members, size) for row in counts]
+        chances = [sum(comb(n, size) for n in row.values()) / comb(members, size) for row in counts]
         sizes[str(size)] = {
             "reward_std": float(blocks.std(axis=-1).mean()),
             "zero_variance_groups": float(np.mean(chances)),

@@ -118,8 +118,9 @@ def _not_deterministic(
     if elsewhere is None or problems:
         return problems
     how = "rolled out in a process with another PYTHONHASHSEED"
-    compared = (_differing(how, tasks, first, elsewhere(tasks, seed, hash_seed)) for hash_seed in _HASH_SEEDS)
-    return next(filter(None, compared), [])
+    for hash_seed in _HASH_SEEDS:
+        problems = problems or _differing(how, tasks, first, elsewhere(tasks, seed, hash_seed))
+    return problems
 
 
 def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int) -> list[list[Observation]]:

@@ -133,7 +133,7 @@ def honest_curves(
     seed: int,
 ) -> list[list[Level]]:
     """Roll out the teacher with more and more blind answers, down to blind answers alone."""
-    errors = [(draw, _NOISE)]
+    errors: list[tuple[Draw, tuple[float, ...]]] = [(draw, _NOISE)]
     for i in range(_CONSTANTS):
         answer = draw(child_seed(0, "audit", "constant", i) % 2**31)
         errors.append((_always(answer), _FEW_NOISE))

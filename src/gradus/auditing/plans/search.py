@@ -232,7 +232,7 @@ class Distribution:
             last = weight.shape[-1] - 1
             uniform = rng.random((n, self.shape.steps, 1))
             by_step = (uniform > np.cumsum(weight, axis=-1)[None]).sum(axis=-1)
-            tied = (rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1)
+            tied: Table = (rng.random((n, 1)) > np.cumsum(weight.mean(axis=0))).sum(axis=-1)
             is_tied = rng.random((n, 1)) < _TIED
             drawn[:, place] = np.minimum(np.where(is_tied, tied[:, None], by_step), last)
         return list(drawn)
@@ -241,7 +241,7 @@ class Distribution:
         """Move each step towards how often the elite uses each word there."""
         tables = np.stack(elite)
         for place, weight in enumerate(self.weights):
-            used = (tables[:, place, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
+            used: Weights = (tables[:, place, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
             self.weights[place] = (1 - _MOVE) * weight + _MOVE * used
 
     def mode(self) -> Table:

@@ -266,8 +266,8 @@ def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -
     form, most = DECLARED, _earned(tasks, scorer)
     best = tasks
     at_top = subject.range is not None and most >= subject.range[1] - 1e-9
-    candidates = {} if at_top else forms(() if subject.remote else subject.functions)
-    for name, (before, after) in candidates.items():
+    candidates = forms(() if subject.remote else subject.functions)
+    for name, (before, after) in () if at_top else candidates.items():
         written = [replace(task, before=before, after=after) for task in tasks]
         earned = _earned(written, scorer)
         if earned > most + 1e-9:

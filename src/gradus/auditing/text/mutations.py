@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from gradus.auditing.text.gold import (
     LISTED,
@@ -319,7 +319,7 @@ def _is_short(value: Any) -> bool:
 
 def _called_twice(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     """Of a tool call: the same call again changes what it acts on twice."""
-    calls: list[Any] = gold.json if isinstance(gold.json, list) else [gold.json]
+    calls = cast("list[Any]", gold.json if isinstance(gold.json, list) else [gold.json])
     if not calls or not all(isinstance(call, dict) for call in calls):
         return None
     return (_written([*calls, *calls], gold.text), f"{gold.text}\n{gold.text}")

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
-from scipy.stats import ttest_1samp
+from scipy import stats
 
 from gradus.auditing.records import high_of, low_of
 from gradus.auditing.text.tasks import TextTask
@@ -153,5 +153,5 @@ def _p_above(values: Sequence[float], least: float) -> float:
         return 1.0
     if np.var(values) < 1e-12:
         return 0.5 ** len(values) if np.mean(values) > least else 1.0
-    test: Any = ttest_1samp(values, least, alternative="greater")
+    test: Any = stats.ttest_1samp(values, least, alternative="greater")
     return float(test.pvalue)

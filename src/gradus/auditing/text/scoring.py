@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import signal
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import AllowInfNan, ConfigDict, Field, Strict, StrictBool, StrictStr, TypeAdapter, ValidationError
 
@@ -82,10 +82,11 @@ class GraderProcess:
 
         Raises TimeoutError if they do not come in time, another OSError if the process died or did not reply with a list of scores.
         """
-        reply = self._fork.call("score", self._patience * len(rows), rows=rows)
-        if not isinstance(reply, list) or len(reply) != len(rows):
+        reply: Any = self._fork.call("score", self._patience * len(rows), rows=rows)
+        replies = cast("list[Any]", reply) if isinstance(reply, list) else []
+        if len(replies) != len(rows):
             raise BrokenPipeError(f"the grader's process sent something else than {len(rows)} scores")
-        scores = list(map(checked_score, reply))
+        scores = list(map(checked_score, replies))
         if scores[0].hung:
             self._warm_up()  # it may have to load again what was cut off
         return scores
@@ -203,7 +204,7 @@ class Scorer:
             self._end(confined)
 
     @contextmanager
-    def _new_process(self, confined: bool) -> Iterator[None]:
+    def _new_process(self, confined: bool) -> Generator[None]:
         used = self._children.pop(confined, None)
         yield
         self._end(confined)

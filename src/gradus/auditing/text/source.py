@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from re import _parser as parser  # type: ignore[attr-defined]
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 SLOT = "\ue000"  # stands in a text for an answer: a character that nobody writes
 _LONGEST = 200  # characters of a word
@@ -114,7 +114,7 @@ class _Reader:
             case Mapping():
                 self._take([*value, *value.values()], place, depth)
             case list() | tuple() | set() | frozenset():
-                self._take_all(value, place, depth)
+                self._take_all(cast("Collection[Any]", value), place, depth)
             case _:
                 self._take_code(value, place, depth)
 
@@ -134,7 +134,7 @@ class _Reader:
                 self._codes.add(function.__code__)
                 self.waiting.append(function)
             return
-        kind = value if inspect.isclass(value) else type(value)
+        kind: Any = value if inspect.isclass(value) else type(value)
         if self._is_own(kind):
             attributes = {} if kind is value else getattr(value, "__dict__", {})
             self._take([*filter(inspect.isfunction, vars(kind).values()), *attributes.values()], place, depth)
@@ -163,7 +163,7 @@ def samples(pattern: str, flags: int = 0) -> list[str]:
     ['yes!', '_!', 'no!']
     """
     try:
-        tree: Any = parser.parse(pattern, flags)
+        tree = cast("Any", parser).parse(pattern, flags)
     except (re.error, OverflowError, RecursionError):
         return []
     texts: list[str] = []

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from gradus.core import (
     EnvironmentSpec,
@@ -189,15 +189,15 @@ def _text_task(spec: EnvironmentSpec, environment: Any, task: Task, observation:
     text = _gold_text(spec, environment, task, observation) or bare
     before, after = _around(bare, text) if bare and bare in text else ("", "")
     gold = text[len(before) : len(text) - len(after)]
-    columns: Any = outcome.get("columns")
-    ordered = columns.get("ordered") if isinstance(columns, Mapping) else None
+    columns = outcome.get("columns")
+    row = cast("Mapping[str, Any]", columns) if isinstance(columns, Mapping) else {}
     return TextTask(
         key=f"{task.condition}-{task.seed}-{number}",
         prompt=observation.text,
         gold=gold or None,
         before=before,
         after=after,
-        ordered=_TRUTH.get(str(ordered).lower()),
+        ordered=_TRUTH.get(str(row.get("ordered")).lower()),
     )
 
 
