@@ -86,7 +86,7 @@ def _do_audit(run: RunContext, cost: dict[str, Any]) -> None:
         console=run.console,
     )
     if result.verdict == "fail" and not run.anyway:
-        evidence = {check.name: check.evidence for check in result.checks if check.status == "fail"}
+        evidence = {check.subject: check.evidence for check in result.checks if check.status == "fail"}
         name, reason = next(iter(evidence.items()))
         page = str(run.folder / "audit.html")
         others = ", ".join(grader for grader in run.spec.graders if grader != run.grader.name)
