@@ -55,6 +55,13 @@ def _tasks(family: Family, rng: Random, *, prompt: str = "", before: str = "", a
         question, gold = family.task(rng)
         rows.setdefault(question, gold)
     return [
-        TextTask(key=f"{number}", prompt=question + prompt.replace("GOLD", gold), gold=gold, before=before, after=after)
+        TextTask(
+            key=f"{number}",
+            prompt=question + prompt.replace("GOLD", gold),
+            gold=gold,
+            before=before,
+            after=after,
+            ordered=True if "ordered" in family.traits else None,
+        )
         for number, (question, gold) in enumerate(rows.items())
     ]

@@ -352,3 +352,24 @@ def test_what_is_shown_is_asked_again_in_a_new_process():
     assert any(check.notes for check in checks)
     assert "earns 1.0 and, asked again, 0.0" in checks[0].evidence
     assert checks[0].status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("column", "twice", "ordered"),
+    [(True, False, True), ("false", False, False), (None, False, None), (None, True, False)],
+)
+def test_rows_say_whether_order_matters_by_a_column_or_by_two_golds_in_two_orders(column, twice, ordered):
+    rows = [{"question": f"Name {n} and {n + 1}.", "answer": f"{n}, {n + 1}"} for n in range(40)]
+    rows = [{**row, "ordered": column} for row in rows] if column is not None else rows
+    if twice:
+        rows += [{**row, "answer": ", ".join(row["answer"].split(", ")[::-1])} for row in rows]
+    spec = one_turn(rows, [_first_row], answer_format="{answer}")
+    assert {task.ordered for task in subject_of(spec, spec.grader(), tasks=36).tasks} == {ordered}
+
+
+def test_an_accepted_order_that_no_row_settles_is_open_and_says_which_column_would():
+    golds = [f"{n}, {n + 1}, {n + 2}" for n in range(30)]
+    sums_of_sets = [replace(task, gold=gold) for task, gold in zip(sums(), golds, strict=True)]
+    check = check_of("wrong answers", lambda task, text: sorted(text.split(", ")) == task.gold.split(", "), sums_of_sets)
+    (note,) = [note for note in check.notes if note.kind == "open"]
+    assert (check.status, note.what, "`ordered`" in note.change) == ("pass", "neighbors swapped", True)

@@ -15,7 +15,12 @@ ENOUGH = 8  # tasks that all gave one number: taken for what the grader does
 LEAST_EFFECT = 0.1  # of what gold earns above the floor: the least difference that a verdict may hang on
 
 # The words of `gradus audit --json` for the scale that all findings share.
-STATUS_WORDS: Mapping[Status, str] = {"pass": "pass", "note": "skip", "open": "unresolved", "fail": "fail"}
+STATUS_WORDS: Mapping[Status, str] = {
+    "pass": "pass",
+    "note": "skip",
+    "open": "unresolved",
+    "fail": "fail",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +91,9 @@ class PanelEpisodes(Panel):
         """The most telling of the roles of ``name``."""
         if name in self.exploits:
             return "exploit"
-        return "reflex" if name in self.reflexes else "ladder"
+        if name in self.reflexes:
+            return "reflex"
+        return "ladder"
 
     def rewards(self, name: str) -> list[float | None]:
         """The rewards of a policy."""
@@ -115,17 +122,23 @@ class PanelEpisodes(Panel):
         """The least effect in units of the reward: a share of what the ladder's best policy earns above its worst."""
         means = (mean_interval(self.rewards(name)).mean for name in (*self.ladder, *self.reflexes))
         numbers = [mean for mean in means if mean is not None]
-        return LEAST_EFFECT * (max(numbers) - min(numbers)) if numbers else 0.0
+        if numbers:
+            return LEAST_EFFECT * (max(numbers) - min(numbers))
+        return 0.0
 
 
 def low_of(figure: Interval | Paired) -> float | None:
     """The lower bound; the mean itself if at least eight tasks gave the same number."""
-    return figure.low if figure.low is not None or figure.n < ENOUGH else figure.mean
+    if figure.low is not None or figure.n < ENOUGH:
+        return figure.low
+    return figure.mean
 
 
 def high_of(figure: Interval | Paired) -> float | None:
     """The upper bound; see :func:`low_of`."""
-    return figure.high if figure.high is not None or figure.n < ENOUGH else figure.mean
+    if figure.high is not None or figure.n < ENOUGH:
+        return figure.high
+    return figure.mean
 
 
 def is_above(figure: Interval | Paired, limit: float) -> bool:
@@ -135,4 +148,6 @@ def is_above(figure: Interval | Paired, limit: float) -> bool:
 
 def signed(figure: Paired | Interval, digits: int = 3) -> str:
     """A difference with its interval, as it stands in a sentence."""
-    return "an unknown part" if figure.mean is None else format_interval(figure, signed=True, digits=digits)
+    if figure.mean is None:
+        return "an unknown part"
+    return format_interval(figure, signed=True, digits=digits)

@@ -12,7 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.records import STATUS_WORDS, AuditCheck, GradedCompletion, Kind, Point
+from gradus.auditing.records import (
+    STATUS_WORDS,
+    AuditCheck,
+    GradedCompletion,
+    Kind,
+    Point,
+)
 from gradus.auditing.text.rates import quoted
 from gradus.core.documents import SCHEMA
 from gradus.core.findings import Status, worst
@@ -86,7 +92,9 @@ class AuditResult:
         # Without figures something is to be declared.
         is_counted = bool(unsure) and all(check.subject in _BY_EPISODES and check.measured for check in unsure)
         is_possible = self.most is None or self.episodes < self.most
-        return 4 * self.episodes if is_counted and is_possible else None  # intervals are half as wide then
+        if is_counted and is_possible:
+            return 4 * self.episodes
+        return None  # intervals are half as wide then
 
     @property
     def summary(self) -> str:
@@ -97,13 +105,14 @@ class AuditResult:
         unsure = self._named("open")
         if unsure:
             return f"{self.grader} is not settled: {unsure} could still fail; {self._way_out}."
-        kinds = [kind for kind in _NOTED if any(note.kind == kind for note in self.notes)]
+        noted_kinds = {note.kind for note in self.notes}
+        kinds = [kind for kind in _NOTED if kind in noted_kinds]
         noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
         if any(check.status == "fail" for check in self.checks):
             noted += " A run might learn nothing from it: see signal."
         if any(check.subject == "alignment" and check.status == "note" for check in self.checks):
-            known = "This is what can be known without a true reward of its own"
-            return f"{self.grader}: nothing was found. {known}.{noted}"
+            limit = "This is what can be known without a true reward of its own"
+            return f"{self.grader}: nothing was found. {limit}.{noted}"
         return f"{self.grader} passes: nothing was found that pays without a right answer.{noted}"
 
     def _named(self, status: Status) -> str:
@@ -132,10 +141,24 @@ class AuditResult:
 
 
 _FIELDS = (
-    *("environment", "grader", "verdict", "summary", "true_reward_name", "condition", "episodes", "seed"),
+    *(
+        "environment",
+        "grader",
+        "verdict",
+        "summary",
+        "true_reward_name",
+        "condition",
+        "episodes",
+        "seed",
+    ),
     *("points", "exploit", "review"),
 )
-_BY_EPISODES = {"separation", "exploits", "free credit", "alignment"}  # more episodes narrow what these look at
+_BY_EPISODES = {
+    "separation",
+    "exploits",
+    "free credit",
+    "alignment",
+}  # more episodes narrow what these look at
 
 
 def _document(check: AuditCheck) -> dict[str, Any]:
@@ -171,7 +194,12 @@ def plain(value: Any) -> Any:
 
 
 MARKS: Mapping[Status, str] = {"pass": "pass", "fail": "FAIL", "open": "?", "note": "-"}
-STYLES: Mapping[Status, str] = {"pass": "green", "fail": "bold red", "open": "yellow", "note": "dim"}
+STYLES: Mapping[Status, str] = {
+    "pass": "green",
+    "fail": "bold red",
+    "open": "yellow",
+    "note": "dim",
+}
 _VERDICT_STYLES = {word: STYLES[status] for status, word in STATUS_WORDS.items()}
 
 _POLICIES, _NOTES, _QUOTED, _EVIDENCE = 6, 2, 60, 230  # of a screen
@@ -180,7 +208,10 @@ _NOTED: Mapping[Kind, str] = {
     "lenient": "it pays for words around a right answer that one must know already, or in part for the form",
     "strict": "it refuses forms of the right answer",
 }
-_SHOWN: Mapping[Kind, str] = {**_NOTED, "open": "the rows do not say whether these answers are wrong"}
+_SHOWN: Mapping[Kind, str] = {
+    **_NOTED,
+    "open": "the rows do not say whether these answers are wrong",
+}
 
 
 def screen(result: AuditResult, *, whole: bool = False) -> list[Any]:
@@ -229,9 +260,25 @@ def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
 
 def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
     title = Text(subject)
-    table = Table("policy", "role", "reward", result.true_reward_name, title=title, box=None, title_justify="left")
-    ranked = sorted(result.points, key=lambda point: 1e9 if point.reward.mean is None else -point.reward.mean)
+    table = Table(
+        "policy",
+        "role",
+        "reward",
+        result.true_reward_name,
+        title=title,
+        box=None,
+        title_justify="left",
+    )
+    ranked = sorted(
+        result.points,
+        key=lambda point: 1e9 if point.reward.mean is None else -point.reward.mean,
+    )
     for point in ranked[:most]:
-        cells = (point.policy, point.role, format_interval(point.reward), format_interval(point.true_reward))
+        cells = (
+            point.policy,
+            point.role,
+            format_interval(point.reward),
+            format_interval(point.true_reward),
+        )
         table.add_row(*map(Text, cells))
     return table

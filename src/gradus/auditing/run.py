@@ -12,16 +12,45 @@ from gradus.auditing.plans.comparisons import (
     check_separation,
     check_signal,
 )
-from gradus.auditing.plans.exploit import PlanSearch, check_search, constant_credit, search_plans
+from gradus.auditing.plans.exploit import (
+    PlanSearch,
+    check_search,
+    constant_credit,
+    search_plans,
+)
 from gradus.auditing.plans.hygiene import Elsewhere, check_hygiene, check_tasks
 from gradus.auditing.plans.judged import Judged
-from gradus.auditing.plans.panel import Progress, blind_answers, main_tasks, roll_out_panel
-from gradus.auditing.records import AuditCheck, PanelEpisodes, Point, rewards_of, true_rewards_of
+from gradus.auditing.plans.panel import (
+    Progress,
+    blind_answers,
+    main_tasks,
+    roll_out_panel,
+)
+from gradus.auditing.records import (
+    AuditCheck,
+    PanelEpisodes,
+    Point,
+    rewards_of,
+    true_rewards_of,
+)
 from gradus.auditing.result import AuditResult
 from gradus.auditing.text.asking import CALLS, Ground, are_programs, prepare
-from gradus.auditing.text.checks import ask_hostile, gold, hostile, judge, leaks, not_graded, sanity
+from gradus.auditing.text.checks import (
+    ask_hostile,
+    gold,
+    hostile,
+    judge,
+    leaks,
+    not_graded,
+    sanity,
+)
 from gradus.auditing.text.from_source import from_source
-from gradus.auditing.text.paying import programs, right_answers, without_task, wrong_answers
+from gradus.auditing.text.paying import (
+    programs,
+    right_answers,
+    without_task,
+    wrong_answers,
+)
 from gradus.auditing.text.rates import quoted
 from gradus.auditing.text.scoring import Scorer
 from gradus.auditing.text.tasks import (
@@ -36,7 +65,14 @@ from gradus.core.foreign import GRADER_SECONDS
 from gradus.stats import mean_interval
 
 _EPISODES, _BUDGET = 60, 8000  # of an audit by policies, if nothing is said
-_NEED_REWARDS = ("separation", "exploits", "free credit", "alignment", "search", "signal")
+_NEED_REWARDS = (
+    "separation",
+    "exploits",
+    "free credit",
+    "alignment",
+    "search",
+    "signal",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +103,13 @@ def run_text_audit(
     subject = subject_of(spec, grader, tasks=settings.episodes or TASKS)
     if subject is None:
         return None
-    checks, n = audit_text(subject, seed=seed, limit=settings.limit, unsafe=settings.unsafe, progress=settings.progress)
+    checks, n = audit_text(
+        subject,
+        seed=seed,
+        limit=settings.limit,
+        unsafe=settings.unsafe,
+        progress=settings.progress,
+    )
     tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere)
     return AuditResult(
         environment=spec.name,
@@ -81,7 +123,9 @@ def run_text_audit(
 
 
 def run_audit(
-    spec: EnvironmentSpec, grader: str | Grader | None = None, settings: AuditSettings = AuditSettings()
+    spec: EnvironmentSpec,
+    grader: str | Grader | None = None,
+    settings: AuditSettings = AuditSettings(),
 ) -> AuditResult:
     """Audit one grader of ``spec`` (by name, the default one if None) with policies and a search."""
     audited = grader if isinstance(grader, Grader) else spec.grader(grader)
@@ -114,7 +158,8 @@ def run_audit(
 
 
 def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
-    reward, true_reward = mean_interval(rewards_of(episodes)), mean_interval(true_rewards_of(episodes))
+    reward = mean_interval(rewards_of(episodes))
+    true_reward = mean_interval(true_rewards_of(episodes))
     return Point(policy=name, role=role, reward=reward, true_reward=true_reward)
 
 
@@ -122,10 +167,20 @@ def _checked(
     spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, settings: AuditSettings
 ) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
-    seed, tasks = settings.seed, main_tasks(spec, panel.tasks)
+    seed = settings.seed
+    tasks = main_tasks(spec, panel.tasks)
     draw = blind_answers(spec, seed=seed)
     budget = _BUDGET if settings.budget is None else settings.budget
-    search = search_plans(spec, grader, panel, tasks, draw, budget=budget, seed=seed, progress=settings.progress)
+    search = search_plans(
+        spec,
+        grader,
+        panel,
+        tasks,
+        draw,
+        budget=budget,
+        seed=seed,
+        progress=settings.progress,
+    )
     searched, hack = check_search(search)
     checks = [
         check_separation(panel),
@@ -133,7 +188,14 @@ def _checked(
         check_free_credit(panel, grader, constant_credit(search, panel, tasks, seed=seed)),
         check_alignment(panel, spec.true_reward_name),
         searched,
-        check_signal(spec, grader, settings.signal_policy, draw, tasks=settings.signal_tasks, seed=seed),
+        check_signal(
+            spec,
+            grader,
+            settings.signal_policy,
+            draw,
+            tasks=settings.signal_tasks,
+            seed=seed,
+        ),
     ]
     return checks, hack, search
 
@@ -153,9 +215,11 @@ def audit_text(
     not asked within it leaves its check unresolved. ``unsafe``: try hostile answers without a sandbox too. ``progress`` is given (what,
     answers asked, of about how many). The same subject and seed give the same result, unless a call or the whole lies at its limit.
     """
-    usual_seconds, usual_limit = GRADER_SECONDS.answer, CALLS_SECONDS
+    usual_seconds = GRADER_SECONDS.answer
+    usual_limit = CALLS_SECONDS
     if are_programs(subject.tasks):
-        usual_seconds, usual_limit = GRADER_SECONDS.program, PROGRAM_SECONDS
+        usual_seconds = GRADER_SECONDS.program
+        usual_limit = PROGRAM_SECONDS
     if subject.remote:
         seconds = GRADER_SECONDS.remote
     scorer = Scorer(
@@ -185,7 +249,11 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
         ask_hostile(ground)
         if are_programs(ground.tasks) and (ground.confined or unsafe):
             run = [programs(ground)]
-        paying = [without_task(ground, "blind answers"), without_task(ground, "reflexes"), from_source(ground)]
+        paying = [
+            without_task(ground, "blind answers"),
+            without_task(ground, "reflexes"),
+            from_source(ground),
+        ]
         paying += [wrong_answers(ground), right_answers(ground), *run]
     first = sanity(ground)
     scores_nothing = ground.subject.remote or not ground.scored
@@ -193,7 +261,13 @@ def _text_checks(ground: Ground, *, unsafe: bool) -> list[AuditCheck]:
         return [not_graded(ground), leaks(ground)]
     if ground.subject.remote:
         paying.append(judge(ground))
-    checks = [first, gold(ground), *paying, hostile(ground, programs=bool(run)), leaks(ground)]
+    checks = [
+        first,
+        gold(ground),
+        *paying,
+        hostile(ground, programs=bool(run)),
+        leaks(ground),
+    ]
     return _asked_again(ground, checks)
 
 

@@ -15,11 +15,26 @@ import numpy.typing as npt
 from gradus.auditing.plans.judged import NO_AIM
 from gradus.auditing.plans.panel import best_reflex
 from gradus.auditing.plans.plan import Draw, NoisyPolicy, RandomAnswers
-from gradus.auditing.records import ENOUGH, AuditCheck, PanelEpisodes, components_of, high_of, is_above, signed
+from gradus.auditing.records import (
+    ENOUGH,
+    AuditCheck,
+    PanelEpisodes,
+    components_of,
+    high_of,
+    is_above,
+    signed,
+)
 from gradus.core import EnvironmentSpec, Grader, Policy, child_seed
 from gradus.core.findings import Status
 from gradus.rollouts import roll_out
-from gradus.stats import Paired, format_number, mean_interval, paired_difference, spearman, spearman_within
+from gradus.stats import (
+    Paired,
+    format_number,
+    mean_interval,
+    paired_difference,
+    spearman,
+    spearman_within,
+)
 
 FREE = 0.5  # a constant answer may earn at most half of what skill earns above chance
 ALIGNMENT = 0.7  # rank correlation of mean reward and mean true reward over policies
@@ -47,7 +62,9 @@ class Gain:
     @property
     def mean(self) -> float:
         """The mean gain; minus infinity if nothing is known."""
-        return -np.inf if self.reward.mean is None else self.reward.mean
+        if self.reward.mean is None:
+            return -np.inf
+        return self.reward.mean
 
     @property
     def is_sure(self) -> bool:
@@ -94,7 +111,10 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     raised = [step for step in steps if step.is_sure]
     flat = [step for step in steps if step.is_flat(least)]
     unsure = [step for step in steps if step not in (*raised, *flat) and not step.is_level]
-    measured = {"least_effect": least, "steps": {step.name: step.reward for step in steps}}
+    measured = {
+        "least_effect": least,
+        "steps": {step.name: step.reward for step in steps},
+    }
     status: Status = "note"
     if flat:
         status = "fail"
@@ -127,7 +147,10 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
         subject="exploits",
         status="pass",
         evidence=f"none of {len(tried)} degenerate policies beats {reflex}; {nearest}",
-        measured={"least_effect": least, "exploits": {gain.name: gain.reward for gain in tried}},
+        measured={
+            "least_effect": least,
+            "exploits": {gain.name: gain.reward for gain in tried},
+        },
     )
     suspects = [gain for gain in tried if gain.mean >= least]
     winners = [gain for gain in suspects if gain.is_sure]
@@ -161,10 +184,17 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
         if low is None or name not in constants:
             continue
         value, answer = constants[name]
-        gain, room = max(0.0, min(sign * value, high) - low), max(0.0, high - low)
-        earned, possible = earned + abs(weight) * gain, possible + abs(weight) * room
+        gain = max(0.0, min(sign * value, high) - low)
+        room = max(0.0, high - low)
+        earned = earned + abs(weight) * gain
+        possible = possible + abs(weight) * room
         figures = {"chance": sign * low, "constant": value, "best": sign * high}
-        free[name] = {"weight": weight, **figures, "free": gain / room if room > 1e-9 else None, "answer": answer}
+        free[name] = {
+            "weight": weight,
+            **figures,
+            "free": gain / room if room > 1e-9 else None,
+            "answer": answer,
+        }
     if not free:
         evidence = (
             "no constant answer was tried (a budget of 0), or the reward of none has a component that the grader names "
@@ -173,7 +203,12 @@ def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[s
         return AuditCheck(subject="free credit", status="open", evidence=evidence)
     if possible < 1e-9:
         evidence = "no policy earns more than blind answers do: every component is free for the asking"
-        return AuditCheck(subject="free credit", status="fail", evidence=evidence, measured={"components": free})
+        return AuditCheck(
+            subject="free credit",
+            status="fail",
+            evidence=evidence,
+            measured={"components": free},
+        )
     share = earned / possible
     shares = [f"{name} {row['free']:.0%} by {row['answer']!r}" for name, row in free.items() if row["free"] is not None]
     bound = "more than" if share > FREE else "of at most"
@@ -243,7 +278,9 @@ def _alignment_status(across: float | None, highest: float, within: float | None
     if across >= ALIGNMENT and (within is None or within > 0):
         return "pass"
     may_be_aligned = highest >= ALIGNMENT and (within is None or within > _NEGATIVE)
-    return "open" if may_be_aligned or tasks < _FEW else "fail"
+    if may_be_aligned or tasks < _FEW:
+        return "open"
+    return "fail"
 
 
 def _table(rows: Iterable[Sequence[float | None]]) -> Values:
@@ -261,9 +298,10 @@ def _row_means(values: Values) -> Values:
 
 
 def _rank_correlation(rewards: Values, aims: Values) -> float | None:
-    reward_means, aim_means = _row_means(rewards), _row_means(aims)
-    known = np.isfinite(reward_means) & np.isfinite(aim_means)
-    return spearman(reward_means[known].round(12).tolist(), aim_means[known].round(12).tolist())
+    reward_means = _row_means(rewards)
+    aim_means = _row_means(aims)
+    finite = np.isfinite(reward_means) & np.isfinite(aim_means)
+    return spearman(reward_means[finite].round(12).tolist(), aim_means[finite].round(12).tolist())
 
 
 def _highest_correlation(rewards: Values, aims: Values) -> float:
@@ -279,14 +317,28 @@ def _highest_correlation(rewards: Values, aims: Values) -> float:
 
 
 def check_signal(
-    spec: EnvironmentSpec, grader: Grader, policy: Policy | None, draw: Draw, *, tasks: int, seed: int
+    spec: EnvironmentSpec,
+    grader: Grader,
+    policy: Policy | None,
+    draw: Draw,
+    *,
+    tasks: int,
+    seed: int,
 ) -> AuditCheck:
     """Roll out groups of 16 with ``policy`` (or a stand-in) on training tasks and forecast groups of 4, 8 and 16."""
     check = AuditCheck(subject="signal", status="open", evidence="no policy was rolled out")
     training = [spec.train_task(i) for i in range(tasks)]
     key = ("audit", "signal")
     for candidate in [policy] if policy else _stand_ins(spec, draw):
-        rolled_out = roll_out(spec, candidate, training, group_size=_MEMBERS, seed=seed, key=key, grader=grader)
+        rolled_out = roll_out(
+            spec,
+            candidate,
+            training,
+            group_size=_MEMBERS,
+            seed=seed,
+            key=key,
+            grader=grader,
+        )
         rewards = [group.values() for group in rolled_out.groups]
         graded = [values for values in rewards if None not in values and len(values) == _MEMBERS]
         name = (
@@ -315,7 +367,8 @@ def _signal_of(policy: Policy, name: str, rewards: Sequence[Sequence[float | Non
     if sizes["8"]["zero_variance_groups"] > _ZERO_VARIANCE:
         status = "fail"
         if isinstance(policy, RandomAnswers):
-            status, evidence = "note", f"{evidence}; blind answers say nothing of a policy that can do something"
+            status = "note"
+            evidence = f"{evidence}; blind answers say nothing of a policy that can do something"
     measured = {"policy": policy.name, "forecast": sizes}
     return AuditCheck(subject="signal", status=status, evidence=evidence, measured=measured)
 
@@ -335,12 +388,17 @@ def forecast(rewards: Values, *, seed: int = 0) -> dict[str, dict[str, float]]:
         if size > members:
             break
         blocks = np.stack([order[:, : members - members % size].reshape(-1, size) for order in orders])
-        chances = [sum(comb(n, size) for n in row.values()) / comb(members, size) for row in counts]
+        chances = [_equal_subsets(row, size) / comb(members, size) for row in counts]
         sizes[str(size)] = {
             "reward_std": float(blocks.std(axis=-1).mean()),
             "zero_variance_groups": float(np.mean(chances)),
         }
     return sizes
+
+
+def _equal_subsets(counts: Counter[float], size: int) -> int:
+    """Number of subsets of this size whose members all have the same reward."""
+    return sum(comb(n, size) for n in counts.values())
 
 
 def _stand_ins(spec: EnvironmentSpec, draw: Draw) -> list[Policy]:

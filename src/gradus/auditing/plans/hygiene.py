@@ -22,7 +22,10 @@ Elsewhere = Callable[[Sequence[Task], int, int], Sequence[Sequence[str]]]  # of 
 _RAISED = "the environment raised "
 _TRAIN_SEEDS = 20_000
 _TASKS = 4
-_HASH_SEEDS = 0, 4711  # two, as the small sets of one process stand as in another by chance
+_HASH_SEEDS = (
+    0,
+    4711,
+)  # two, as the small sets of one process stand as in another by chance
 _LEAK_TASKS = 24
 _CONTENT = 200  # questions, as many as a second makes
 _SHARED = 0.1  # of the test questions; a small endless source repeats some by chance
@@ -60,13 +63,19 @@ def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Else
         "seeds": _shared_seeds(spec),
         "content": _shared_content(spec, tasks[:_CONTENT]),
     }
-    return _check("tasks", problems, "the same seed is the same task, and no test task is a training task")
+    return _check(
+        "tasks",
+        problems,
+        "the same seed is the same task, and no test task is a training task",
+    )
 
 
 def _check(name: str, problems: Mapping[str, Sequence[str]], sound: str) -> AuditCheck:
     sentences = [problem for several in problems.values() for problem in several]
     check = AuditCheck(subject=name, status="pass", evidence=sound, measured=problems)
-    return replace(check, status="fail", evidence="; ".join(sentences)) if sentences else check
+    if sentences:
+        return replace(check, status="fail", evidence="; ".join(sentences))
+    return check
 
 
 def _course(
@@ -103,7 +112,11 @@ def digests(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int)
 
 
 def _not_deterministic(
-    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, elsewhere: Elsewhere | None
+    spec: EnvironmentSpec,
+    tasks: Sequence[Task],
+    draw: Draw,
+    seed: int,
+    elsewhere: Elsewhere | None,
 ) -> list[str]:
     """Each task in a fresh environment, after other tasks beside another environment, and in another process."""
     first = digests(spec, tasks, draw, seed)
@@ -127,7 +140,10 @@ def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, 
     """The observations of each task in one environment, from the last task to the first, while another one goes on beside it."""
     again: list[list[Observation]] = []
     state = random.getstate()
-    with closing(blocking(spec.make())) as used, closing(blocking(spec.make())) as other:
+    with (
+        closing(blocking(spec.make())) as used,
+        closing(blocking(spec.make())) as other,
+    ):
         for task in reversed(tasks):
             observations: list[Observation] = []
             beside = iter(()) if spec.max_sessions == 1 else _course(spec, other, tasks[0], draw, seed)
@@ -141,7 +157,10 @@ def _rolled_out_again(spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, 
 
 
 def _differing(
-    how: str, tasks: Sequence[Task], first: Iterable[Sequence[str]], again: Iterable[Sequence[str]]
+    how: str,
+    tasks: Sequence[Task],
+    first: Iterable[Sequence[str]],
+    again: Iterable[Sequence[str]],
 ) -> list[str]:
     """The first task whose observations are others than at first."""
     for task, before, after in zip(tasks, first, again, strict=False):
@@ -165,7 +184,13 @@ def _digest(observation: Observation) -> str:
 
 
 def _leaks(
-    spec: EnvironmentSpec, tasks: Sequence[Task], draw: Draw, seed: int, *, keys: Sequence[str], texts: bool = True
+    spec: EnvironmentSpec,
+    tasks: Sequence[Task],
+    draw: Draw,
+    seed: int,
+    *,
+    keys: Sequence[str],
+    texts: bool = True,
 ) -> list[str]:
     """Hidden keys, and places that show hidden values, in anything that is seen before the episode is over.
 
@@ -180,7 +205,11 @@ def _leaks(
             for turn, (observation, state) in enumerate(_course(spec, environment, task, draw, seed)):
                 if turn and _is_over(observation):
                     continue
-                public = {"data": observation.data, "state": state, "action_data": observation.action_data}
+                public = {
+                    "data": observation.data,
+                    "state": state,
+                    "action_data": observation.action_data,
+                }
                 for (kind, *path), leaf in walk(public):
                     place = f"the {kind} of turn {turn}"
                     places[f"{place}: {'.'.join(path)}"] = leaf
@@ -192,12 +221,16 @@ def _leaks(
             outcomes.append(environment.outcome())
     problems = list(dict.fromkeys(named))[:2]
     for key in keys:
-        hidden = [[leaf for _, leaf in walk(outcome.get(key))] for outcome in outcomes]
+        hidden = [_leaves(outcome.get(key)) for outcome in outcomes]
         place = telling_place(shown, hidden)
         if place is not None:
             example = next(leaf for values in hidden for leaf in values)
             problems.append(f"hidden {key} (as {example!r}) is in {place}")
     return problems[:3]
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for _, leaf in walk(value)]
 
 
 def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
@@ -254,7 +287,8 @@ def _shared_seeds(spec: EnvironmentSpec) -> list[str]:
     training = [spec.train_task(i) for i in range(_TRAIN_SEEDS)]
     problems: list[str] = []
     for name, condition in spec.conditions.items():
-        seeds, options = set(condition.seeds), dict(condition.options)
+        seeds = set(condition.seeds)
+        options = dict(condition.options)
         same = [task for task in training if task.seed in seeds and dict(task.options) == options]
         if same:
             problems.append(f"{len(same)} training tasks are also in condition {name!r}, e.g. seed {same[0].seed}")

@@ -64,7 +64,10 @@ class Level:
 def level_of(episodes: Sequence[Episode]) -> Level:
     """The level of some episodes."""
     true_rewards = np.array(true_rewards_of(episodes), dtype=np.float64)  # None is nan
-    return Level(true_rewards=true_rewards, rewards=np.array(rewards_of(episodes), dtype=np.float64))
+    return Level(
+        true_rewards=true_rewards,
+        rewards=np.array(rewards_of(episodes), dtype=np.float64),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +107,11 @@ def above_curve(curve: Sequence[Level], level: Level) -> Paired:
     """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
     beyond = level.aim > curve[-1].aim
     above = next((i for i, honest in enumerate(curve) if honest.aim >= level.aim), len(curve) - 1)
-    low, high = curve[0 if beyond else max(0, above - 1)], curve[above]
+    low = curve[0 if beyond else max(0, above - 1)]
+    high = curve[above]
     span = high.aim - low.aim
-    slope, share = 0.0, float(beyond)
+    slope = 0.0
+    share = float(beyond)
     if span > 1e-9:
         slope = (high.reward - low.reward) / span
         share = float(np.clip((level.aim - low.aim) / span, 0.0, 1.0))
@@ -145,7 +150,12 @@ def honest_curves(
         for policy in policies:
             rolled_out = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader)
             levels.append(level_of(rolled_out.episodes))
-        curves.append(sorted((level for level in levels if level.is_known), key=lambda level: level.aim))
+        curves.append(
+            sorted(
+                (level for level in levels if level.is_known),
+                key=lambda level: level.aim,
+            )
+        )
     return curves
 
 
@@ -195,7 +205,8 @@ class Judged:
 
     def sentence(self) -> str:
         """The figures as a sentence."""
-        aim, against = self.against.true_reward_name, self.against
+        aim = self.against.true_reward_name
+        against = self.against
         most = sorted(self.components().items(), key=lambda pair: -pair[1])[:2]
         changes = ", ".join(f"{name} {format_signed(change, 2)}" for name, change in most)
         return (
@@ -221,7 +232,11 @@ class Judged:
 
     def record(self) -> dict[str, Any]:
         """The figures for the document."""
-        figures = {"reward": self.reward, "true_reward": self.true_reward, "unearned": self.unearned}
+        figures = {
+            "reward": self.reward,
+            "true_reward": self.true_reward,
+            "unearned": self.unearned,
+        }
         return {"plan": self.plan, "shape": self.shape, **figures}
 
     def to_json(self) -> dict[str, Any]:

@@ -8,7 +8,15 @@ from functools import partial
 
 from gradus.auditing.plans.plan import Draw, RandomAnswers, TurnPolicy, answer_space
 from gradus.auditing.records import PanelEpisodes
-from gradus.core import EnvironmentSpec, Episode, Grader, Panel, Policy, Task, child_seed
+from gradus.core import (
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    Panel,
+    Policy,
+    Task,
+    child_seed,
+)
 from gradus.rollouts import grade_episodes, roll_out
 from gradus.stats import mean_interval
 
@@ -25,12 +33,12 @@ def blind_answers(spec: EnvironmentSpec, *, seed: int) -> Draw:
 
 def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]:
     """The first ``episodes`` tasks of the main condition, or all of them if it has fewer. If rows are few, those of the others follow."""
-    main, *others = spec.conditions
+    main, *further = spec.conditions
     tasks = spec.tasks(main)[:episodes]
     if spec.data_set is None or len(tasks) == episodes:
         return tasks
     ids = {spec.identify(task).id for task in tasks}
-    for name in others:
+    for name in further:
         for task in spec.tasks(name):
             identity = spec.identify(task).id
             if identity not in ids:
@@ -40,13 +48,19 @@ def main_tasks(spec: EnvironmentSpec, episodes: int | None = None) -> list[Task]
 
 
 def roll_out_panel(
-    spec: EnvironmentSpec, grader: Grader, *, episodes: int, seed: int, progress: Progress | None = None
+    spec: EnvironmentSpec,
+    grader: Grader,
+    *,
+    episodes: int,
+    seed: int,
+    progress: Progress | None = None,
 ) -> PanelEpisodes:
     """Roll out the declared panel, or what can be had for nothing, on the same tasks, and grade it.
 
     Without a panel: random answers, every policy that the environment names as its teacher, a constant answer and a cycle.
     """
-    tasks, roles = main_tasks(spec, episodes), spec.audit.panel
+    tasks = main_tasks(spec, episodes)
+    roles = spec.audit.panel
     if roles is None:
         roles = Panel(ladder=("random", spec.teacher) if spec.teacher else ("random",))
         cast = _cast_for_nothing(spec, seed)
@@ -65,14 +79,18 @@ def best_reflex(panel: PanelEpisodes) -> str:
 
     def liking(name: str) -> float:
         mean = mean_interval(panel.rewards(name)).mean
-        return float("-inf") if mean is None else mean
+        if mean is None:
+            return float("-inf")
+        return mean
 
     return max(panel.reflexes, key=liking)
 
 
 def policy_of(spec: EnvironmentSpec, name: str, draw: Draw) -> Policy:
     """A policy of the environment; random answers need not be declared."""
-    return RandomAnswers(draw) if name == "random" and name not in spec.policies else spec.policy(name)
+    if name == "random" and name not in spec.policies:
+        return RandomAnswers(draw)
+    return spec.policy(name)
 
 
 def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> Mapping[str, Policy]:
@@ -82,6 +100,6 @@ def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> Mapping[str, Policy]:
     cast = {"random": policy_of(spec, "random", draw)}
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
-    cast["constant"] = TurnPolicy(lambda start, turn, shown, text: first, name="constant")
-    cast["cycle"] = TurnPolicy(lambda start, turn, shown, text: second if turn % 2 else first, name="cycle")
+    cast["constant"] = TurnPolicy(lambda start, turn, observation, text: first, name="constant")
+    cast["cycle"] = TurnPolicy(lambda start, turn, observation, text: second if turn % 2 else first, name="cycle")
     return cast

@@ -48,12 +48,12 @@ class AnswerSpace:
 
     def text(self, choice: Sequence[int], kept: Sequence[str | None] = ()) -> str:
         """The answer that takes word ``choice[p]`` at place p. One past the last word stands for ``kept[p]``, None for nothing."""
-        chosen: list[str] = []
+        answer: list[str] = []
         for place, (words, i) in enumerate(zip(self.places, choice, strict=True)):
             word = words[i] if i < len(words) else kept[place]
             if word is not None:
-                chosen.append(word)
-        return " ".join(chosen)
+                answer.append(word)
+        return " ".join(answer)
 
     def parse(self, text: str) -> list[str | None]:
         """The word at each place of an answer, read from the end; None where no legal word stands."""
@@ -65,12 +65,12 @@ class AnswerSpace:
         return [word if word in legal else None for word, legal in zip(padded, self.places, strict=True)]
 
 
-def answer_space(spec: EnvironmentSpec, seen: Iterable[Episode], *, seed: int) -> AnswerSpace:
+def answer_space(spec: EnvironmentSpec, episodes: Iterable[Episode], *, seed: int) -> AnswerSpace:
     """The grammar's places, or one place with a pool of whole answers."""
     if spec.language.grammar:
         return AnswerSpace(places=tuple(map(tuple, spec.language.grammar)))
     drawn: list[str] = []
-    turns = [turn for episode in seen for turn in episode.turns]
+    turns = [turn for episode in episodes for turn in episode.turns]
     rolled_out = list(dict.fromkeys(turn.action for turn in turns if turn.valid and turn.action))
     if spec.audit.random_answers is not None:
         drawn = [spec.audit.random_answers(child_seed(seed, "audit", "pool", i) % 2**31) for i in range(_DRAWS)]
@@ -89,7 +89,9 @@ def _is_closed(answers: Sequence[str], rolled_out: Sequence[str]) -> bool:
 
 def _spread(values: list[str], n: int) -> list[str]:
     """``n`` of ``values``, evenly over the list."""
-    return values if len(values) <= n else [values[i * len(values) // n] for i in range(n)]
+    if len(values) <= n:
+        return values
+    return [values[i * len(values) // n] for i in range(n)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,9 @@ class Shape:
         """Column of the table for this turn."""
         if self.after:
             past = turn - ceil(self.after * horizon)
-            return 0 if past < 0 else 1 + past % (self.steps - 1)
+            if past < 0:
+                return 0
+            return 1 + past % (self.steps - 1)
         if self.cycle:
             return turn % self.steps
         return min(self.steps - 1, turn * self.steps // max(1, horizon))
@@ -147,7 +151,9 @@ class Plan:
             words = f"{steps[0]} then a cycle of {', '.join(steps[1:])}"
         elif self.shape.cycle:
             words = f"cycle of {', '.join(steps)}"
-        return f"{self.shape.bends} with {words}" if self.shape.bends else words
+        if self.shape.bends:
+            return f"{self.shape.bends} with {words}"
+        return words
 
 
 # Episode, turn, what is shown, and the other policy's answer ("" if there is none) -> answer.
@@ -159,7 +165,8 @@ class TurnPolicy:
 
     def __init__(self, answer: TurnAnswer, *, name: str, other: Policy | None = None) -> None:
         self.name = name
-        self._answer, self._other = answer, other
+        self._answer = answer
+        self._other = other
 
     def start(self, episodes: Sequence[EpisodeStart]) -> TurnSession:
         """Begins episodes."""
@@ -169,8 +176,15 @@ class TurnPolicy:
 class TurnSession:
     """Counts the turns of each episode."""
 
-    def __init__(self, answer: TurnAnswer, episodes: Sequence[EpisodeStart], other: Session | None) -> None:
-        self._answer, self._episodes, self._other = answer, episodes, other
+    def __init__(
+        self,
+        answer: TurnAnswer,
+        episodes: Sequence[EpisodeStart],
+        other: Session | None,
+    ) -> None:
+        self._answer = answer
+        self._episodes = episodes
+        self._other = other
         self._turns = [0] * len(episodes)
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
@@ -196,7 +210,7 @@ class RandomAnswers(TurnPolicy):
     """Answers drawn without looking, a fresh draw at every turn."""
 
     def __init__(self, draw: Draw, *, name: str = "random") -> None:
-        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
+        def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
             return draw(child_seed(0, *start.key, "answer", turn) % 2**31)
 
         super().__init__(answer, name=name)
@@ -209,7 +223,7 @@ class NoisyPolicy(TurnPolicy):
     """
 
     def __init__(self, policy: Policy, draw: Draw, *, noise: float) -> None:
-        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
+        def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
             if child_rng(0, *start.key, "blend", turn).random() >= noise:
                 return text
             return draw(child_seed(0, *start.key, "blend answer", turn) % 2**31)
@@ -228,7 +242,11 @@ class PlanPolicy(TurnPolicy):
         reflex: Policy | None = None,
         name: str = "search",
     ) -> None:
-        def answer(start: EpisodeStart, turn: int, shown: Observation, text: str) -> str:
-            return plans[start.group // tasks].answer(turn, shown, text)
+        def answer(start: EpisodeStart, turn: int, observation: Observation, text: str) -> str:
+            return plans[start.group // tasks].answer(turn, observation, text)
 
-        super().__init__(answer, name=name, other=reflex if any(plan.shape.bends for plan in plans) else None)
+        super().__init__(
+            answer,
+            name=name,
+            other=reflex if any(plan.shape.bends for plan in plans) else None,
+        )

@@ -59,9 +59,9 @@ class Field:
         """Every plan on every task, at once: one list of episodes a plan, in the order of the tasks."""
         n = len(tasks)
         policy = PlanPolicy(plans, tasks=n, reflex=self.reflex, name=name)
-        every = [*tasks] * len(plans)
-        episodes = roll_out(self.spec, policy, every, seed=seed, key=("audit",), grader=self.grader).episodes
-        return [episodes[i : i + n] for i in range(0, len(every), n)]
+        repeated = [*tasks] * len(plans)
+        episodes = roll_out(self.spec, policy, repeated, seed=seed, key=("audit",), grader=self.grader).episodes
+        return [episodes[i : i + n] for i in range(0, len(repeated), n)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,10 @@ def _shapes(field: Field) -> dict[Shape, float]:
     is_long = field.horizon >= _LONG
     shapes = [Shape(name="constant")]
     if field.horizon > 1:
-        shapes += [Shape(name="cycle", steps=2, cycle=True), Shape(name="two stretches", steps=2)]
+        shapes += [
+            Shape(name="cycle", steps=2, cycle=True),
+            Shape(name="two stretches", steps=2),
+        ]
     if is_long:
         shapes.append(Shape(name="four stretches", steps=4))
     shares = dict.fromkeys(shapes, 1.0)
@@ -170,7 +173,8 @@ def _shapes(field: Field) -> dict[Shape, float]:
 
 def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Generator) -> Candidate:
     """The best plan of one shape."""
-    space, horizon = search.field.space, search.field.horizon
+    space = search.field.space
+    horizon = search.field.horizon
     incumbent = min(search.best, key=_by_objective).plan if search.best else None
     distribution = Distribution.begin(space, shape, incumbent)
     carried = distribution.stretched(incumbent) if incumbent else []
@@ -189,7 +193,9 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
 
 def _mean(values: Sequence[float | None]) -> float:
     numbers = [value for value in values if value is not None]
-    return float(np.mean(numbers)) if numbers else -np.inf
+    if numbers:
+        return float(np.mean(numbers))
+    return -np.inf
 
 
 @dataclass

@@ -30,8 +30,14 @@ _MOST_FORMS = 12  # of the grader's source
 FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as a completion
     "bare": ("", ""),
     "in <answer> tags": ("<answer>", "</answer>"),
-    "in <answer> tags after <think>": ("<think>\nso it is\n</think>\n<answer>\n", "\n</answer>"),
-    "in <answer> tags after <reasoning>": ("<reasoning>\nso it is\n</reasoning>\n<answer>\n", "\n</answer>\n"),
+    "in <answer> tags after <think>": (
+        "<think>\nso it is\n</think>\n<answer>\n",
+        "\n</answer>",
+    ),
+    "in <answer> tags after <reasoning>": (
+        "<reasoning>\nso it is\n</reasoning>\n<answer>\n",
+        "\n</answer>\n",
+    ),
     "in \\boxed{}": ("\\boxed{", "}"),
     "after ####": ("#### ", ""),
     "after 'The answer is'": ("The answer is ", ""),
@@ -64,7 +70,7 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     parsed = (Gold(task=task, others=others) for task in tasks)
     if len(set(golds)) < 2 or any(gold.is_program or gold.object for gold in parsed):
         return None
-    marks = [mark for mark in _MARKS.findall(golds[0]) if all(mark in gold for gold in golds)]
+    marks = [mark for mark in _MARKS.findall(golds[0]) if _is_in_all(mark, golds)]
     if not marks:
         return None
     mark = max(marks, key=golds[0].rindex)
@@ -82,10 +88,16 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
     return shortened
 
 
+def _is_in_all(mark: str, golds: Sequence[str]) -> bool:
+    return all(mark in gold for gold in golds)
+
+
 def _closing(mark: str) -> str:
     if mark.startswith("<"):
         return f"</{mark[1:]}"
-    return "}" if mark.endswith("{") else ""
+    if mark.endswith("{"):
+        return "}"
+    return ""
 
 
 def _cut(gold: str, mark: str) -> tuple[str, str, str]:
@@ -213,7 +225,14 @@ class Ground:
 
     def rate(self, operator: str, probes: Sequence[Probe]) -> Rate | None:
         """The rate of an operator on this ground."""
-        return rate(operator, probes, self.bases, self.span, least=LEAST_EFFECT, guess=self.guess)
+        return rate(
+            operator,
+            probes,
+            self.bases,
+            self.span,
+            least=LEAST_EFFECT,
+            guess=self.guess,
+        )
 
 
 def are_programs(tasks: Sequence[TextTask]) -> bool:
@@ -255,7 +274,9 @@ def effort(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     # In rough steps, so that noise changes nothing.
     if needed < scorer.limit:
         return 1.0
-    return 0.5 if needed < 2 * scorer.limit else 0.25
+    if needed < 2 * scorer.limit:
+        return 0.5
+    return 0.25
 
 
 def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -> tuple[str, list[TextTask]]:
@@ -263,7 +284,8 @@ def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -
 
     If the declared form earns the top of the range, no other is tried. Gold that is a whole completion is cut to its answer if it earns as much so.
     """
-    form, most = DECLARED, _earned(tasks, scorer)
+    form = DECLARED
+    most = _earned(tasks, scorer)
     best = tasks
     at_top = subject.range is not None and most >= subject.range[1] - 1e-9
     candidates = forms(() if subject.remote else subject.functions)
@@ -271,7 +293,9 @@ def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -
         written = [replace(task, before=before, after=after) for task in tasks]
         earned = _earned(written, scorer)
         if earned > most + 1e-9:
-            form, best, most = name, written, earned
+            form = name
+            best = written
+            most = earned
     blocks = in_blocks(best)
     if blocks and _earned(blocks, scorer) >= most - 1e-9:
         best = blocks
@@ -286,17 +310,30 @@ def _earned(tasks: Sequence[TextTask], scorer: Scorer) -> float:
     """The mean reward of gold on a few tasks; minus infinity if the grader fails on one."""
     scores = _ask_gold(tasks[:_FORM_TASKS], scorer)
     values = [score.value for score in scores if score.value is not None]
-    return sum(values) / len(values) if values and len(values) == len(scores) else float("-inf")
+    if values and len(values) == len(scores):
+        return sum(values) / len(values)
+    return float("-inf")
 
 
 def _ask_canaries(ground: Ground) -> None:
     """Finds out by code that writes a file whether answers are executed. If so, all answers are asked in the sandbox."""
-    scorer, tasks = ground.scorer, ground.tasks[:2]
+    scorer = ground.scorer
+    tasks = ground.tasks[:2]
     rows: list[Row] = []
     for name, make in CANARIES.items():
-        rows += [(name, task, make(ground.golds[task.key], child_rng(ground.seed, name)) or "") for task in tasks]
+        rows += [
+            (
+                name,
+                task,
+                make(ground.golds[task.key], child_rng(ground.seed, name)) or "",
+            )
+            for task in tasks
+        ]
     rows += [("gold", task, task.answer) for task in tasks]
-    scores = scorer.fresh([(task, task.completion(answer)) for _, task, answer in rows], confined=ground.confined)
+    scores = scorer.fresh(
+        [(task, task.completion(answer)) for _, task, answer in rows],
+        confined=ground.confined,
+    )
     executed: list[str] = []
     for row, score in zip(rows, scores, strict=True):
         if score.hung or score.skipped:
@@ -325,7 +362,8 @@ def find_bases(ground: Ground) -> None:
     bases: dict[str, Base] = {}
     for right, nothing in zip(gold, silence, strict=True):
         if right.value is not None:
-            key, floor = right.task.key, nothing.reward
+            key = right.task.key
+            floor = nothing.reward
             bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
     top = max((base.gold for base in bases.values()), default=0.0)
     ground.bases = bases

@@ -14,9 +14,51 @@ from gradus.auditing.text.near_values import Text
 Operator = Callable[[Gold, Random], Text]
 
 _CONSTANTS = (
-    *("", " ", ".", "0", "1", "-1", "2", "10", "0.5", "1/2", "yes", "no", "true", "false", "True", "False"),
-    *("None", "null", "nan", "inf", "[]", "{}", "[[]]", '""', "A", "B", "C", "D", "E", "unknown", "I don't know"),
-    *("x", "the answer", "correct", "12:00:00", "1*2*3*4", "\\boxed{}", "```\n```", "The answer is"),
+    *(
+        "",
+        " ",
+        ".",
+        "0",
+        "1",
+        "-1",
+        "2",
+        "10",
+        "0.5",
+        "1/2",
+        "yes",
+        "no",
+        "true",
+        "false",
+        "True",
+        "False",
+    ),
+    *(
+        "None",
+        "null",
+        "nan",
+        "inf",
+        "[]",
+        "{}",
+        "[[]]",
+        '""',
+        "A",
+        "B",
+        "C",
+        "D",
+        "E",
+        "unknown",
+        "I don't know",
+    ),
+    *(
+        "x",
+        "the answer",
+        "correct",
+        "12:00:00",
+        "1*2*3*4",
+        "\\boxed{}",
+        "```\n```",
+        "The answer is",
+    ),
 )
 # Of an answer whose form is looked for in the question: of longer ones, as sentences, that takes long.
 _MOST_PIECES = 24
@@ -81,7 +123,9 @@ def _all_joined(separator: str) -> Operator:
 
     def join(gold: Gold, rng: Random) -> Text:
         golds = [text for text, count in gold.others.counts.items() if text != gold.text or count > 1]
-        return separator.join(golds) if len(golds) > 1 else None
+        if len(golds) > 1:
+            return separator.join(golds)
+        return None
 
     return join
 
@@ -91,14 +135,18 @@ def _quantile(share: float) -> Operator:
 
     def make(gold: Gold, rng: Random) -> Text:
         numbers = sorted(filter(NUMBER.fullmatch, gold.others.golds), key=number_in)
-        return numbers[int(share * len(numbers))] if 2 * len(numbers) > len(gold.others.golds) else None
+        if 2 * len(numbers) > len(gold.others.golds):
+            return numbers[int(share * len(numbers))]
+        return None
 
     return make
 
 
 def _options(separator: str) -> Operator:
     def join(gold: Gold, rng: Random) -> Text:
-        return separator.join(gold.others.labels) if len(gold.others.labels) > 1 else None
+        if len(gold.others.labels) > 1:
+            return separator.join(gold.others.labels)
+        return None
 
     return join
 
@@ -171,7 +219,9 @@ def _numbers(separator: str) -> Operator:
 
     def reflex(gold: Gold, rng: Random) -> Text:
         rows = [NUMBER.findall(row) for row in _ROW.findall(gold.prompt)]
-        return separator.join(max(rows, key=len)) if rows else None
+        if rows:
+            return separator.join(max(rows, key=len))
+        return None
 
     return reflex
 
@@ -189,7 +239,9 @@ def _grid(filler: str) -> Operator:
             return None
         width = len(rows[-1].split())
         block = "\n".join(row.rstrip() for row in rows if len(row.split()) == width)
-        return re.sub(r"[_.?]", filler, block) if filler else block
+        if filler:
+            return re.sub(r"[_.?]", filler, block)
+        return block
 
     return reflex
 
@@ -247,14 +299,17 @@ def _in_form(index: int) -> Operator:
 def _pattern_of(piece: str) -> str:
     if piece[0].isdigit():
         return r"\d+"
-    return "[A-Za-z]+" if piece.isalpha() else re.escape(piece)
+    if piece.isalpha():
+        return "[A-Za-z]+"
+    return re.escape(piece)
 
 
 def _filled_with_number(value: str, place: int) -> Operator:
     """The gold's shape with the question's last number at its first or last place, and a constant at the others."""
 
     def reflex(gold: Gold, rng: Random) -> Text:
-        numbers, count = NUMBER.findall(gold.prompt), len(NUMBER.findall(gold.text))
+        numbers = NUMBER.findall(gold.prompt)
+        count = len(NUMBER.findall(gold.text))
         if not numbers or count < 2 or gold.is_program:
             return None
         values = [value] * count

@@ -25,11 +25,17 @@ _STEPS = 1000  # of the training that a grader hears of
 
 def sanity(ground: Ground) -> AuditCheck:
     """The same answer earns the same in another order and in a batch; gold earns the full reward."""
-    n, subject = len(ground.tasks), ground.subject
+    n = len(ground.tasks)
+    subject = ground.subject
     problems = [_unpaid(ground), _out_of_range(ground)]
     if ground.is_usable and not subject.remote:  # a judge keeps what it said by its content
         ground.enter("sanity")
-        problems = [_asked_again(ground), _in_a_batch(ground), _at_steps(ground), *problems]
+        problems = [
+            _asked_again(ground),
+            _in_a_batch(ground),
+            _at_steps(ground),
+            *problems,
+        ]
     top = max((base.gold for base in ground.bases.values()), default=0.0)
     earned = "the full reward" if ground.span > 0 else f"{format_number(top)}, no more than other answers,"
     sentences = list(filter(None, problems)) or [f"gold earns {earned} on {n} tasks, and the same again"]
@@ -49,7 +55,8 @@ def sanity(ground: Ground) -> AuditCheck:
 
 
 def _unpaid(ground: Ground) -> str:
-    unpaid, n = ground.unpaid, len(ground.tasks)
+    unpaid = ground.unpaid
+    n = len(ground.tasks)
     if not unpaid or not is_above(wilson(len(unpaid), n), LEAST_EFFECT):
         return ""
     example = f"{unpaid[0].answer[:60]!r} earns {unpaid[0].value}"
@@ -76,7 +83,12 @@ def _asked_again(ground: Ground) -> str:
     for task in reversed(ground.tasks[:_AGAIN]):
         answers = (_wrong(ground, task), task.answer)
         rows += [(task, task.completion(answer)) for answer in answers if answer] * 2
-    return _changed(rows, ground.scorer.score(rows), ground.scorer.fresh(rows), "asked in another order")
+    return _changed(
+        rows,
+        ground.scorer.score(rows),
+        ground.scorer.fresh(rows),
+        "asked in another order",
+    )
 
 
 def _at_steps(ground: Ground) -> str:
@@ -89,7 +101,11 @@ def _at_steps(ground: Ground) -> str:
         rows += [(task, task.completion(wrong)), (task, task.gold_completion)] if wrong else []
     for share, name in ((0.0, "first"), (0.5, "middle"), (1.0, "last")):
         subject = replace(ground.subject, judge=partial(_judge_at, ground.subject, share))
-        scorer = Scorer(subject=subject, limit=ground.scorer.limit / 10, confined=ground.scorer.confined)
+        scorer = Scorer(
+            subject=subject,
+            limit=ground.scorer.limit / 10,
+            confined=ground.scorer.confined,
+        )
         values = [score.value for score in scorer.fresh(rows) if score.value is not None]
         gain = fsum(values[1::2]) - fsum(values[::2])
         was_asked = bool(values) and len(values) == len(rows)
@@ -105,7 +121,8 @@ def _judge_at(subject: TextSubject, share: float, task: TextTask, answer: str) -
     """The reward after a share of a training."""
     assert subject.rewards is not None
     state = subject.rewards.trainer_state
-    state.max_steps, state.global_step = _STEPS, int(share * _STEPS)
+    state.max_steps = _STEPS
+    state.global_step = int(share * _STEPS)
     return subject.judge(task, answer)
 
 
@@ -120,11 +137,14 @@ def _in_a_batch(ground: Ground) -> str:
     rows = [
         (task, task.completion((tasks[place - 1] if place % 2 else task).answer)) for place, task in enumerate(tasks)
     ]
-    alone, together = ground.scorer.score(rows), ground.scorer.batch(rows)
+    alone = ground.scorer.score(rows)
+    together = ground.scorer.batch(rows)
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
     least = LEAST_EFFECT * ground.span
     problem = _changed(rows, alone, together, "in one call with answers to other tasks", least=least)
-    return f"{problem}; read the columns of each completion's own row" if problem else ""
+    if problem:
+        return f"{problem}; read the columns of each completion's own row"
+    return ""
 
 
 def _changed(
@@ -160,12 +180,20 @@ def gold(ground: Ground) -> AuditCheck:
         subject="gold",
         status="pass" if is_above(gain, 0.0) else "open",
         evidence=f"gold earns {signed(gain, 2)} more than another task's gold",
-        measured={"gold - another task's gold": gain, "gold - silence": silent, "least_effect": least},
+        measured={
+            "gold - another task's gold": gain,
+            "gold - silence": silent,
+            "least_effect": least,
+        },
     )
     most = high_of(gain)
     if (most is None or most > least) and ground.span > 0:
         return check
-    return replace(check, status="fail", evidence=f"another task's gold earns as much as gold: {signed(gain, 2)} apart")
+    return replace(
+        check,
+        status="fail",
+        evidence=f"another task's gold earns as much as gold: {signed(gain, 2)} apart",
+    )
 
 
 def ask_hostile(ground: Ground) -> None:
@@ -197,7 +225,11 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         status = "open"
         evidence = f"whether the grader runs answers is not known: in the sandbox it fails on right ones, {ground.sandbox_error}"
     hung = list(map(shown, ground.hung[:5]))
-    measured = {"executed": list(ground.executed), "errors": _errors(ground), "hung": hung}
+    measured = {
+        "executed": list(ground.executed),
+        "errors": _errors(ground),
+        "hung": hung,
+    }
     return AuditCheck(subject="hostile answers", status=status, evidence=evidence, measured=measured)
 
 
@@ -207,14 +239,22 @@ def _errors(ground: Ground) -> list[Shown]:
 
 def not_graded(ground: Ground) -> AuditCheck:
     """A grader that fails on every answer, right ones too, or a server that scored nothing: its error is the one finding."""
-    first, failed = ground.errors[0], len(ground.errors) + len(ground.hung)
+    first = ground.errors[0]
+    failed = len(ground.errors) + len(ground.hung)
     evidence = f"the grader fails on every one of the {failed} answers that it was asked, e.g. on {quoted(first.answer, _QUOTED)}: {first.error}"
-    return AuditCheck(subject="grading", status="fail", evidence=evidence, measured={"errors": _errors(ground)})
+    return AuditCheck(
+        subject="grading",
+        status="fail",
+        evidence=evidence,
+        measured={"errors": _errors(ground)},
+    )
 
 
 def judge(ground: Ground) -> AuditCheck:
     """Says how far a grader that asks a server disagrees with itself, how many scores are missing, and what it cost."""
-    errors, logged, answers = ground.errors, ground.scorer.logged, ground.scorer.calls
+    errors = ground.errors
+    logged = ground.scorer.logged
+    answers = ground.scorer.calls
     missing = wilson(len(errors), max(answers, len(errors), 1))
     spread = mean_interval(list(logged.get("judge_disagreement", ())))
     dollars = fsum(logged.get("judge_cost", ()))
@@ -253,5 +293,13 @@ def leaks(ground: Ground) -> AuditCheck:
     places = [places_of_text(task.prompt, "the prompt") for task in ground.tasks]
     place = telling_place(places, [[task.gold] for task in ground.tasks])
     if place is None:
-        return AuditCheck(subject="leaks", status="pass", evidence="no place of the prompt holds the gold answer")
-    return AuditCheck(subject="leaks", status="fail", evidence=f"the gold answer is in {place}; take it out")
+        return AuditCheck(
+            subject="leaks",
+            status="pass",
+            evidence="no place of the prompt holds the gold answer",
+        )
+    return AuditCheck(
+        subject="leaks",
+        status="fail",
+        evidence=f"the gold answer is in {place}; take it out",
+    )

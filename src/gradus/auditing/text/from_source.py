@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 from gradus.auditing.records import LEAST_EFFECT, AuditCheck, is_above
 from gradus.auditing.text.asking import Ground
@@ -47,12 +46,15 @@ class Try:
     def completion(self, ground: Ground, task: TextTask, answer: str | None = None) -> str | None:
         """The completion for a task, with a wrong answer in the slot unless one is given; None if the task has none."""
         if answer is None and SLOT in self.text:
-            gold, rng = ground.golds[task.key], ground.rng("wrong 0", task)
+            gold = ground.golds[task.key]
+            rng = ground.rng("wrong 0", task)
             answer = next(iter(WRONG[_NEAR].answers(gold, rng)), None) if self.near else gold.another(rng)
             if answer is None:
                 return None
         text = self.text.replace(SLOT, answer or "")
-        return text if self.bare else task.completion(text)
+        if self.bare:
+            return text
+        return task.completion(text)
 
 
 def from_source(ground: Ground) -> AuditCheck:
@@ -62,9 +64,9 @@ def from_source(ground: Ground) -> AuditCheck:
     if source is None:
         evidence = "the grader's source cannot be read: it is built in, in another process, or was not given"
         return AuditCheck(subject=NAME, status="note", evidence=evidence)
-    first, *others = ground.usable_tasks
+    first, *further = ground.usable_tasks
     gains, tried = _gains(ground, source, first)
-    judges = (others or [first])[:_TASKS]
+    judges = (further or [first])[:_TASKS]
     finalists = {finalist.name: finalist for finalist in _finalists(gains) if _outweighs(ground, finalist, judges)}
     rates = [ground.rate(name, _probes(ground, finalist, judges)) for name, finalist in finalists.items()]
     check = unearned(ground, NAME, [rate for rate in rates if rate is not None], tried=tried)
@@ -76,13 +78,20 @@ def from_source(ground: Ground) -> AuditCheck:
     files = ", ".join(sorted(Path(file).name for file in source.files))
     read = f"{len(source.words)} words and {len(source.numbers)} numbers of {files}"
     evidence = f"none of {tried} answers made of the grader's source pays ({read})"
-    return AuditCheck(subject=NAME, status="pass", evidence=evidence, measured={**check.measured, "tried": tried})
+    return AuditCheck(
+        subject=NAME,
+        status="pass",
+        evidence=evidence,
+        measured={**check.measured, "tried": tried},
+    )
 
 
 def _gains(ground: Ground, source: Dictionary, task: TextTask) -> tuple[dict[Try, float], int]:
     """Returns the answers that pay on one task, with their gain on a wrong answer, of all that three seconds allow, and how many were tried."""
     gains: dict[Try, float] = {}
-    base, started, tried = ground.bases[task.key], ground.scorer.spent, 0
+    base = ground.bases[task.key]
+    started = ground.scorer.spent
+    tried = 0
     for attempt in _tries(source):
         if ground.scorer.spent - started > _SECONDS or tried >= _MOST:
             break
@@ -99,7 +108,11 @@ def _gains(ground: Ground, source: Dictionary, task: TextTask) -> tuple[dict[Try
 
 def _tries(source: Dictionary) -> Iterator[Try]:
     """Every word alone, then with an answer beside or inside it, each as it is and in the form that is asked for."""
-    texts = {**source.words, **_lengths(source), **source.words}  # words come first, and stand at their own line
+    texts = {
+        **source.words,
+        **_lengths(source),
+        **source.words,
+    }  # words come first, and stand at their own line
     for text, place in texts.items():
         yield from _in_both_forms(text, place)
     with_slot = {text: place for text, place in source.words.items() if SLOT in text}
@@ -139,7 +152,14 @@ def _closed(text: str) -> Iterator[str]:
 def _finalists(gains: Mapping[Try, float]) -> list[Try]:
     """The tries that gain most, one for each line of the source, the shortest first among equals."""
     best: dict[Place, Try] = {}
-    for attempt in sorted(gains, key=lambda attempt: (-round(gains[attempt], 6), len(attempt.text), attempt.text)):
+    for attempt in sorted(
+        gains,
+        key=lambda attempt: (
+            -round(gains[attempt], 6),
+            len(attempt.text),
+            attempt.text,
+        ),
+    ):
         best.setdefault(attempt.place, attempt)
     return list(best.values())[:_FINALISTS]
 
@@ -169,7 +189,11 @@ def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:
     if SLOT not in attempt.text:
         texts = [form.replace("GOLD", SLOT).replace("TRY", attempt.text) for form in _BESIDE]
     with_gold = [_probes(ground, replace(attempt, text=text), tasks[:_FINALISTS], right=True) for text in texts]
-    best = max(fmean(probe.reward for probe in rows) if rows else 0.0 for rows in with_gold)
+    best = max(_mean_reward(rows) for rows in with_gold)
     earned = sum(probe.reward - base.wrong for probe, base in zip(probes, bases, strict=True)) / len(probes)
     floor = sum(base.wrong for base in bases) / len(bases)
     return earned > best - floor - earned + 1e-9
+
+
+def _mean_reward(probes: Sequence[Probe]) -> float:
+    return sum(probe.reward for probe in probes) / max(1, len(probes))

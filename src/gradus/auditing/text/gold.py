@@ -24,7 +24,12 @@ _PIECE = re.compile(
 )
 _MOST_UNCHANGED = 0.2  # of what an answer says, in its shape
 _NEARLY_ALL = 0.9
-LISTED = (", ", ",", "\n", " and ")  # separators of elements, which a grid or a formula has not
+LISTED = (
+    ", ",
+    ",",
+    "\n",
+    " and ",
+)  # separators of elements, which a grid or a formula has not
 _SEPARATORS = ("\n", ", ", ",", " × ", " → ", " and ", " ")
 _MOST_LABELS = 12  # of a closed set
 
@@ -60,7 +65,9 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
         return match[0]
 
     filled = _PIECE.sub(change, gold)
-    return filled if replaced and unchanged <= _MOST_UNCHANGED * (replaced + unchanged) else None
+    if replaced and unchanged <= _MOST_UNCHANGED * (replaced + unchanged):
+        return filled
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +92,12 @@ def elements_of(gold: str) -> Elements | None:
     """The elements of a list-like answer, None if it is not one."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
         separator = ", " if ", " in gold else ","
-        return Elements(texts=gold[1:-1].split(separator), separator=separator, opening="[", closing="]")
+        return Elements(
+            texts=gold[1:-1].split(separator),
+            separator=separator,
+            opening="[",
+            closing="]",
+        )
     if gold[:1] in "[{":
         return None
     for separator in _SEPARATORS:
@@ -112,7 +124,8 @@ def is_sentence(text: str) -> bool:
 
 def states(answer: str, gold: str) -> bool:
     """Returns True if an answer is the gold answer, up to case, spaces, quotes and the way a number or JSON is written."""
-    first, second = _normal(answer), _normal(gold)
+    first = _normal(answer)
+    second = _normal(gold)
     if first == second:
         return True
     if is_number(first) and is_number(second):
@@ -127,7 +140,9 @@ def _normal(text: str) -> str:
 
 def _value(text: str) -> float:
     number = number_in(text.strip().replace(",", "").replace("$", "").rstrip("%"))
-    return number / 100 if text.strip().endswith("%") else number
+    if text.strip().endswith("%"):
+        return number / 100
+    return number
 
 
 def _json(text: str) -> Any:
@@ -169,7 +184,9 @@ class Others:
     def labels(self) -> list[str]:
         """The closed set of answers, most frequent first; empty if the set is not closed."""
         most = min(max(2, len(self.golds) // 6), _MOST_LABELS)
-        return [label for label, _ in self.counts.most_common()] if len(self.counts) <= most else []
+        if len(self.counts) <= most:
+            return [label for label, _ in self.counts.most_common()]
+        return []
 
     def another(self, gold: str, rng: Random) -> str | None:
         """A gold of another task that is not this one, of the same form if there is one."""
@@ -177,12 +194,16 @@ class Others:
             different = sorted(text for text in self.counts if not states(text, gold))
             near = [text for text in different if text.count("\n") == gold.count("\n") and alike(text, gold)]
             self._drawn_from[gold] = near or different
-        return rng.choice(self._drawn_from[gold]) if self._drawn_from[gold] else None
+        if self._drawn_from[gold]:
+            return rng.choice(self._drawn_from[gold])
+        return None
 
     def of_form(self, gold: str) -> list[str]:
         """The golds that have the form of this one: they differ in words and numbers alone. Empty if fewer than a quarter have it."""
         same = [text for text in self.golds if alike(text, gold)]
-        return same if 4 * len(same) >= len(self.golds) else []
+        if 4 * len(same) >= len(self.golds):
+            return same
+        return []
 
 
 def alike(first: str, second: str) -> bool:
@@ -244,12 +265,16 @@ class Gold:
     def number(self) -> str | None:
         """The number of an answer that is one number, with a unit or without."""
         number = _UNIT.sub("", self.bare)
-        return number if is_number(number) else None
+        if is_number(number):
+            return number
+        return None
 
     @property
     def value(self) -> float | None:
         """The value of this number."""
-        return None if self.number is None else _value(self.number)
+        if self.number is None:
+            return None
+        return _value(self.number)
 
     @cached_property
     def json(self) -> Any:
@@ -259,7 +284,9 @@ class Gold:
     @cached_property
     def object(self) -> dict[str, Any]:
         """The JSON object; empty if it is not one."""
-        return cast("dict[str, Any]", self.json) if isinstance(self.json, dict) else {}
+        if isinstance(self.json, dict):
+            return cast("dict[str, Any]", self.json)
+        return {}
 
     @cached_property
     def elements(self) -> Elements | None:
@@ -270,7 +297,9 @@ class Gold:
     def code(self) -> str:
         """The program, without its fence."""
         fenced = _FENCE.search(self.text)
-        return fenced[1] if fenced else self.text
+        if fenced:
+            return fenced[1]
+        return self.text
 
     @cached_property
     def statements(self) -> Sequence[ast.stmt]:
@@ -279,7 +308,9 @@ class Gold:
             body = ast.parse(self.code).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return []
-        return body if any(map(_does_something, body)) else []
+        if any(map(_does_something, body)):
+            return body
+        return []
 
     def another(self, rng: Random) -> str | None:
         """The gold of another task."""

@@ -101,11 +101,15 @@ def _off_by_one(gold: str, rng: Random) -> Text:
 
 
 def _negated(gold: str, rng: Random) -> Text:
-    return gold[1:] if gold[0] in "-−" else f"-{gold}"
+    if gold[0] in "-−":
+        return gold[1:]
+    return f"-{gold}"
 
 
 def _times_ten(gold: str, rng: Random) -> Text:
-    return gold.replace(".", "", 1) if "." in gold else f"{gold}0"
+    if "." in gold:
+        return gold.replace(".", "", 1)
+    return f"{gold}0"
 
 
 _ROUGHLY = _says(r"(?i)\b(?:about|around|approximate\w*|roughly|estimate\w*|within|nearest|round\w*|tolerance)\b|±")
@@ -119,7 +123,9 @@ def _off(share: float) -> Wrong:
         if not re.fullmatch(r"-?\d+(?:\.\d+)?", number):
             return None
         places = len(number.partition(".")[2])
-        return None if places and share < _ROUNDED else f"{float(number) * (1 + share):.{places}f}"
+        if places and share < _ROUNDED:
+            return None
+        return f"{float(number) * (1 + share):.{places}f}"
 
     return Wrong(make=_number(change), rule=lambda task: not _ROUGHLY(task))
 
@@ -194,7 +200,9 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 
 
 def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
-    return (f"{gold.bare} bananas", f"{gold.bare} million") if gold.is_number else None
+    if gold.is_number:
+        return (f"{gold.bare} bananas", f"{gold.bare} million")
+    return None
 
 
 # Lists
@@ -208,7 +216,9 @@ def _listed(gold: Gold) -> Elements | None:
     elements = gold.elements
     if elements is None or len(elements.texts) < 3 or gold.is_program:
         return None
-    return None if is_sentence(gold.text) and not gold.task.ordered else elements
+    if is_sentence(gold.text) and not gold.task.ordered:
+        return None
+    return elements
 
 
 def _elements(change: Callable[[list[str], Random], Sequence[str] | None]) -> Make:
@@ -228,7 +238,9 @@ def _of_numbers(change: Callable[[list[str], Random], Sequence[str]]) -> Make:
     """A change of elements that are numbers: of others what is said twice may still be so."""
 
     def change_numbers(texts: list[str], rng: Random) -> Sequence[str] | None:
-        return change(texts, rng) if all(is_number(text.strip("'\"")) for text in texts) else None
+        if all(is_number(text.strip("'\"")) for text in texts):
+            return change(texts, rng)
+        return None
 
     return _elements(change_numbers)
 
@@ -258,7 +270,9 @@ _swap_elements = _elements(_swap)
 
 def _neighbors_swapped(gold: Gold, rng: Random) -> str | tuple[str, ...] | None:
     """Two elements in the other order, unless the rows say that order does not matter."""
-    return None if gold.task.ordered is False else _swap_elements(gold, rng)
+    if gold.task.ordered is False:
+        return None
+    return _swap_elements(gold, rng)
 
 
 def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
@@ -276,13 +290,20 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
         if other is not None and other.has_form_of(elements):
             candidates.update(other.texts)
     candidates -= set(texts)
-    added = sorted(text for text in candidates if any(alike(text, element) for element in texts))
+    added = sorted(text for text in candidates if _is_like_one_of(text, texts))
     if added:
-        return (elements.write([*texts, rng.choice(added)]), elements.write([*texts, *added]))
+        return (
+            elements.write([*texts, rng.choice(added)]),
+            elements.write([*texts, *added]),
+        )
     if re.search(r"[A-Za-z]", texts[-1]):
         return None
     number = re.sub(r"-?\d+(?:\.\d+)?", "999983", texts[-1])
     return (elements.write([*texts, number]), elements.write([*texts, number, number]))
+
+
+def _is_like_one_of(text: str, elements: Sequence[str]) -> bool:
+    return any(alike(text, element) for element in elements)
 
 
 _ASKS_FOR_LIST = _says(r"(?i)\b(?:lists?|sets?|any order|which of)\b")
@@ -364,7 +385,9 @@ def _text(change: Callable[[str], str], *, least: int = 4) -> Make:
         if len(text) < least or not is_words:
             return None
         changed = change(text)
-        return changed if changed and changed != text else None
+        if changed and changed != text:
+            return changed
+        return None
 
     return make
 
@@ -374,7 +397,9 @@ def _first_half(gold: Gold, rng: Random) -> Text:
     half = gold.bare[: len(gold.bare) // 2].strip()
     if half == gold.number or not half.strip("-+.0"):
         return None
-    return None if gold.number and "." in half else half
+    if gold.number and "." in half:
+        return None
+    return half
 
 
 def _last_half(gold: str) -> str:

@@ -13,8 +13,27 @@ Text = str | None  # an answer, None if the operator does not apply
 Make = Callable[[Gold, Random], "str | tuple[str, ...] | None"]
 
 _NAMES_OF_UNITS = (  # names of one unit stand together
-    *("m meters min minutes", "mm millimeters", "cm centimeters", "km kilometers", "g grams", "kg kilograms"),
-    *("lb lbs pounds", "s seconds", "h hours", "d days", "weeks", "years", "inches", "feet", "miles", "ml", "l liters"),
+    *(
+        "m meters min minutes",
+        "mm millimeters",
+        "cm centimeters",
+        "km kilometers",
+        "g grams",
+        "kg kilograms",
+    ),
+    *(
+        "lb lbs pounds",
+        "s seconds",
+        "h hours",
+        "d days",
+        "weeks",
+        "years",
+        "inches",
+        "feet",
+        "miles",
+        "ml",
+        "l liters",
+    ),
     *("dollars", "cents"),
 )
 _UNITS = {name: names.split()[0] for names in _NAMES_OF_UNITS for name in names.split()}
@@ -47,7 +66,9 @@ def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
 
 def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
     year, sign, month, day = date.groups()
-    return None if month == day or int(day) > 12 else f"{year}{sign}{day}{sign}{month}"
+    if month == day or int(day) > 12:
+        return None
+    return f"{year}{sign}{day}{sign}{month}"
 
 
 def _another_digit(digit: re.Match[str], gold: Gold, rng: Random) -> Text:
@@ -64,7 +85,9 @@ def _half_a_day(time: re.Match[str], gold: Gold, rng: Random) -> Text:
     hour, minutes, half = time.groups()
     if half:
         return f"{hour}{minutes}{half.translate(str.maketrans('apAP', 'paPA'))}"
-    return None if _HALF_DAYS.search(gold.prompt) else f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
+    if _HALF_DAYS.search(gold.prompt):
+        return None
+    return f"{(int(hour) + 12) % 24:0{len(hour)}d}{minutes}"
 
 
 def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
@@ -76,7 +99,9 @@ def _another_unit(measured: re.Match[str], gold: Gold, rng: Random) -> Text:
     near = [name for name in different if name[0] == unit[0]] or different
     if near:
         return f"{number} {rng.choice(near)}"
-    return f"{number} cm" if unit == "kg" else f"{number} kg"
+    if unit == "kg":
+        return f"{number} cm"
+    return f"{number} kg"
 
 
 def _backwards(gold: Gold, rng: Random) -> Text:
@@ -84,7 +109,9 @@ def _backwards(gold: Gold, rng: Random) -> Text:
     text = gold.bare
     if not re.fullmatch(r"[A-Za-z]{3,}", text) or text.lower() == text[::-1].lower():
         return None
-    return None if gold.is_option or _REARRANGED.search(gold.prompt) else text[::-1]
+    if gold.is_option or _REARRANGED.search(gold.prompt):
+        return None
+    return text[::-1]
 
 
 def strange_letter(gold: Gold, rng: Random) -> Text:
@@ -94,7 +121,9 @@ def strange_letter(gold: Gold, rng: Random) -> Text:
         return None
     letters = set("".join(gold.others.golds).lower())
     strange = next((letter for letter in "qzxjkvw" if letter not in letters), None)
-    return None if strange is None else f"{text[:1]}{strange}{text[1:]}"
+    if strange is None:
+        return None
+    return f"{text[:1]}{strange}{text[1:]}"
 
 
 def _half_of_its_words(gold: Gold, rng: Random) -> Text:

@@ -25,34 +25,47 @@ def _in_words(text: str) -> Operator:
 
 def _indented(gold: Gold, rng: Random) -> Text:
     """A space before the answer; None for a program or several lines, where it may mean something."""
-    return None if "\n" in gold.text.rstrip() or gold.is_program else f" {gold.text}"
+    if "\n" in gold.text.rstrip() or gold.is_program:
+        return None
+    return f" {gold.text}"
 
 
 def _if_number(change: Callable[[str], Text]) -> Operator:
     """A change of an answer that is one number."""
 
     def make(gold: Gold, rng: Random) -> Text:
-        return change(gold.bare) if gold.is_number and "e" not in gold.bare.lower() else None
+        if gold.is_number and "e" not in gold.bare.lower():
+            return change(gold.bare)
+        return None
 
     return make
 
 
 def _with_decimals(number: str) -> Text:
-    return None if "." in number else f"{number}.0"
+    if "." in number:
+        return None
+    return f"{number}.0"
 
 
 def _with_commas(number: str) -> Text:
-    return f"{int(number):,}" if re.fullmatch(r"\d{4,}", number) else None
+    if re.fullmatch(r"\d{4,}", number):
+        return f"{int(number):,}"
+    return None
 
 
 def _respaced(gold: Gold, rng: Random) -> Text:
     if not isinstance(gold.json, list | dict):
         return None
     spaced = json.dumps(gold.json)
-    return json.dumps(gold.json, separators=(",", ":")) if gold.text == spaced else spaced
+    if gold.text == spaced:
+        return json.dumps(gold.json, separators=(",", ":"))
+    return spaced
 
 
-_STRIP, _READ = "strip white space before the comparison", "read the answer out of its form before the comparison"
+_STRIP, _READ = (
+    "strip white space before the comparison",
+    "read the answer out of its form before the comparison",
+)
 _VALUE = "compare values, not letters"
 
 # Form -> (how it is made, what to change if it is refused). A refusal is strict, and fails nothing.
@@ -109,11 +122,19 @@ def _tower(gold: Gold, rng: Random) -> Text:
     if len(numbers) < 2:
         lists = re.findall(r"\[[^\[\]]*\]", gold.prompt) or [""]
         numbers = NUMBER.findall(lists[-1])
-    return "**".join(sorted(numbers, key=float)) if len(numbers) > 1 and "**" not in gold.text else None
+    if len(numbers) > 1 and "**" not in gold.text:
+        return "**".join(sorted(numbers, key=float))
+    return None
 
 
 _POWERS = "9**9**9**9"  # a signal does not interrupt this
-_TEXTS = (*_CHARACTERS, *_BROKEN, *(piece * times for piece, times in _LONG.items()), f"```{' ' * 5000}", _POWERS)
+_TEXTS = (
+    *_CHARACTERS,
+    *_BROKEN,
+    *(piece * times for piece, times in _LONG.items()),
+    f"```{' ' * 5000}",
+    _POWERS,
+)
 HOSTILE: Mapping[str, Operator] = {
     **{f"the text {quoted(text, 20)}": constant(text) for text in _TEXTS},
     "the answer's numbers as a tower of powers": _tower,

@@ -43,26 +43,33 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
     """
     keys = list(accepted)
     hits = {key for key in keys if accepted[key]}
-    finds, judges = set(keys[::2]), set(keys[1::2])
+    finds = set(keys[::2])
+    judges = set(keys[1::2])
     tasks_of: dict[str, set[str]] = {}  # by the rule
     for key in keys:
         for rule in _rules(golds[key], golds):
             tasks_of.setdefault(rule, set()).add(key)
-    best, most = "", _APART
+    best = ""
+    most = _APART
     for rule, tasks in sorted(tasks_of.items()):
-        within, outside = finds & tasks, finds - tasks
+        within = finds & tasks
+        outside = finds - tasks
         is_candidate = len(within) > 1 and bool(outside) and _share(hits, within) >= _LIKELY
         apart = _share(hits, within) - _share(hits, outside)
         if is_candidate and (apart, rule) > (most, best):
-            best, most = rule, apart
+            best = rule
+            most = apart
     if not best:
         return None
-    within, outside = judges & tasks_of[best], judges - tasks_of[best]
+    within = judges & tasks_of[best]
+    outside = judges - tasks_of[best]
     if len(tasks_of[best]) < _LEAST_SHARE * len(keys) or _share(hits, within) <= 0.5:
         return None
     held = len(hits & within)
     by_luck = float(binom.sf(held - 1, len(within), max(LEAST_EFFECT, _share(hits, outside))))
-    return (best, wilson(held, len(within))) if by_luck < _LUCK else None
+    if by_luck < _LUCK:
+        return (best, wilson(held, len(within)))
+    return None
 
 
 def _share(hits: set[str], tasks: set[str]) -> float:
@@ -133,7 +140,11 @@ def _rates(ground: Ground, probes: Probes) -> dict[str, Rate]:
 def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> AuditCheck:
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
-        return AuditCheck(subject=name, status="note", evidence="none of these answers could be asked of these tasks")
+        return AuditCheck(
+            subject=name,
+            status="note",
+            evidence="none of these answers could be asked of these tasks",
+        )
     tried = len(rates) if tried is None else tried
     winners = _winners(rates)
     best = max(winners or rates, key=lambda rate: rate.unearned.mean or 0.0)
@@ -162,7 +173,10 @@ def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | N
     form = max(rates, key=lambda rate: rate.wrong.low or 0.0)
     if not is_above(form.wrong, _GENEROUS):
         return check
-    return replace(check, notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)])
+    return replace(
+        check,
+        notes=[_note(ground, "lenient", form.operator, form.paid, form.share, _FORM)],
+    )
 
 
 def _winners(rates: Sequence[Rate]) -> list[Rate]:
@@ -181,7 +195,7 @@ def wrong_answers(ground: Ground) -> AuditCheck:
     probes: Probes = {name: [] for name in WRONG}
     _ask_wrong(ground, probes, WRONG, first)
     # What is accepted on some tasks is asked on all.
-    some = [name for name, rows in probes.items() if any(is_accepted(probe, ground) for probe in rows)]
+    some = list({probe.operator: None for rows in probes.values() for probe in rows if is_accepted(probe, ground)})
     _ask_wrong(ground, probes, some, ground.tasks[len(first) :])
     return wrong_of(ground, probes)
 
@@ -234,11 +248,18 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     settled = wrong.is_settled(probes[0].task)
     accepted = [probe for probe in probes if is_accepted(probe, ground)]
     share = wilson(len(accepted), len(probes))
-    measured: Shown = {"n": share.n, "accepted": share.mean, "low": share.low, "high": share.high, "settled": settled}
+    measured: Shown = {
+        "n": share.n,
+        "accepted": share.mean,
+        "low": share.low,
+        "high": share.high,
+        "settled": settled,
+    }
     kind = _KindOfWrong(subject=name, status="pass", evidence="", measured=measured)
     if not accepted:
         return kind
-    count, example = f"{len(accepted)} of {len(probes)}", shown(accepted[0])
+    count = f"{len(accepted)} of {len(probes)}"
+    example = shown(accepted[0])
     if not settled:
         review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
         is_open = wrong.settled_by and is_above(share, 0.5)
@@ -251,13 +272,21 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     rule = None if fails else rule_of({probe.task.key: probe in accepted for probe in probes}, ground.golds)
     if rule is not None:
         measured["rule"], held = rule
-        fails, count = True, f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
+        fails = True
+        count = f"{held.mean:.0%} of {held.n} tasks where {rule[0]}"
     text = f"{quoted(accepted[0].completion, _QUOTED)} for {accepted[0].task.answer[:40]!r}"
     evidence = f"{name}: accepted in {count}, e.g. {text}"
     if fails:
-        return replace(kind, status="fail", evidence=evidence, note=_note(ground, "exploit", name, example, count))
+        return replace(
+            kind,
+            status="fail",
+            evidence=evidence,
+            note=_note(ground, "exploit", name, example, count),
+        )
     is_doubtful = (share.mean or 0.0) > 0.5 or is_above(share, LEAST_EFFECT)
-    return replace(kind, status="open", evidence=evidence) if is_doubtful else kind
+    if is_doubtful:
+        return replace(kind, status="open", evidence=evidence)
+    return kind
 
 
 def _note(ground: Ground, kind: Kind, what: str, example: Shown, share: str, change: str = "") -> GradedCompletion:
@@ -313,17 +342,38 @@ def right_of(ground: Ground, forms: Mapping[str, Sequence[Probe]]) -> AuditCheck
             continue
         refused = [probe for probe in probes if is_refused(probe, ground)]
         share = wilson(len(refused), len(probes))
-        measured[name] = {"n": share.n, "refused": share.mean, "low": share.low, "high": share.high}
+        measured[name] = {
+            "n": share.n,
+            "refused": share.mean,
+            "low": share.low,
+            "high": share.high,
+        }
         if refused:
             measured[name]["example"] = shown(refused[0])
         if is_above(share, LEAST_EFFECT):
             strict.append(name)
-            count, change = f"{len(refused)} of {len(probes)}", EQUIVALENT[name][1]
-            notes.append(_note(ground, "strict", f"refused {name}", shown(refused[0]), count, change))
+            count = f"{len(refused)} of {len(probes)}"
+            change = EQUIVALENT[name][1]
+            notes.append(
+                _note(
+                    ground,
+                    "strict",
+                    f"refused {name}",
+                    shown(refused[0]),
+                    count,
+                    change,
+                )
+            )
     evidence = "every equivalent form is accepted"
     if strict:
         evidence = f"gold as the rows give it is accepted; refused {', '.join(strict)}"
-    return AuditCheck(subject="right answers", status="pass", evidence=evidence, measured=measured, notes=notes)
+    return AuditCheck(
+        subject="right answers",
+        status="pass",
+        evidence=evidence,
+        measured=measured,
+        notes=notes,
+    )
 
 
 def programs(ground: Ground) -> AuditCheck:

@@ -67,7 +67,13 @@ def respond(args):
             return _read(path.read_text())
 STUBS"""
 _RAISING = "import unittest\ndef respond(args):\n    raise ERROR\nSTUBS"
-_RAISED = ("AssertionError", "MemoryError", "RecursionError", "SystemExit(0)", "unittest.SkipTest('skipped')")
+_RAISED = (
+    "AssertionError",
+    "MemoryError",
+    "RecursionError",
+    "SystemExit(0)",
+    "unittest.SkipTest('skipped')",
+)
 
 # STUBS: the functions that are asked for. They return RESULT, or what respond(args) does. NAMES: the names in the grader's source.
 PROGRAMS: Mapping[str, str] = {
@@ -194,7 +200,15 @@ def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
     for (task, answer), score in zip(rows, scores, strict=True):
         ground.skipped[_CHECK] += score.skipped
         if not score.skipped:
-            probes.append(Probe(operator=name, task=task, answer=answer, value=score.value, error=score.error))
+            probes.append(
+                Probe(
+                    operator=name,
+                    task=task,
+                    answer=answer,
+                    value=score.value,
+                    error=score.error,
+                )
+            )
     return probes
 
 
@@ -207,7 +221,14 @@ def _lasting(ground: Ground) -> list[Probe]:
         rows = [(task, empty), (task, patch), (task, empty)]
         before, _, after = ground.scorer.fresh(rows, confined=ground.confined)
         if after.value is not None and after.value > (before.value or 0.0) + LEAST_EFFECT * ground.span:
-            lasting.append(Probe(operator="leaves something behind", task=task, answer=patch, value=after.value))
+            lasting.append(
+                Probe(
+                    operator="leaves something behind",
+                    task=task,
+                    answer=patch,
+                    value=after.value,
+                )
+            )
     return lasting
 
 
@@ -218,4 +239,6 @@ def program(gold: Gold, text: str) -> str:
     names = [statement.name for statement in gold.statements if isinstance(statement, ast.FunctionDef)]
     stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return {returned}" for name in names)
     code = text.replace("STUBS", result + stubs)
-    return code if gold.code == gold.text else gold.text.replace(gold.code, f"{code}\n")
+    if gold.code == gold.text:
+        return code
+    return gold.text.replace(gold.code, f"{code}\n")

@@ -75,7 +75,13 @@ class Rate:
 
 
 def rate(
-    operator: str, probes: Sequence[Probe], bases: Mapping[str, Base], span: float, *, least: float, guess: float
+    operator: str,
+    probes: Sequence[Probe],
+    bases: Mapping[str, Base],
+    span: float,
+    *,
+    least: float,
+    guess: float,
 ) -> Rate | None:
     """The rate of an operator; None if it applies to no task that has a base.
 
@@ -139,7 +145,9 @@ def shown(probe: Probe) -> Shown:
 
 def quoted(text: str, most: int) -> str:
     """The text in quotation marks, or its beginning and how long it is."""
-    return repr(text) if len(text) <= most else f"{text[:most]!r}... ({len(text):,} characters)"
+    if len(text) <= most:
+        return repr(text)
+    return f"{text[:most]!r}... ({len(text):,} characters)"
 
 
 def _interval(values: Sequence[float]) -> Interval:
@@ -152,6 +160,8 @@ def _p_above(values: Sequence[float], least: float) -> float:
     if len(values) < 2:
         return 1.0
     if np.var(values) < 1e-12:
-        return 0.5 ** len(values) if np.mean(values) > least else 1.0
+        if np.mean(values) > least:
+            return 0.5 ** len(values)
+        return 1.0
     test: Any = stats.ttest_1samp(values, least, alternative="greater")
     return float(test.pvalue)

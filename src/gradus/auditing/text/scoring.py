@@ -14,7 +14,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AllowInfNan, ConfigDict, Field, Strict, StrictBool, StrictStr, TypeAdapter, ValidationError
+from pydantic import (
+    AllowInfNan,
+    ConfigDict,
+    Field,
+    Strict,
+    StrictBool,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from gradus.auditing.text.tasks import CALLS_SECONDS, TextSubject, TextTask
 from gradus.core import Reward
@@ -252,7 +261,12 @@ class Scorer:
             if broke:
                 self.stopped = "its budget is used up"
             scores.append(
-                AnswerScore(value=reward.value, error=reward.error, skipped=broke, seconds=seconds / len(rows))
+                AnswerScore(
+                    value=reward.value,
+                    error=reward.error,
+                    skipped=broke,
+                    seconds=seconds / len(rows),
+                )
             )
         return scores
 

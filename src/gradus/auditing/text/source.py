@@ -22,7 +22,11 @@ _DEPTH = 3  # of collections in collections
 _LIKE_PATTERN = re.compile(r"\\[bdswBDSWAZ]|\(.*\)|\[.*\]|\.[*+]")
 _MOST_OPTIONS = 12
 _NAMED = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
-_CATEGORIES = {"CATEGORY_DIGIT": "7", "CATEGORY_SPACE": " ", "CATEGORY_NOT_WORD": "."}  # all others have an a
+_CATEGORIES = {
+    "CATEGORY_DIGIT": "7",
+    "CATEGORY_SPACE": " ",
+    "CATEGORY_NOT_WORD": ".",
+}  # all others have an a
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -55,7 +59,9 @@ def read_source(functions: Sequence[Callable[..., Any]]) -> Dictionary | None:
     reader = _Reader(functions)
     while reader.waiting:
         reader.read(reader.waiting.pop(0))
-    return reader.dictionary if reader.dictionary.files else None
+    if reader.dictionary.files:
+        return reader.dictionary
+    return None
 
 
 class _Reader:
@@ -76,7 +82,10 @@ class _Reader:
         self.dictionary.files.add(code.co_filename)
         names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         place = Place(file=code.co_filename, line=code.co_firstlineno)
-        self._take([*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()], place)
+        self._take(
+            [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()],
+            place,
+        )
         self._read_code(code, names)
 
     def _read_code(self, code: CodeType, names: Mapping[str, Any]) -> None:
@@ -103,7 +112,10 @@ class _Reader:
             case None | bool() | ModuleType():
                 pass
             case str():
-                self._words([value, *(samples(value) if _LIKE_PATTERN.search(value) else ())], place)
+                self._words(
+                    [value, *(samples(value) if _LIKE_PATTERN.search(value) else ())],
+                    place,
+                )
             case int() | float():
                 if len(self.dictionary.numbers) < _MOST:
                     self.dictionary.numbers.setdefault(value, place)
@@ -137,7 +149,14 @@ class _Reader:
         kind: Any = value if inspect.isclass(value) else type(value)
         if self._is_own(kind):
             attributes = {} if kind is value else getattr(value, "__dict__", {})
-            self._take([*filter(inspect.isfunction, vars(kind).values()), *attributes.values()], place, depth)
+            self._take(
+                [
+                    *filter(inspect.isfunction, vars(kind).values()),
+                    *attributes.values(),
+                ],
+                place,
+                depth,
+            )
 
     def _words(self, texts: Sequence[str], place: Place) -> None:
         for text in texts:

@@ -53,7 +53,9 @@ class TextTask:
 
     def completion(self, answer: str) -> str:
         """The answer in the form that the task asks for; silence has none."""
-        return f"{self.before}{answer}{self.after}" if answer else ""
+        if answer:
+            return f"{self.before}{answer}{self.after}"
+        return ""
 
     @property
     def gold_completion(self) -> str:
@@ -181,7 +183,13 @@ def _differ_in_order(first: str, second: str) -> bool:
     return first != second and Counter(re.findall(r"\w+", first)) == Counter(re.findall(r"\w+", second))
 
 
-def _text_task(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation, number: int) -> TextTask:
+def _text_task(
+    spec: EnvironmentSpec,
+    environment: Any,
+    task: Task,
+    observation: Observation,
+    number: int,
+) -> TextTask:
     """The task with its gold answer, and with what stands around it in the gold policy's own text."""
     outcome = environment.outcome()
     answer = outcome.get("answer")
