@@ -370,6 +370,8 @@ def test_rows_say_whether_order_matters_by_a_column_or_by_two_golds_in_two_order
 def test_an_accepted_order_that_no_row_settles_is_open_and_says_which_column_would():
     golds = [f"{n}, {n + 1}, {n + 2}" for n in range(30)]
     sums_of_sets = [replace(task, gold=gold) for task, gold in zip(sums(), golds, strict=True)]
-    check = check_of("wrong answers", lambda task, text: sorted(text.split(", ")) == task.gold.split(", "), sums_of_sets)
+    check = check_of(
+        "wrong answers", lambda task, text: sorted(text.split(", ")) == task.gold.split(", "), sums_of_sets
+    )
     (note,) = [note for note in check.notes if note.kind == "open"]
     assert (check.status, note.what, "`ordered`" in note.change) == ("pass", "neighbors swapped", True)
