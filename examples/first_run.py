@@ -14,7 +14,7 @@ quick = bool(os.environ.get("QUICK"))
 # An environment has graders. `format-only` gives its reward for tags alone. The audit finds out without training anything.
 
 # %%
-print(gradus.audit("arithmetic", "format-only", episodes=20, budget=1200))
+print(gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200))
 
 # %% [markdown]
 # Episodes can be looked at before there is a model. `gold` knows the answer, `no-carry` forgets to carry.

@@ -20,7 +20,7 @@ def score(completions, **_):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: gradus.train(None, ROWS, stepz=3), "no argument 'stepz', did you mean steps"),
+        (lambda: gradus.run(ROWS, stepz=3), "no argument 'stepz'"),
         (lambda: gradus.train(None, ROWS, settings=["grpo.max_step=1"]), "did you mean max_steps"),
         (lambda: commands.grpo(ROWS, "owner/name", out="x", seeds=2), "no argument 'seeds'"),
         (lambda: gradus.load_environment(ROWS, rewards=score), "rewards are a list"),

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import typer
 
 from gradus.commands.environments import environment_of, load_environment
-from gradus.commands.options import Data, Environment, Grader, Line, Recipe, Rewards, Seed, require_rewards_used, writes
+from gradus.commands.options import ENVIRONMENT, Data, Grader, Line, Recipe, Rewards, Seed, require_rewards_used, writes
 from gradus.commands.output import Shown, next_command, note, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec
 from gradus.core.printing import verbose
 from gradus.environments import file_name
+from gradus.rewards import RewardFunction
 from gradus.runs.recipe import MOST_EPISODES
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 # What makes an audit the one that it is.
 _SAME = ("grader", "recipe", "episodes", "budget", "policy", "seed", "unsafe", "seconds")
-_DATA = (".jsonl", ".csv", ".json", ".parquet")
 _CODES = {"pass": 0, "fail": 1, "unresolved": 2}
 
 
@@ -97,8 +97,7 @@ _SECONDS = typer.Option(
 def _after_audit(
     result: Audit,
     *,
-    environment: str,
-    grader: str | None,
+    subject: str,
     rows: str | None,
     rewards: Sequence[str],
     json_file: str | None,
@@ -108,20 +107,25 @@ def _after_audit(
         Line(folder=True),
     ] = None,
 ) -> int:
-    if rows is not None:
-        environment, rewards = rows, [environment, *rewards]
-    named = [word for each in rewards for word in ("--reward", each)]
-    again = [*named, *same(*_SAME)]
+    environment = subject if rows is None else rows
+    functions = rewards if rows is None else [subject, *rewards]
+    reward_words = [word for function in functions for word in ("--reward", function)]
+    again = [*reward_words, *same(*_SAME)]
     if json_file is None and (line := next((each.command for each in result.result.notes if each.command), "")):
         note(f"ask it again: {line}")
     for path in result.save(out) if out is not None else ():
         note(f"written: {path}")
     if result.verdict == "unresolved" and (more := result.result.more_episodes) is not None:
         next_command(
-            "audit", environment, *named, *same(*(name for name in _SAME if name != "episodes")), "--episodes", more
+            "audit",
+            environment,
+            *reward_words,
+            *same(*(name for name in _SAME if name != "episodes")),
+            "--episodes",
+            more,
         )
     elif result.verdict != "fail":
-        next_command("run", environment, *named, *same("recipe", "grader"))
+        next_command("run", environment, *reward_words, *same("recipe", "grader"))
     elif out is not None and result.hack is not None:
         next_command("show", out / "hack.jsonl")
     elif out is None:  # else the page with the evidence has been written
@@ -130,16 +134,42 @@ def _after_audit(
     return _CODES[result.verdict]
 
 
+@overload
+def audit(
+    subject: RewardFunction | str | Sequence[Any],
+    rows: Data,
+    *,
+    episodes: int | None = None,
+    budget: int | None = None,
+    policy: str | None = None,
+    seed: int = 0,
+    unsafe: bool = False,
+    seconds: float | None = None,
+) -> Audit: ...
+@overload
+def audit(
+    subject: Data,
+    *,
+    grader: str | None = None,
+    rewards: Rewards = (),
+    recipe: Recipe = None,
+    episodes: int | None = None,
+    budget: int | None = None,
+    policy: str | None = None,
+    seed: int = 0,
+    unsafe: bool = False,
+    seconds: float | None = None,
+) -> Audit: ...
 @command("audit", _after_audit, shown=True)
 def audit(
-    environment: Environment,
-    grader: Grader = None,
-    *,
+    subject: Annotated[Any, ENVIRONMENT, Line(kind=str)],
     rows: Annotated[
-        str | Path | Sequence[Any] | None,
+        Data | None,
         typer.Argument(help="The rows, if a reward was named first, as in mine.py:reward rows.jsonl."),
         Line(kind=str | None),
     ] = None,
+    *,
+    grader: Grader = None,
     rewards: Rewards = (),
     recipe: Recipe = None,
     episodes: Annotated[int | None, _EPISODES] = None,
@@ -155,24 +185,24 @@ def audit(
 ) -> Audit:
     """Judge a grader before money is spent on it. Exit code 0: pass, 1: fail, 2: unresolved.
 
-    ``gradus.audit(my_reward, rows)`` audits a reward function on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
+    ``gradus.audit(my_reward, rows)`` audits a reward function, or several, on rows; so does ``gradus audit mine.py:reward rows.jsonl``.
 
     >>> import gradus
-    >>> gradus.audit("arithmetic", "format-only", episodes=20, budget=1200).verdict
+    >>> gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200).verdict
     'fail'
     """
     from gradus.runs.policies import make_policy
     from gradus.runs.stages.audits import audit_with_progress, replay_elsewhere
 
-    if recipe is not None:
-        environment, grader = _of_recipe(environment, recipe, grader, rewards)
-    if grader is not None and (callable(environment) or not isinstance(grader, str) or Path(grader).suffix in _DATA):
-        rows, grader = grader, None  # gradus.audit(my_reward, "rows.jsonl")
+    environment, functions = subject, list(rewards)
     if rows is not None:
-        environment, rewards = rows, [environment, *rewards]
-    require_rewards_used(rewards, [grader])
-    spec = load_environment(environment, rewards=rewards)
-    named = isinstance(environment, str | Path) and not rewards
+        several = isinstance(subject, list | tuple)
+        environment, functions = rows, [*(subject if several else [subject]), *rewards]
+    if recipe is not None:
+        environment, grader = _of_recipe(environment, recipe, grader, functions)
+    require_rewards_used(functions, [grader])
+    spec = load_environment(environment, rewards=functions)
+    is_name = isinstance(environment, str | Path) and not functions
     result = audit_with_progress(
         spec,
         spec.grader(grader),
@@ -180,7 +210,7 @@ def audit(
         budget=budget,
         seed=seed,
         signal_policy=make_policy(spec, policy) if policy else None,
-        elsewhere=partial(replay_elsewhere, file_name(str(environment))) if named else None,
+        elsewhere=partial(replay_elsewhere, file_name(str(environment))) if is_name else None,
         unsafe=unsafe,
         limit=seconds,
     )
@@ -188,7 +218,7 @@ def audit(
 
 
 def _of_recipe(
-    environment: Data, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
+    environment: Any, recipe: str | Path, grader: str | None, rewards: Sequence[Any]
 ) -> tuple[EnvironmentSpec, str | None]:
     """The environment with the rewards of a recipe, and the grader that the recipe trains with."""
     from gradus.runs.job import resolve

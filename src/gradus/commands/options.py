@@ -175,8 +175,8 @@ class RecipeOptions(StageOptions, total=False):
     model: Model
 
 
-class TrainOptions(StageOptions, total=False):
-    """The options of a run of all stages, without the model."""
+class RunOptions(RecipeOptions, total=False):
+    """The options of a run of all stages."""
 
     out: Annotated[
         str | Path | None,
@@ -200,10 +200,6 @@ class TrainOptions(StageOptions, total=False):
     ]
     redo: Annotated[bool, typer.Option("--redo", help="Do stages again whose settings, data or code have changed.")]
     anyway: Annotated[bool, typer.Option("--anyway", help="Go on although the audit of the grader failed.")]
-
-
-class RunOptions(TrainOptions, RecipeOptions, total=False):
-    """The options of a run of all stages."""
 
 
 def as_list(value: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack, cast
 import typer
 
 from gradus.commands.environments import agent, environment_of
-from gradus.commands.options import DataOrRecipe, RecipeOptions, RunOptions, TrainOptions, as_list, known_options
+from gradus.commands.options import Data, DataOrRecipe, RecipeOptions, Rows, RunOptions, as_list, known_options
 from gradus.commands.output import Shown, next_command, same
 from gradus.commands.signature import command
 from gradus.core import ConfigError, EnvironmentSpec, GradusError
@@ -45,9 +45,9 @@ class Run(Shown):
         return str(self.folder)
 
     @cached_property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Results:
         """The document of the evaluation (docs/evaluation.md describes it)."""
-        return dict(read_document(self.folder / "results.json", Results))
+        return read_document(self.folder / "results.json", Results)
 
     @property
     def model(self) -> Path:
@@ -65,7 +65,7 @@ class Run(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """results.json."""
-        return self.results
+        return dict(self.results)
 
     def tables(self) -> Sequence[Any]:
         """The table of results."""
@@ -94,12 +94,24 @@ def load_run(folder: str | Path) -> Run:
 
 def train(
     model: str | Path | None,
-    data: Any,
-    tasks: Any = None,
+    data: Data | Callable[..., Any],
+    tasks: Rows | None = None,
     *,
+    rewards: Sequence[Any] = (),
     steps: int | None = None,
     warm_start: bool | None = None,
-    **options: Unpack[TrainOptions],
+    out: str | Path | None = None,
+    time: str | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    grader: str | None = None,
+    settings: Mapping[str, Any] | Sequence[str] = (),
+    recipe: str | Path | None = None,
+    memory: str | None = None,
+    trackers: Sequence[str] = (),
+    quick: bool = False,
+    redo: bool = False,
+    anyway: bool = False,
 ) -> Run:
     """Audit the rewards, check the settings, train with GRPO, diagnose, evaluate, and write a report.
 
@@ -108,26 +120,49 @@ def train(
         data: an environment (its name, ``mine.py``, an EnvironmentSpec, a class with ``reset`` and ``step``) or data (``rows.jsonl``, ``rows.csv``, a list of
             rows with ``question`` and ``answer``); or an agent, a function or coroutine of a task and an OpenAI client.
         tasks: an agent's tasks, a list of rows.
+        rewards: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of numbers``; or names as in ``gradus rewards list``; or
+            pairs of one of these and a weight.
         steps: GRPO's steps.
         warm_start: SFT on a teacher's episodes before GRPO. By default only a nano model gets it.
-        options: further arguments of :func:`run`. ``rewards``: functions in TRL's signature, ``f(prompts, completions, **columns) -> list of
-            numbers``; or names as in ``gradus rewards list``; or pairs of one of these and a weight. ``out``: the run's folder; the
-            same call goes on there where it stopped. ``settings``: changes of single keys, ``{"grpo.max_steps": 20}``.
+        out: the run's folder; the same call goes on there where it stopped.
+        time: fit lengths, groups, steps and evaluation to a time, as in ``"20m"``.
+        seed: of the whole run. ``seeds``: train from so many, one after another or beside each other.
+        grader: a grader of the environment, in place of rewards.
+        settings: changes of single keys, ``{"grpo.max_steps": 20}``.
+        recipe: a TOML recipe, or one that comes with Gradus; otherwise the environment's.
+        memory: fit the settings to a card of this size, as in ``"24GB"``.
+        trackers: where metrics go besides metrics.jsonl, as in ``["wandb"]``.
+        quick: every stage at toy size.
+        redo: do stages again whose settings, data or code have changed.
+        anyway: go on although the audit of the grader failed.
 
     See examples/own_rewards.py.
     """
     from gradus.runs.recipe.tables import parse_changes
 
-    known_options(options, TrainOptions, "gradus.train", also=("model", "data", "tasks", "steps", "warm_start"))
     if tasks is not None:
-        data = agent(data, tasks)
+        data = agent(cast(Callable[..., Any], data), tasks)
     warm = model is None if warm_start is None else warm_start
-    settings = {
-        "teach.enabled": warm,
-        **({} if steps is None else {"grpo.max_steps": steps}),
-        **parse_changes(options.pop("settings", ())),
-    }
-    return run(data, **{**options, "model": model, "settings": settings})
+    changes: dict[str, Any] = {"teach.enabled": warm}
+    if steps is not None:
+        changes["grpo.max_steps"] = steps
+    return run(
+        data,
+        model=model,
+        rewards=rewards,
+        settings={**changes, **parse_changes(settings)},
+        out=out,
+        time=time,
+        seed=seed,
+        seeds=seeds,
+        grader=grader,
+        recipe=recipe,
+        memory=memory,
+        trackers=trackers,
+        quick=quick,
+        redo=redo,
+        anyway=anyway,
+    )
 
 
 def _after_run(result: Run) -> None:
