@@ -228,8 +228,27 @@ def lamps(*, turns: int = 3, restart: bool = False) -> EnvironmentSpec:
     )
 
 
+def policy_figures(**measures: Any) -> dict[str, Any]:
+    """A policy's record in results.json: measure -> a mean, or mean, low and high."""
+    figures = {
+        name: value if isinstance(value, dict) else {"mean": value, "low": None, "high": None}
+        for name, value in measures.items()
+    }
+    return {
+        **figures,
+        "components": {},
+        "curves": {},
+        "episodes": 2,
+        "failed": 0,
+        "failures": {},
+        "ungraded": 0,
+        "truncated": 0,
+        "invalid_actions": None,
+    }
+
+
 def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *, grader: str = "v3") -> dict[str, Any]:
-    """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high."""
+    """A whole results.json with one condition, ``main``: pairs -> measure -> mean, low and high, and what differs from the usual counts."""
     counts = {
         "wins": 1,
         "ties": 0,
@@ -239,7 +258,7 @@ def results_document(environment: str, pairs: Mapping[str, Any] | None = None, *
         "p": None,
     }
     whole = {
-        pair: {"components": {}, **{name: {**mean, **counts} for name, mean in measures.items()}}
+        pair: {"components": {}, **{name: {**counts, **mean} for name, mean in measures.items()}}
         for pair, measures in (pairs or {}).items()
     }
     condition = {"episodes": 2, "summary": "", "clustered": False, "policies": {}, "pairs": whole}

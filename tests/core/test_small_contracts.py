@@ -15,7 +15,7 @@ from gradus.core import (
     StorageError,
     Task,
 )
-from gradus.core.documents import Usage, checked
+from gradus.core.documents import TokenCosts, checked
 from gradus.core.naming import import_file
 from gradus.policies.scripted import FunctionPolicy
 from gradus.rollouts import roll_out
@@ -135,12 +135,12 @@ def test_a_file_is_imported_once_and_again_if_it_was_mended(tmp_path):
 
 def test_a_document_is_held_to_its_types():
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "cost": None}
-    assert checked(usage, Usage, "here") is usage
+    assert checked(usage, TokenCosts, "here") is usage
     for wrong in ({**usage, "prompt_tokens": "1"}, {**usage, "cost": "0.5"}):
         for partial in (False, True):
             with pytest.raises(StorageError, match="here is not what Gradus writes there: at"):
-                checked(wrong, Usage, "here", partial=partial)
+                checked(wrong, TokenCosts, "here", partial=partial)
     part = {"prompt_tokens": 1}
-    assert checked(part, Usage, "here", partial=True) is part
+    assert checked(part, TokenCosts, "here", partial=True) is part
     with pytest.raises(StorageError, match="completion_tokens"):
-        checked(part, Usage, "here")
+        checked(part, TokenCosts, "here")

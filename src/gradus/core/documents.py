@@ -46,7 +46,7 @@ class PairedMean(Mean):
     clusters_needed: NotRequired[int | None]  # if episodes come in clusters: only more clusters add power
 
 
-class Usage(TypedDict):
+class TokenCosts(TypedDict):
     """Tokens and money of a policy's episodes."""
 
     prompt_tokens: int
@@ -67,17 +67,18 @@ class PolicyFigures(TypedDict, extra_items=Mean):
     truncated: int
     invalid_actions: float | None
     actions: NotRequired[dict[str, int]]  # how often each was chosen, if there are few different ones
-    usage: NotRequired[Usage]
+    usage: NotRequired[TokenCosts]
 
 
-_FIGURES = PolicyFigures.__annotations__.keys() | {"reward"}
+_COUNTS = frozenset(PolicyFigures.__annotations__)  # all other keys of a policy are measures
 
 
 def check_metrics(environment: str, names: Iterable[str]) -> None:
     """Raise ConfigError for metrics whose names are other figures of the results."""
-    if clash := _FIGURES.intersection(names):
+    clashes = (_COUNTS | {"reward"}).intersection(names)
+    if clashes:
         raise ConfigError(
-            f"{environment} has metrics called {', '.join(sorted(clash))}; these names are taken, rename them"
+            f"{environment} has metrics called {', '.join(sorted(clashes))}; these names are taken, rename them"
         )
 
 
@@ -87,7 +88,17 @@ class PairFigures(TypedDict, extra_items=PairedMean):
     components: dict[str, PairedMean]
 
 
-class Condition(TypedDict):
+def means_of(policy: PolicyFigures) -> dict[str, Mean]:
+    """Return the means of a policy by measure: reward, true_reward, env_reward and the environment's own."""
+    return {name: cast(Mean, value) for name, value in policy.items() if name not in _COUNTS}
+
+
+def differences_of(pair: PairFigures) -> dict[str, PairedMean]:
+    """Return the paired means of a pair by measure."""
+    return {name: cast(PairedMean, value) for name, value in pair.items() if name != "components"}
+
+
+class ConditionResults(TypedDict):
     """Policies and pairs under one condition."""
 
     episodes: int
@@ -97,10 +108,13 @@ class Condition(TypedDict):
     pairs: dict[str, PairFigures]
 
 
-class Conditions(TypedDict):
+ByCondition = dict[str, ConditionResults]
+
+
+class GraderResults(TypedDict):
     """The conditions as one grader sees them."""
 
-    conditions: dict[str, Condition]
+    conditions: ByCondition
 
 
 class PromiseOutcome(TypedDict):
@@ -124,6 +138,14 @@ class Looks(TypedDict):
     of: int
 
 
+class Power(TypedDict):
+    """The difference for which each pair says how many episodes show it, with the power and the error that were allowed."""
+
+    difference: float
+    power: float
+    alpha: float
+
+
 class Results(TypedDict):
     """``results.json`` and what ``gradus eval --json`` writes."""
 
@@ -134,23 +156,20 @@ class Results(TypedDict):
     true_reward_name: str
     level: float
     seeds: list[int]
-    conditions: dict[str, Condition]
-    samples: NotRequired[int]
-    graders: NotRequired[dict[str, Conditions]]
-    power: NotRequired[dict[str, float]]
+    conditions: ByCondition
+    samples: NotRequired[int]  # of each task, if there are several
+    graders: NotRequired[dict[str, GraderResults]]  # other graders of the same episodes
+    power: NotRequired[Power]
     until_decided: NotRequired[Looks]
-    one_checkpoint: NotRequired[
-        list[str]
-    ]  # runs of one training seed in a comparison, whose own seed no interval takes into account
-    fewest_seeds: NotRequired[
-        int
-    ]  # training seeds of the run that has the fewest, if runs of a comparison have not the same
-    quick_runs: NotRequired[list[str]]  # runs at toy size in a comparison
     promises: NotRequired[list[PromiseOutcome]]
     quick: NotRequired[bool]
-    best_is_the_start: NotRequired[
-        bool | list[int]
-    ]  # GRPO's best checkpoint, which is evaluated, is the student that it began with
+    # GRPO's best checkpoint, which is evaluated, is the student that it began with: true, or the training seeds in which it is.
+    best_is_the_start: NotRequired[bool | list[int]]
+    # Of a comparison: runs of one training seed, whose own seed no interval takes into account; the training seeds of the run that
+    # has the fewest, if runs have not the same; and runs at toy size.
+    one_checkpoint: NotRequired[list[str]]
+    fewest_seeds: NotRequired[int]
+    quick_runs: NotRequired[list[str]]
 
 
 class DiagnosisRecord(TypedDict, extra_items=Any):
@@ -171,12 +190,42 @@ class Diagnoses(TypedDict):
     diagnoses: list[DiagnosisRecord]
 
 
-class Check(TypedDict, extra_items=Any):
+class CheckRecord(TypedDict, extra_items=Any):
     """One check of an audit."""
 
     name: str
     status: Literal["pass", "fail", "unresolved", "skip"]
     evidence: str
+    measured: dict[str, Any]
+    remedy: NotRequired[str]  # of one that fails
+
+
+class AuditPoint(TypedDict):
+    """One policy of an audit. ``role``: as in ladder, exploit or search."""
+
+    policy: str
+    role: str
+    reward: Mean
+    true_reward: Mean
+
+
+class AuditHack(TypedDict, extra_items=Any):
+    """The plan that an audit's search found, and how much more it earns than the policy ``reflex``."""
+
+    kind: str
+    plan: str
+    reflex: str
+    seed: int
+    reward: Mean
+    true_reward: Mean
+    unearned: Mean
+
+
+class AuditExploit(TypedDict, extra_items=Any):
+    """A completion that earns reward without a right answer."""
+
+    completion: str
+    reward: float
 
 
 class AuditRecord(TypedDict, extra_items=Any):
@@ -187,7 +236,15 @@ class AuditRecord(TypedDict, extra_items=Any):
     grader: str
     verdict: Literal["pass", "fail", "unresolved"]
     summary: str
-    checks: list[Check]
+    true_reward_name: str
+    condition: str
+    episodes: int
+    seed: int
+    points: list[AuditPoint]
+    exploit: AuditExploit | None
+    review: list[dict[str, Any]]  # accepted answers that a person has to judge
+    checks: list[CheckRecord]
+    hack: AuditHack | None
 
 
 class StageCost(TypedDict, extra_items=Any):
@@ -218,6 +275,19 @@ class GraderDescription(TypedDict):
     per_turn: bool
 
 
+class Reference(TypedDict, extra_items=Any):
+    """Published figures of an environment's original (docs/report.md).
+
+    ``conditions``: condition -> column -> figure. ``ours``: column -> the run's ``policy``, or ``policy/figure``, that stands under it.
+    """
+
+    source: str
+    note: str
+    grader: str
+    conditions: dict[str, dict[str, float | None]]
+    ours: dict[str, str]
+
+
 class Description(TypedDict, extra_items=Any):
     """``report/about.json``: the environment in words."""
 
@@ -227,8 +297,33 @@ class Description(TypedDict, extra_items=Any):
     default_grader: str
     graders: dict[str, GraderDescription]
     conditions: dict[str, str]
-    reference: dict[str, Any]
-    run: NotRequired[dict[str, Any]]
+    reference: NotRequired[Reference]
+    run: NotRequired[dict[str, Any]]  # facts of the run, name to value
+
+
+class ShownMember(TypedDict, extra_items=Any):
+    """One episode as a report draws it; docs/report.md says what its turns and its view hold."""
+
+    turns: list[dict[str, Any]]
+    view: dict[str, Any] | None
+
+
+class ShownGroup(TypedDict, extra_items=Any):
+    """The episodes of one policy that share a task."""
+
+    policy: str
+    condition: str
+    seed: int
+    members: list[ShownMember]
+
+
+class ShownEpisodes(TypedDict):
+    """``report/episodes.json.gz``: episodes to browse, and a row for each episode of the evaluation."""
+
+    schema: int
+    environment: str
+    entries: list[ShownGroup]
+    listed: NotRequired[list[dict[str, Any]]]
 
 
 class StageRecord(TypedDict):
@@ -264,23 +359,24 @@ def checked(value: Any, kind: type[T], name: str, *, partial: bool = False) -> T
 
     try:
         _adapter(kind).validate_python(value, strict=True)
-        return cast(T, value)
     except ValidationError as error:
-        errors = [each for each in error.errors(include_url=False) if not (partial and each["type"] == "missing")]
-        if not errors:
-            return cast(T, value)
-        raise StorageError(
-            f"{name} is not what Gradus writes there: {_told(errors[0])}; "
-            "it was damaged or comes from another program or version"
-        ) from error
+        problems: list[Any] = error.errors(include_url=False)
+        if partial:
+            problems = [problem for problem in problems if problem["type"] != "missing"]
+        if problems:
+            raise StorageError(
+                f"{name} is not what Gradus writes there: {_describe(problems[0])}; "
+                "it was damaged or comes from another program or version"
+            ) from error
+    return cast(T, value)
 
 
 def first_problem(error: ValidationError) -> str:
     """Return the first thing that pydantic found wrong: the place, what it should be, and what it is."""
-    return _told(error.errors(include_url=False)[0])
+    return _describe(error.errors(include_url=False)[0])
 
 
-def _told(problem: Any) -> str:
+def _describe(problem: Any) -> str:
     place = ".".join(map(str, problem["loc"])) or "the whole"
     return f"at {place}: {problem['msg'].lower()}, got {problem['input']!r:.60}"
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from gradus.evidence.health import RULES, diagnose
+
 
 def healthy(seed, steps=120, *, gain=0.25):
     """A run that learns: the reward saturates, spread and variety shrink a little, everything else wanders."""
@@ -59,3 +61,13 @@ def spoiled(seed, change, *, begin=60, steps=120):
     """A healthy run that ``change(record, i)`` spoils from step ``begin`` on; i counts the steps since."""
     records = healthy(seed, steps)
     return [record if i < begin else {**record, **change(record, i - begin)} for i, record in enumerate(records)]
+
+
+def count_alarms(runs):
+    """Rule -> how many of ``runs`` it warned in and how many it stopped, each run counted once at its worst."""
+    counts = {rule.name: {"warn": 0, "stop": 0} for rule in RULES}
+    for records in runs:
+        for diagnosis in diagnose(records):
+            if diagnosis.severity != "info":
+                counts[diagnosis.rule][diagnosis.severity] += 1
+    return counts

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from streams import healthy, spoiled
+from streams import count_alarms, healthy, spoiled
 
-from gradus.evidence.health import RULES, Monitor, count_alarms, diagnose, status
+from gradus.evidence.health import RULES, Monitor, diagnose, status
 from gradus.evidence.health.history import History
 
 
@@ -138,7 +138,7 @@ def test_faults_that_are_rare_are_no_alarm_where_a_step_has_few_episodes(episode
     """Three answers of forty are 7.5 %: one run in three was told that its form was ignored."""
     rates = {"invalid_actions": 0.02, "truncated_episodes": 0.04, "failed_episodes": 0.03, "ungraded_episodes": 0.02}
     counted = count_alarms(of_small_steps(seed, rates, episodes=episodes) for seed in range(8))
-    assert {rule: told for rule, told in counted.items() if rule and (told["warn"] or told["stop"])} == {}
+    assert {rule: told for rule, told in counted.items() if (told["warn"] or told["stop"])} == {}
 
 
 @pytest.mark.parametrize(("rate", "within"), [(0.5, 10), (0.2, 50)])
@@ -324,7 +324,6 @@ def test_a_reward_and_a_yardstick_that_both_rise_are_no_hack():
 
 def test_healthy_runs_are_never_stopped_and_rarely_warned():
     counted = count_alarms(healthy(seed) for seed in range(100, 112))
-    assert counted[""]["runs"] == 12
     assert sum(each.get("stop", 0) for each in counted.values()) == 0
     assert sum(each.get("warn", 0) for each in counted.values()) <= 1
 

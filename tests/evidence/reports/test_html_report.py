@@ -18,7 +18,7 @@ from gradus.evidence.reports import prepare_report, shown_episodes, write_eval_r
 from gradus.evidence.reports.run_files import RunRecord
 from gradus.evidence.reports.tiles import tiles
 from gradus.runs.stages.evaluation import write_evaluation_report
-from tests.fakes import results_document
+from tests.fakes import policy_figures, results_document
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> & <b>'
 
@@ -124,7 +124,7 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         json.dumps({"schema": 2, "status": "warn", "summary": "one warning", "diagnoses": [diagnosis]}),
         encoding="utf-8",
     )
-    checks = [{"name": "separation", "status": "fail", "evidence": "random 0.250 > heuristic 0.240"}]
+    checks = [{"name": "separation", "status": "fail", "evidence": "random 0.250 > heuristic 0.240", "measured": {}}]
     audit = {
         "schema": 2,
         "environment": "rhythm",
@@ -132,6 +132,14 @@ def test_costs_health_and_audit_are_shown_as_stored(played: Any, tmp_path: Path)
         "verdict": "fail",
         "summary": "it fails",
         "checks": checks,
+        "true_reward_name": "episode reward",
+        "condition": "in-distribution",
+        "episodes": 10,
+        "seed": 0,
+        "points": [],
+        "exploit": None,
+        "hack": None,
+        "review": [],
     }
     (tmp_path / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     text = write_report(tmp_path).read_text(encoding="utf-8")
@@ -160,20 +168,21 @@ def test_four_tiles_say_what_matters_under_the_headline() -> None:
     change = {"reward": {"mean": 0.05, "low": 0.03, "high": 0.07}}
     results = results_document("rhythm", {"grpo - sft": change})
     condition = results["conditions"]["main"]
-    condition["policies"] = {"grpo": {"reward": 0.8}, "bayes": {"reward": 0.93}}
+    condition["policies"] = {"grpo": policy_figures(reward=0.8), "bayes": policy_figures(reward=0.93)}
     for pair in condition["pairs"].values():
         pair["reward"] |= {"episodes": 40}
     record = RunRecord(
         name="run",
         results=results,
+        recipe='[teach]\npolicy = "bayes"',
         audit={"verdict": "fail", "checks": [{"name": "blind answers", "status": "fail"}]},
         doctor={"status": "healthy", "diagnoses": []},
     )
-    told = [(each.label, each.value, each.state) for each in tiles(record, {"teach": {"policy": "bayes"}})]
+    told = [(each.label, each.value, each.state) for each in tiles(record)]
     assert told == [
         ("gain of GRPO", "+0.05", "shown"),
         ("distance to the teacher", "−0.13", "open"),
         ("audit", "fail", "refuted"),
         ("health", "healthy", "shown"),
     ]
-    assert tiles(RunRecord(name="empty"), {}) == []
+    assert tiles(RunRecord(name="empty")) == []

@@ -24,8 +24,13 @@ def test_scores_name_every_policy_and_condition(played: Any, tmp_path: Path) -> 
 
 
 def test_audits_are_drawn(tmp_path: Path) -> None:
-    good = {"policy": "good", "role": "ladder", "reward": {"mean": 0.6}, "true_reward": {"mean": 2.0}}
-    cheat = {"policy": "cheat", "role": "exploit", "reward": {"mean": 0.9}, "true_reward": {"mean": -1.0}}
+    def point(policy: str, role: str, reward: float, aim: float) -> dict[str, Any]:
+        figures = {"reward": {"mean": reward}, "true_reward": {"mean": aim}}
+        return {"policy": policy, "role": role} | {
+            name: {**each, "low": None, "high": None} for name, each in figures.items()
+        }
+
+    good, cheat = point("good", "ladder", 0.6, 2.0), point("cheat", "exploit", 0.9, -1.0)
     assert "<!-- cheat -->" in texts(audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "a.svg"))
     file = audit_figure({"grader": "v2", "points": [good, cheat]}, tmp_path / "c.png")
     assert file.read_bytes().startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 
 from gradus.core import Failure, Reward, StopReason
 from gradus.evidence.reports import all_tables, members_of, show_differences, show_episode, show_results
-from tests.fakes import results_document
+from tests.fakes import policy_figures, results_document
 
 
 def printed(shown: RenderableType, width: int = 200) -> str:
@@ -41,7 +41,7 @@ def test_the_end_of_a_command_is_a_sentence_and_one_table_on_one_screen(played: 
 def test_a_table_of_many_policies_keeps_the_students_and_the_best() -> None:
     results = results_document("rhythm")
     rewards = {"sft": 0.1, "grpo": 0.2, **{f"other{place}": place for place in range(12)}}
-    results["conditions"]["main"]["policies"] = {name: {"reward": mean} for name, mean in rewards.items()}
+    results["conditions"]["main"]["policies"] = {name: policy_figures(reward=mean) for name, mean in rewards.items()}
     text = printed(show_results(results), width=80)
     assert len(text.splitlines()) <= 18
     assert " grpo " in text

@@ -14,7 +14,7 @@ from gradus.evidence.reports import verdict_on
 from gradus.evidence.reports.results import figure
 from gradus.runs.stages.evaluation import best_is_the_start
 from gradus.stats import format_interval, format_money, format_number, format_signed
-from tests.fakes import results_document
+from tests.fakes import policy_figures, results_document
 
 numbers = st.floats(min_value=-100, max_value=100)
 
@@ -26,12 +26,13 @@ def document(
         values = (-mean, -high, -low) if turned else (mean, low, high)
         return dict(zip(("mean", "low", "high"), values, strict=True)) | {"wins": 7, "episodes": 10}
 
-    policy = {"reward": {"mean": 0.5, "low": 0.4, "high": 0.6}, "true_reward": {"mean": 1.0, "low": 0.5, "high": 1.5}}
+    policy = policy_figures(
+        reward={"mean": 0.5, "low": 0.4, "high": 0.6}, true_reward={"mean": 1.0, "low": 0.5, "high": 1.5}
+    )
     name = "sft - grpo" if turned else "grpo - sft"
-    pairs = {name: {"reward": stored(*reward), "true_reward": stored(*true)}}
-    policies = {"sft": policy, "grpo": policy}
-    condition = {"episodes": 10, "policies": policies, "pairs": pairs}
-    return {"grader": "v9", "true_reward_name": "episode reward", "conditions": {"home": condition}}
+    results = results_document("rhythm", {name: {"reward": stored(*reward), "true_reward": stored(*true)}}, grader="v9")
+    home = {**results["conditions"]["main"], "policies": {"sft": policy, "grpo": policy}}
+    return {**results, "true_reward_name": "episode reward", "conditions": {"home": home}}
 
 
 @pytest.mark.parametrize(
@@ -84,10 +85,11 @@ def test_an_undefined_interval_proves_nothing() -> None:
 def stored_pairs(*names: str) -> dict[str, Any]:
     """Policies that rise in reward by their place in ``names``' order, and the pairs of these names."""
     pair = {"reward": {"mean": 0.1, "low": 0.05, "high": 0.15, "wins": 7, "episodes": 10}}
-    policies = dict.fromkeys(part for name in names for part in name.split(" - "))
-    rising = {name: {"reward": {"mean": place, "low": 0, "high": 9}} for place, name in enumerate(sorted(policies))}
-    conditions = {"home": {"episodes": 10, "policies": rising, "pairs": dict.fromkeys(names, pair)}}
-    return {"grader": "v9", "conditions": conditions}
+    policies = sorted({part for name in names for part in name.split(" - ")})
+    results = results_document("rhythm", dict.fromkeys(names, pair), grader="v9")
+    home = results["conditions"]["main"]
+    home["policies"] = {name: policy_figures(reward=place) for place, name in enumerate(policies)}
+    return {**results, "conditions": {"home": home}}
 
 
 def test_every_pair_that_was_asked_for_is_told() -> None:
@@ -135,7 +137,10 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
     home = results["conditions"]["home"]
     held = {
         **home,
-        "policies": {"sft": {"reward": 0.727, "true_reward": 9.1}, "grpo": {"reward": 0.782, "true_reward": 9.9}},
+        "policies": {
+            "sft": policy_figures(reward=0.727, true_reward=9.1),
+            "grpo": policy_figures(reward=0.782, true_reward=9.9),
+        },
     }
     results["conditions"] = {"home": home, "held-out": held}
     headline = verdict_on(results).headline
@@ -157,7 +162,9 @@ def test_the_headline_gives_before_and_after_on_held_out_data() -> None:
 def test_the_headline_says_if_likeliest_answers_gained_too(greedy: Any, said: str) -> None:
     results = document((0.20, 0.15, 0.25), (1.0, 0.5, 1.5))
     figures = dict(zip(("mean", "low", "high"), greedy, strict=True)) | {"wins": 7, "episodes": 10}
-    results["conditions"]["home"]["pairs"]["grpo-greedy - sft-greedy"] = {"reward": figures}
+    home = results["conditions"]["home"]
+    home["pairs"]["grpo-greedy - sft-greedy"] = {"reward": {**home["pairs"]["grpo - sft"]["reward"], **figures}}
+    home["policies"] |= {f"{name}-greedy": policy_figures() for name in ("sft", "grpo")}
     headline = verdict_on(results).headline
     assert headline.startswith("GRPO made the student better")
     assert headline.replace("−", "-").replace("\xa0", " ").endswith(said), headline
@@ -177,7 +184,8 @@ def test_a_model_that_is_held_against_its_best_prompt_alone_has_a_headline() -> 
 @pytest.mark.parametrize(("p", "episodes"), [(0.5, 10), (0.01, 2), (0.06, 100)])
 def test_no_claim_where_p_is_large_or_pairs_are_few(p: float, episodes: int) -> None:
     results = document((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
-    for value in results["conditions"]["home"]["pairs"]["grpo - sft"].values():
+    pair = results["conditions"]["home"]["pairs"]["grpo - sft"]
+    for value in (pair["reward"], pair["true_reward"]):
         value |= {"p": p, "p_holm": p, "episodes": episodes}
     verdict = verdict_on(results)
     assert verdict.headline.startswith("GRPO is not proven to have changed the student")

@@ -6,25 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Policy, Task
-from gradus.core.documents import SCHEMA, Looks, Results
-from gradus.evidence.evaluation.summary import (
-    LEVEL,
-    Figures,
-    holm_adjusted,
-    pair_record,
-    paired_figures,
-    policy_record,
-    require_same_tasks,
-)
+from gradus.core.documents import SCHEMA, ByCondition, ConditionResults, Looks, Results
+from gradus.evidence.evaluation.records import LEVEL, Method, Pairing, Runs, holm_adjusted, policy_record
+from gradus.evidence.evaluation.summary import Figures, figures_of, require_same_tasks
 from gradus.rollouts import MAX_CONCURRENT, grade_episodes, roll_out
 from gradus.stats import LOOK_LEVEL, decided, look_sizes
 
 Progress = Callable[[str, float, int], None]
-Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]
+Rollouts = Mapping[str, Mapping[str, Sequence[Episode]]]  # condition -> policy -> episodes
+BySeed = Mapping[str, Mapping[str, Mapping[int, Sequence[Episode]]]]  # condition -> policy -> training seed -> episodes
 Pair = tuple[str, str]
+_Growing = Mapping[str, dict[str, list[Episode]]]  # rollouts while episodes come in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +31,8 @@ class Evaluation:
     @property
     def flat(self) -> list[Episode]:
         """All episodes, conditions and policies one after another."""
-        return [each for by_policy in self.episodes.values() for several in by_policy.values() for each in several]
+        groups = [episodes for policies in self.episodes.values() for episodes in policies.values()]
+        return [episode for episodes in groups for episode in episodes]
 
     def to_json(self) -> Results:
         """The document of schema 2 (docs/evaluation.md); the same evaluation gives the same bytes."""
@@ -76,38 +71,22 @@ def evaluate(
     Raises ConfigError for unknown names, GradusError if an environment breaks its contract.
     """
     _check(policies, power, samples, pass_k)
-    names = list(conditions) if conditions is not None else list(spec.conditions)
-    tasks = condition_tasks(spec, names, episodes)
-    grader = chosen_graders(spec, graders)[0]
-    given = stored or {}
-    rollouts: dict[str, dict[str, list[Episode]]] = {
-        condition: {name: list(given[condition][name]) if policies[name] is None else [] for name in policies}
-        for condition in names
-    }
-    options: Any = {"samples": samples, "seed": seed, "grader": grader, "max_concurrent": max_concurrent}
-
-    def roll_out_tasks(begin: int, end: int | None) -> None:
-        """Add the episodes of these tasks, policy by policy: each may hold a model."""
-        for name, policy in policies.items():
-            if policy is None:
-                continue
-            for condition in names:
-                label = _labeled(progress, f"{condition} · {name}")
-                rollouts[condition][name] += roll_out_condition(
-                    *(spec, name, policy, condition, tasks[condition][begin:end]),
-                    **options,
-                    first_task=begin,
-                    progress=label,
-                )
-
+    rolling = _Rolling(
+        spec=spec,
+        grader=_graders(spec, graders)[0],
+        policies=policies,
+        tasks=_condition_tasks(spec, list(spec.conditions if conditions is None else conditions), episodes),
+        seed=seed,
+        samples=samples,
+        max_concurrent=max_concurrent,
+        progress=progress,
+    )
+    rollouts = rolling.begin(stored or {})
     looks = None
     if until_decided:
-        _require_one_condition(policies, tasks)
-        looks = _roll_out_until_decided(
-            spec, grader, rollouts, chosen_pairs(list(policies), pairs), len(tasks[names[0]]), roll_out_tasks
-        )
+        looks = _roll_out_until_decided(rolling, rollouts, _pairs(list(policies), pairs))
     else:
-        roll_out_tasks(0, None)
+        rolling.add(rollouts)
     document = compare(
         spec,
         rollouts,
@@ -141,66 +120,77 @@ def _check(policies: Mapping[str, Policy | None], power: float | None, samples: 
         )
 
 
-def _require_one_condition(policies: Mapping[str, Policy | None], tasks: Mapping[str, Sequence[Task]]) -> None:
-    """Raise ConfigError if looks cannot be taken: they need one condition, and policies that are rolled out now."""
-    if len(tasks) != 1:
+@dataclass(frozen=True, kw_only=True)
+class _Rolling:
+    """What an evaluation rolls out: the policies on the tasks of each condition, ``samples`` times each."""
+
+    spec: EnvironmentSpec
+    grader: Grader
+    policies: Mapping[str, Policy | None]
+    tasks: Mapping[str, Sequence[Task]]
+    seed: int
+    samples: int
+    max_concurrent: int
+    progress: Progress | None
+
+    def begin(self, stored: Rollouts) -> _Growing:
+        """The episodes before anything is rolled out: those of policies that are stored."""
+        rollouts: dict[str, dict[str, list[Episode]]] = {}
+        for condition in self.tasks:
+            rollouts[condition] = {
+                name: list(stored[condition][name]) if policy is None else [] for name, policy in self.policies.items()
+            }
+        return rollouts
+
+    def add(self, rollouts: _Growing, start: int = 0, end: int | None = None) -> None:
+        """Add the episodes of these tasks, policy by policy: each may hold a model."""
+        for name, policy in self.policies.items():
+            for condition, tasks in self.tasks.items():
+                if policy is None:
+                    continue
+                rolled_out = roll_out(
+                    self.spec,
+                    policy,
+                    tasks[start:end],
+                    group_size=self.samples,
+                    seed=self.seed,
+                    key=("evaluate", condition),
+                    grader=self.grader,
+                    first_group=start,
+                    max_concurrent=self.max_concurrent,
+                    progress=_labeled(self.progress, f"{condition} · {name}"),
+                )
+                rollouts[condition][name] += [replace(episode, policy=name) for episode in rolled_out.episodes]
+
+
+def _labeled(progress: Progress | None, label: str) -> Callable[[float, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(label, done, total)
+
+
+def _roll_out_until_decided(rolling: _Rolling, rollouts: _Growing, pairs: Sequence[Pair]) -> Looks:
+    """Add tasks to the one condition of ``rollouts``, an equal share before each look, until the reward of every pair is decided.
+
+    Raises ConfigError unless there is one condition, and at least two policies that are rolled out now.
+    """
+    if len(rollouts) != 1:
         raise ConfigError(
-            f"until_decided looks at one condition, got {', '.join(tasks)}; name one, or leave until_decided out"
+            f"until_decided looks at one condition, got {', '.join(rollouts)}; name one, or leave until_decided out"
         )
-    if len(policies) < 2 or None in policies.values():
+    if len(rolling.policies) < 2 or None in rolling.policies.values():
         raise ConfigError("until_decided compares at least two policies; name another one with --policy")
-
-
-def _roll_out_until_decided(
-    spec: EnvironmentSpec,
-    grader: Grader,
-    rollouts: Rollouts,
-    pairs: Sequence[Pair],
-    tasks: int,
-    roll_out_tasks: Callable[[int, int], None],
-) -> Looks:
-    """Add tasks to the one condition of ``rollouts``, an equal share before each look, until the reward of every pair is decided."""
-    (condition,) = rollouts
-    declared = spec.conditions.get(condition)
-    cluster = declared.cluster if declared else None
-    for look, (begin, end) in enumerate(pairwise([0, *look_sizes(tasks)]), start=1):
-        roll_out_tasks(begin, end)
-        figures = {name: Figures.of(spec, grader, each, cluster) for name, each in rollouts[condition].items()}
-        rewards = {name: each.plain["reward"] for name, each in figures.items()}
-        compared = [paired_figures(figures[a], figures[b])(rewards[a], rewards[b]) for a, b in pairs]
-        if end == tasks or decided(compared, tasks):
-            return {"looks": look, "tasks": end, "of": tasks}
+    ((condition, tasks),) = rolling.tasks.items()
+    cluster = rolling.spec.conditions[condition].cluster
+    for look, (start, end) in enumerate(pairwise([0, *look_sizes(len(tasks))]), start=1):
+        rolling.add(rollouts, start, end)
+        figures: dict[str, Runs] = {}
+        for name, episodes in rollouts[condition].items():
+            figures[name] = {rolling.seed: figures_of(rolling.spec, rolling.grader, episodes, cluster)}
+        rewards = [Pairing(figures[a], figures[b]).reward() for a, b in pairs]
+        if end == len(tasks) or decided(rewards, len(tasks)):
+            return {"looks": look, "tasks": end, "of": len(tasks)}
     raise AssertionError("the last look sees all tasks")
-
-
-def roll_out_condition(
-    spec: EnvironmentSpec,
-    name: str,
-    policy: Policy,
-    condition: str,
-    tasks: Sequence[Task],
-    *,
-    samples: int,
-    seed: int,
-    grader: Grader,
-    first_task: int = 0,
-    max_concurrent: int = MAX_CONCURRENT,
-    progress: Callable[[float, int], None] | None = None,
-) -> list[Episode]:
-    """The episodes of one policy, shown as ``name``, under one condition. ``first_task``: the number of the first of ``tasks``."""
-    rolled_out = roll_out(
-        spec,
-        policy,
-        tasks,
-        group_size=samples,
-        seed=seed,
-        key=("evaluate", condition),
-        grader=grader,
-        first_group=first_task,
-        max_concurrent=max_concurrent,
-        progress=progress,
-    )
-    return [replace(episode, policy=name) for episode in rolled_out.episodes]
 
 
 def compare(
@@ -223,113 +213,148 @@ def compare(
     randomness. ``graded``: the episodes carry the first grader's rewards, so only the others have to grade them. ``pass_k``: for each k
     the figure ``pass@k``, from all episodes of a seed. ``level``: of every interval.
     """
-    chosen = chosen_graders(spec, graders)
-    names = list(dict.fromkeys(name for policies in rollouts.values() for name in policies))
-    compared = chosen_pairs(names, pairs)
-    by_grader: dict[str, dict[str, Any]] = {}
-    for index, grader in enumerate(chosen):
-        current = rollouts if graded and index == 0 else _regraded(spec, rollouts, grader)
-        tests = len(rollouts) * (len(compared) if correct_pairs else 1)
-        by_grader[grader.name] = _conditions(spec, grader, current, compared, (power, tests), pass_k, level)
-        holm_adjusted(by_grader[grader.name], over_pairs=correct_pairs)
-    document = results_document(spec, by_grader, checkpoint, seeds)
+    by_seed: BySeed = {
+        condition: {name: {0: episodes} for name, episodes in policies.items()}
+        for condition, policies in rollouts.items()
+    }
+    comparison = _Comparison(
+        spec=spec,
+        rollouts=by_seed,
+        pairs=pairs,
+        correct_pairs=correct_pairs,
+        checkpoint=checkpoint,
+        seeds=seeds,
+    )
+    method = Method(level=level, power=power, tests=comparison.tests, pass_k=pass_k)
+    document = comparison.document(_graders(spec, graders), method, graded=graded)
     if power is not None:
         document["power"] = {"difference": power, "power": 0.8, "alpha": 0.05}
     return document
 
 
-def results_document(
-    spec: EnvironmentSpec, by_grader: Mapping[str, dict[str, Any]], checkpoint: str | None, seeds: Sequence[int]
-) -> Results:
-    """The document from each grader's conditions, the main grader first."""
-    first, *others = by_grader
-    document: Results = {
-        "schema": SCHEMA,
-        "environment": spec.name,
-        "grader": first,
-        "checkpoint": checkpoint,
-        "true_reward_name": spec.true_reward_name,
-        "level": 0.95,
-        "seeds": list(seeds),
-        "conditions": by_grader[first],
-    }
-    if others:
-        document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
-    return document
-
-
-def _conditions(
+def compare_seeds(
     spec: EnvironmentSpec,
-    grader: Grader,
-    rollouts: Rollouts,
-    pairs: Sequence[Pair],
-    asked: tuple[
-        float | None, int
-    ],  # the difference whose power is asked for, and how many tests are corrected together
-    pass_k: Sequence[int],
-    level: float,
-) -> dict[str, Any]:
-    """Every condition's record under one grader."""
-    records: dict[str, Any] = {}
-    for condition, policies in rollouts.items():
-        declared = spec.conditions.get(condition)
+    rollouts: BySeed,
+    *,
+    seeds: Sequence[int],
+    graders: Sequence[str] | None = None,
+    pairs: Sequence[Pair] | None = None,
+    checkpoint: str | None = None,
+    correct_pairs: bool = False,
+    pass_k: Sequence[int] = (),
+) -> Results:
+    """The document of :func:`compare` for policies with several training seeds; nothing is rolled out.
+
+    A policy with one seed's episodes is one that no training seed changes. Two policies are paired over seeds if they have the same
+    ones. Figures carry ``by_seed``, the mean of each seed. The episodes carry the first grader's rewards.
+    """
+    comparison = _Comparison(
+        spec=spec,
+        rollouts=rollouts,
+        pairs=pairs,
+        correct_pairs=correct_pairs,
+        checkpoint=checkpoint,
+        seeds=seeds,
+    )
+    return comparison.document(_graders(spec, graders), Method(pass_k=pass_k), graded=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """Episodes that are compared: condition -> policy -> training seed."""
+
+    spec: EnvironmentSpec
+    rollouts: BySeed
+    pairs: Sequence[Pair] | None
+    correct_pairs: bool
+    checkpoint: str | None
+    seeds: Sequence[int]
+
+    @property
+    def compared(self) -> list[Pair]:
+        """The pairs that are compared, or all of them."""
+        return _pairs(list(dict.fromkeys(name for policies in self.rollouts.values() for name in policies)), self.pairs)
+
+    @property
+    def tests(self) -> int:
+        """How many comparisons are corrected together."""
+        return len(self.rollouts) * (len(self.compared) if self.correct_pairs else 1)
+
+    def document(self, graders: Sequence[Grader], method: Method, *, graded: bool) -> Results:
+        """The document, the main grader first. ``graded``: the episodes carry its rewards."""
+        by_grader: dict[str, ByCondition] = {}
+        for place, grader in enumerate(graders):
+            again = place > 0 or not graded
+            conditions = {name: self._condition(name, grader, method, again=again) for name in self.rollouts}
+            holm_adjusted(conditions, over_pairs=self.correct_pairs)
+            by_grader[grader.name] = conditions
+        main, *others = by_grader
+        document: Results = {
+            "schema": SCHEMA,
+            "environment": self.spec.name,
+            "grader": main,
+            "checkpoint": self.checkpoint,
+            "true_reward_name": self.spec.true_reward_name,
+            "level": LEVEL,
+            "seeds": list(self.seeds),
+            "conditions": by_grader[main],
+        }
+        if others:
+            document["graders"] = {grader: {"conditions": by_grader[grader]} for grader in others}
+        return document
+
+    def _condition(self, condition: str, grader: Grader, method: Method, *, again: bool) -> ConditionResults:
+        """One condition's record under one grader; ``again``: it has to grade the episodes first."""
+        policies = self.rollouts[condition]
+        declared = self.spec.conditions.get(condition)
         cluster = declared.cluster if declared else None
-        require_same_tasks(condition, policies.values())
-        figures = {name: Figures.of(spec, grader, episodes, cluster, pass_k) for name, episodes in policies.items()}
-        records[condition] = {
-            "episodes": max((len(episodes) for episodes in policies.values()), default=0),
+        require_same_tasks(condition, [episodes for runs in policies.values() for episodes in runs.values()])
+        figures: dict[str, Runs] = {}
+        for name, runs in policies.items():
+            by_seed: dict[int, Figures] = {}
+            for seed, episodes in runs.items():
+                episodes = grade_episodes(self.spec, episodes, grader) if again else episodes
+                by_seed[seed] = figures_of(self.spec, grader, episodes, cluster, method.pass_k)
+            figures[name] = by_seed
+        compared = [(a, b) for a, b in self.compared if a in figures and b in figures]
+        return {
+            "episodes": max((len(episodes) for runs in policies.values() for episodes in runs.values()), default=0),
             "summary": declared.summary if declared else "",
             "clustered": cluster is not None,
-            "policies": {name: policy_record(each, level) for name, each in figures.items()},
-            "pairs": {
-                f"{a} - {b}": pair_record(figures[a], figures[b], *asked, level=level)
-                for a, b in pairs
-                if a in figures and b in figures
-            },
+            "policies": {name: policy_record(runs, method) for name, runs in figures.items()},
+            "pairs": {f"{a} - {b}": Pairing(figures[a], figures[b], method.level).record(method) for a, b in compared},
         }
-    return records
 
 
-def _regraded(spec: EnvironmentSpec, rollouts: Rollouts, grader: Grader) -> Rollouts:
-    return {
-        condition: {name: grade_episodes(spec, episodes, grader) for name, episodes in policies.items()}
-        for condition, policies in rollouts.items()
-    }
-
-
-def condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
+def _condition_tasks(spec: EnvironmentSpec, conditions: Sequence[str], episodes: int | None) -> dict[str, list[Task]]:
     """Tasks per condition; ``episodes`` may exceed a condition's seeds only if another condition has as many."""
     for name in conditions:
         if name not in spec.conditions:
             spec.tasks(name)  # raises, naming the conditions there are
     sizes = {name: len(spec.conditions[name].seeds) for name in conditions}
-    if episodes is not None and sizes and episodes > max(sizes.values()):
-        largest = max(sizes, key=lambda name: sizes[name])
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    if episodes is None or not largest:
+        return {name: spec.tasks(name) for name in conditions}
+    if episodes > sizes[largest]:
         raise ConfigError(
             f"condition {largest!r} has {sizes[largest]} seeds, got episodes = {episodes}; ask for no more"
         )
-    return {name: spec.tasks(name, None if episodes is None else min(episodes, sizes[name])) for name in conditions}
+    return {name: spec.tasks(name, min(episodes, size)) for name, size in sizes.items()}
 
 
-def chosen_graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
+def _graders(spec: EnvironmentSpec, names: Sequence[str] | None) -> list[Grader]:
     """Returns the graders of these names, or the environment's default grader if ``names`` is empty."""
     return [spec.grader(name) for name in dict.fromkeys(names or [spec.default_grader])]
 
 
-def chosen_pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
-    """The pairs asked for; each policy minus every one before it if None. Raises ConfigError for a name that is not there."""
+def _pairs(names: Sequence[str], pairs: Sequence[Pair] | None) -> list[Pair]:
+    """The pairs that were chosen; each policy minus every one before it if None. Raises ConfigError for a name that is not there."""
     if pairs is None:
-        return [(later, earlier) for i, later in enumerate(names) for earlier in names[:i]]
-    for pair in pairs:
-        for name in pair:
+        return [(later, earlier) for place, later in enumerate(names) for earlier in names[:place]]
+    for first, second in pairs:
+        for name in (first, second):
             if name not in names:
                 raise ConfigError(
-                    f"pair {pair[0]!r} - {pair[1]!r}: {name!r} was not rolled out; there are {', '.join(names)}"
+                    f"pair {first!r} - {second!r}: {name!r} was not rolled out; there are {', '.join(names)}"
                 )
     return list(pairs)
-
-
-def _labeled(progress: Progress | None, label: str) -> Callable[[float, int], None] | None:
-    if progress is None:
-        return None
-    return lambda done, total: progress(label, done, total)

@@ -1,25 +1,23 @@
 """Is the run healthy? Named diagnoses with their evidence and a remedy, over a stored run or while it runs."""
 
 from gradus.evidence.health.diagnose import (
+    Diagnosis,
     Monitor,
     advice,
-    count_alarms,
     diagnose,
     exit_code,
     report,
     status,
     worst_first,
 )
-from gradus.evidence.health.history import Finding
 from gradus.evidence.health.rules import RULES, Rule
 
 __all__ = [
     "RULES",
-    "Finding",
+    "Diagnosis",
     "Monitor",
     "Rule",
     "advice",
-    "count_alarms",
     "diagnose",
     "exit_code",
     "report",

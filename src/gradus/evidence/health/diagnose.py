@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from gradus.core.documents import SCHEMA, Diagnoses, DiagnosisRecord
-from gradus.evidence.health.history import SEVERITIES, Finding, History
+from gradus.core.documents import SCHEMA, Diagnoses
+from gradus.core.findings import SCALE, Finding, Status
+from gradus.evidence.health.history import History, Record
 from gradus.evidence.health.rules import RULES, Rule
 
-Records = Sequence[Mapping[str, Any]]
-_FEW = 5  # steps that most rules look at
+Severity = Literal["info", "warn", "stop"]
+# The words of doctor.json and of alerts for the scale that all checks share.
+SEVERITY: dict[Status, Severity] = {"pass": "info", "note": "info", "open": "info", "warn": "warn", "fail": "stop"}
+_STATE: dict[Severity, Literal["healthy", "warn", "stop"]] = {"info": "healthy", "warn": "warn", "stop": "stop"}
 _EXIT = {"healthy": 0, "warn": 1, "stop": 2}
+_FEW = 5  # steps that most rules look at
+Records = Sequence[Record]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +25,7 @@ class Diagnosis:
     """A rule that fired: how badly at worst, when first and last, how often, with the evidence of its worst moment."""
 
     rule: str
-    severity: str
+    severity: Severity
     evidence: str
     remedy: str
     first_step: int | None
@@ -28,89 +33,93 @@ class Diagnosis:
     steps: int
     ongoing: bool
 
+    @property
+    def badness(self) -> tuple[int, int]:
+        """The worst first: by severity, then in order of first appearance."""
+        return -list(_STATE).index(self.severity), self.first_step or 0
+
 
 def diagnose(records: Records, rules: Sequence[Rule] = RULES) -> list[Diagnosis]:
     """Runs the rules at every step of a stored run. The worst diagnoses come first, then those that appeared first."""
     diagnoses: list[Diagnosis] = []
     for rule in rules:
         history = History(records, rule.kind)
-        fired = [
-            (count, finding) for count in range(1, len(history) + 1) if (finding := rule.check(history.before(count)))
-        ]
-        if fired:
-            diagnoses.append(_diagnosis(rule, history, fired))
+        findings: dict[int, Finding] = {}  # by the number of records that the rule had seen
+        for count in range(1, len(history) + 1):
+            finding = rule.look(history.before(count))
+            if finding is not None:
+                findings[count] = finding
+        if findings:
+            diagnoses.append(_diagnosis(history, findings))
     return worst_first(diagnoses)
 
 
 def worst_first(diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
     """By severity, then in order of first appearance."""
-    return sorted(diagnoses, key=lambda each: (-SEVERITIES.index(each.severity), each.first_step or 0))
+    return sorted(diagnoses, key=lambda diagnosis: diagnosis.badness)
 
 
-def _diagnosis(rule: Rule, history: History, fired: Sequence[tuple[int, Finding]]) -> Diagnosis:
-    """One diagnosis from all the steps at which a rule fired."""
-    worst = max(SEVERITIES.index(finding.severity) for _, finding in fired)
-    count, finding = [each for each in fired if SEVERITIES.index(each[1].severity) == worst][-1]
-    step = history.before(count).step  # an evaluation is of no step
+def _diagnosis(history: History, findings: dict[int, Finding]) -> Diagnosis:
+    """One diagnosis from all the steps at which a rule fired, with the evidence of the latest of the worst."""
+    first, last = min(findings), max(findings)
+    worst = max(findings, key=lambda count: (SCALE.index(findings[count].status), count))
+    step = history.before(worst).step  # an evaluation is of no step
+    finding = findings[worst]
     return Diagnosis(
-        rule=rule.name,
-        severity=finding.severity,
+        rule=finding.subject,
+        severity=SEVERITY[finding.status],
         evidence=finding.evidence if step is None else f"step {step}: {finding.evidence}",
-        remedy=rule.remedy,
-        first_step=history.before(fired[0][0]).step,
-        last_step=history.before(fired[-1][0]).step,
-        steps=len(fired),
-        ongoing=fired[-1][0] == len(history),
+        remedy=finding.remedy,
+        first_step=history.before(first).step,
+        last_step=history.before(last).step,
+        steps=len(findings),
+        ongoing=last == len(history),
     )
 
 
 class Monitor:
-    """The rules in a running run. Call it with new records, or with all so far; it knows what it has seen.
+    """The rules in a running run. Call it with new records, or with all so far; it keeps those that it has seen.
 
-    It returns all that holds at the newest record of each kind: mappings with rule, severity, evidence, remedy and step. What was already told is for the caller to know, so that a resumed run reacts as the
-    unbroken one does.
+    It returns all that holds at the newest record of each kind: mappings with rule, severity, evidence, remedy and step. The caller
+    keeps what it has shown before, so that a resumed run reacts as the unbroken one does.
     """
 
     def __init__(self) -> None:
         self._histories = {rule.kind: History((), rule.kind) for rule in RULES}
-        self._seen: set[tuple[Any, ...]] = set()
+        self._identities: set[tuple[Any, ...]] = set()
 
     def __call__(self, records: Records) -> list[dict[str, Any]]:
-        fresh = [record for record in records if _identity(record) not in self._seen]
-        self._seen.update(_identity(record) for record in fresh)
+        fresh = [record for record in records if _identity(record) not in self._identities]
+        self._identities.update(map(_identity, fresh))
         for history in self._histories.values():
             history.add(fresh)
-        return [
-            _alert(rule, finding, history.step)
-            for rule in RULES
-            if len(history := self._histories[rule.kind].now()) and (finding := rule.check(history))
-        ]
+        alerts: list[dict[str, Any]] = []
+        for rule in RULES:
+            history = self._histories[rule.kind].now()
+            finding = rule.look(history) if len(history) else None
+            if finding is not None:
+                alerts.append(_alert(finding, history.step))
+        return alerts
 
 
-def _alert(rule: Rule, finding: Finding, step: int | None) -> dict[str, Any]:
+def _alert(finding: Finding, step: int | None) -> dict[str, Any]:
     return {
-        "rule": rule.name,
-        "severity": finding.severity,
+        "rule": finding.subject,
+        "severity": SEVERITY[finding.status],
         "evidence": finding.evidence,
-        "remedy": rule.remedy,
+        "remedy": finding.remedy,
         "step": step,
     }
 
 
-def _identity(record: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        record.get("kind", "step"),
-        record.get("step"),
-        record.get("decoding"),
-        record.get("condition"),
-        record.get("rule"),
-    )
+def _identity(record: Record) -> tuple[Any, ...]:
+    return (record.get("kind", "step"), *map(record.get, ("step", "decoding", "condition", "rule")))
 
 
 def status(diagnoses: Iterable[Diagnosis]) -> Literal["healthy", "warn", "stop"]:
     """healthy, warn or stop: the worst of the diagnoses; what is only explained counts as healthy."""
-    worst = max((SEVERITIES.index(each.severity) for each in diagnoses), default=0)
-    return ("healthy", "warn", "stop")[worst]
+    worst = worst_first(diagnoses)[:1]
+    return _STATE[worst[0].severity] if worst else "healthy"
 
 
 def exit_code(state: str) -> int:
@@ -120,14 +129,15 @@ def exit_code(state: str) -> int:
 
 def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
     """One line a person can act on. Of few steps of GRPO among ``records`` it says that they are few."""
-    serious = [each for each in diagnoses if each.severity != "info"]
+    serious = [diagnosis for diagnosis in diagnoses if diagnosis.severity != "info"]
     if not serious:
         steps = len(History(records))
-        few = f"{steps} step{'s' * (steps != 1)} of GRPO; most rules look at {_FEW} or more"
-        return f"Nothing was found in {few}." if 0 < steps < _FEW else "Healthy: nothing to do."
-    first = sorted(
-        serious, key=lambda each: (-SEVERITIES.index(each.severity), not each.ongoing, each.first_step or 0)
-    )[0]
+        if not 0 < steps < _FEW:
+            return "Healthy: nothing to do."
+        plural = "" if steps == 1 else "s"
+        return f"Nothing was found in {steps} step{plural} of GRPO; most rules look at {_FEW} or more."
+    # Of equally bad ones first what still goes on.
+    first = min(serious, key=lambda diagnosis: (diagnosis.badness[0], not diagnosis.ongoing, diagnosis.badness[1]))
     verb = "Stop" if first.severity == "stop" else "Look at this first"
     when = ""  # an evaluation is of no step
     if first.last_step is not None:
@@ -138,24 +148,6 @@ def advice(diagnoses: Sequence[Diagnosis], records: Records = ()) -> str:
 
 def report(diagnoses: Sequence[Diagnosis], records: Records = ()) -> Diagnoses:
     """The document of `gradus doctor --json`; ``records`` are those that were diagnosed."""
-    return {
-        "schema": SCHEMA,
-        "status": status(diagnoses),
-        "summary": advice(diagnoses, records),
-        "diagnoses": [cast(DiagnosisRecord, asdict(each)) for each in diagnoses],
-    }
-
-
-def count_alarms(runs: Iterable[Records], rules: Sequence[Rule] = RULES) -> dict[str, dict[str, int]]:
-    """Rule -> how many of ``runs`` it warned in and how many it stopped, each run counted once at its worst.
-
-    Over healthy runs these are false alarms. Every rule is listed; ``runs`` is the number of runs under the key "".
-    """
-    counted: dict[str, dict[str, int]] = {"": {"runs": 0}}
-    counted |= {rule.name: {"warn": 0, "stop": 0} for rule in rules}
-    for records in runs:
-        counted[""]["runs"] += 1
-        for each in diagnose(records, rules):
-            if each.severity in counted[each.rule]:
-                counted[each.rule][each.severity] += 1
-    return counted
+    rows: Any = [asdict(diagnosis) for diagnosis in diagnoses]
+    summary = advice(diagnoses, records)
+    return {"schema": SCHEMA, "status": status(diagnoses), "summary": summary, "diagnoses": rows}

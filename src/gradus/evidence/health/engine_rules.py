@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradus.evidence.health.history import Array, Finding, History
+from gradus.evidence.health.history import Array, Fired, History, measured
 from gradus.stats import format_number
 
 _LOGP_DIFF_STOP = 1e-3  # nats
@@ -20,144 +20,147 @@ _MISMATCH, _MISMATCH_KL = 0.1, 0.2  # of the tokens; nats per token
 _ZERO = 1e-3
 
 
-def logp_diff_max(history: History) -> Finding | None:
+def logp_diff_max(history: History) -> Fired:
     """Sampler and trainer may differ by rounding: by what the run's record allows, else by 1e-3 nats."""
-    record = history.last
-    limits = record.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
+    limits = history.last.get("logp_diff_limits") or {"max": _LOGP_DIFF_STOP}
     for name, limit in limits.items():
-        measured = record.get(f"logp_diff_{name}")
-        if measured is not None and limit is not None and measured > limit:
-            evidence = f"sampler and trainer log-probs differ by {measured:.1e} nats ({name}), above {limit:.0e}"
-            return Finding(severity="stop", evidence=evidence)
+        gap = history.last.get(f"logp_diff_{name}")
+        if gap is not None and limit is not None and gap > limit:
+            return "fail", f"sampler and trainer log-probs differ by {gap:.1e} nats ({name}), above {limit:.0e}"
     return None
 
 
-def not_a_number(history: History) -> Finding | None:
+def not_a_number(history: History) -> Fired:
     """JSON has no NaN, so a writer may leave NaN, Infinity, or null. A step in which nothing was trained also has null, and is in order."""
     record = history.last
     for name in ("loss", "grad_norm"):
-        value = record.get(name)
-        gone = name in record and value is None and record.get("trained_tokens", 1)
-        if gone or (isinstance(value, float) and not np.isfinite(value)):
-            return Finding(severity="stop", evidence=f"{name} is {'null' if value is None else value}")
+        value = record.get(name, 0.0)
+        if value is None and record.get("trained_tokens", 1):
+            return "fail", f"{name} is null"
+        if value is not None and not np.isfinite(value):
+            return "fail", f"{name} is {value}"
     return None
 
 
-def no_gradient(history: History) -> Finding | None:
+def no_gradient(history: History) -> Fired:
     """Groups differed in their rewards at each of the last steps, and yet nothing was trained: no token had an advantage."""
-    records = history.records[-_SILENT:]
-    shares = [record.get("zero_variance_groups") for record in records]
-    if len(records) < _SILENT or any(share is None or share >= 1.0 for share in shares):
+    shares = history.column("zero_variance_groups", _SILENT)
+    if len(shares) < _SILENT or not (shares < 1.0).all():
         return None
+    records = history.records[-_SILENT:]
     for name, what in (("grad_norm", "gradient norm"), ("lr", "learning rate")):
-        if not any(record.get(name) or name not in record for record in records):
-            evidence = (
+        if not any(record.get(name, 1.0) for record in records):
+            return "fail", (
                 f"the {what} was 0 at each of the last {_SILENT} steps, though members of groups got different rewards"
             )
-            return Finding(severity="stop", evidence=evidence)
     return None
 
 
-def still_ratio(history: History) -> Finding | None:
+def still_ratio(history: History) -> Fired:
     """A step took several updates, and yet no token's probability is other than before the first of them."""
-    records = history.records[-_SILENT:]
-    several = [(record.get("updates") or 0) > 1 and record.get("grad_norm") for record in records]
-    ratios = history.known("ratio_max", _SILENT)
-    if len(ratios) < _SILENT or not all(several) or float(np.abs(ratios - 1.0).max()) > _SAME_RATIO:
+    updates, norms = history.column("updates", _SILENT), history.column("grad_norm", _SILENT)
+    ratios = history.measured("ratio_max", _SILENT)
+    trained_again = (updates > 1) & (np.nan_to_num(norms) != 0)
+    if len(ratios) < _SILENT or not trained_again.all() or np.abs(ratios - 1.0).max() > _SAME_RATIO:
         return None
-    evidence = f"the largest ratio was 1 at each of the last {_SILENT} steps, each of which took several updates"
-    return Finding(severity="stop", evidence=evidence)
+    return "fail", f"the largest ratio was 1 at each of the last {_SILENT} steps, each of which took several updates"
 
 
-def credit_reversed(history: History) -> Finding | None:
+def credit_reversed(history: History) -> Fired:
     """Advantages do not follow the rewards of their groups."""
     agreement = history.mean("credit_agreement", _SILENT)
     if agreement is None or agreement > _AGREEMENT:
         return None
-    evidence = (
+    return "fail", (
         f"advantages and rewards have a correlation of {agreement:.2f} within groups over the last {_SILENT} steps"
     )
-    return Finding(severity="stop", evidence=evidence)
 
 
-def old_weights(history: History) -> Finding | None:
+def old_weights(history: History) -> Fired:
     """Before the first step sampler and trainer have the same weights. If their log-probs differ much more since, the sampler's are older."""
-    first, now = history.head("logp_diff_mean", 1), history.mean("logp_diff_mean", _SILENT)
-    if now is None or now < _OLD_LEAST or now < _OLD * first[0]:
+    now = history.mean("logp_diff_mean", _SILENT)
+    if now is None:
         return None
-    evidence = f"log-probs of sampler and trainer differ by {now:.1e} nats per token over the last {_SILENT} steps, and by {first[0]:.1e} in the first"
-    return Finding(severity="warn", evidence=evidence)
+    first = history.head("logp_diff_mean", 1)[0]
+    if now < max(_OLD_LEAST, _OLD * first):
+        return None
+    return "warn", (
+        f"log-probs of sampler and trainer differ by {now:.1e} nats per token over the last {_SILENT} steps, "
+        f"and by {first:.1e} in the first"
+    )
 
 
-def gradient_spike(history: History) -> Finding | None:
+def gradient_spike(history: History) -> Fired:
     """One norm above ten times the median of the 50 steps before it; three such within 50 steps are worse."""
     norms = history.column("grad_norm", 2 * _SPIKE_WINDOW + 1)
-    if not len(norms) or not _is_spike(norms, len(norms) - 1):
+    last = len(norms) - 1
+    if last < 0 or not _is_spike(norms, last):
         return None
-    spikes = [i for i in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)) if _is_spike(norms, i)]
-    usual = float(np.nanmedian(norms[max(0, len(norms) - 1 - _SPIKE_WINDOW) : -1]))
+    spikes = sum(_is_spike(norms, index) for index in range(max(0, len(norms) - _SPIKE_WINDOW), len(norms)))
+    usual = np.median(measured(_before(norms, last)))
     evidence = f"gradient norm {norms[-1]:.3g}, {norms[-1] / usual:.0f} times the running median {usual:.3g}"
-    if len(spikes) >= _SPIKES:
-        told = f"{evidence}; {len(spikes)} spikes within {_SPIKE_WINDOW} steps"
-        return Finding(severity="stop", evidence=told)
-    return Finding(severity="warn", evidence=evidence)
+    if spikes < _SPIKES:
+        return "warn", evidence
+    return "fail", f"{evidence}; {spikes} spikes within {_SPIKE_WINDOW} steps"
 
 
-def _is_spike(norms: np.ndarray, index: int) -> bool:
-    before = norms[max(0, index - _SPIKE_WINDOW) : index]
-    before = before[~np.isnan(before)]
-    return len(before) >= 5 and bool(norms[index] > _SPIKE * max(float(np.median(before)), 1e-12))
+def _is_spike(norms: Array, index: int) -> bool:
+    before = measured(_before(norms, index))
+    return len(before) >= 5 and bool(norms[index] > _SPIKE * max(np.median(before), 1e-12))
 
 
-def kl_explosion(history: History) -> Finding | None:
+def _before(norms: Array, index: int) -> Array:
+    return norms[max(0, index - _SPIKE_WINDOW) : index]
+
+
+def kl_explosion(history: History) -> Fired:
     """Fires if KL is above 0.5, or ten times what it was 20 steps ago and above the noise."""
     now = history.mean("kl", 3)
-    if now is None:
+    if now is None or now <= _KL_SMALL:
         return None
     if now > _KL_WARN:
         evidence = f"kl is {now:.2f} nats per token over the last 3 steps, above {_KL_WARN}"
-        return Finding(severity="stop" if now > _KL_STOP else "warn", evidence=evidence)
-    if len(history) >= 23 and now > _KL_SMALL:
-        then = history.before(len(history) - 20).mean("kl", 3)
-        if then is not None and then > 0 and now > _KL_GROWTH * then:
-            evidence = f"kl grew from {format_number(then)} to {format_number(now)} in 20 steps, {now / then:.0f} times"
-            return Finding(severity="warn", evidence=evidence)
-    return None
+        return "fail" if now > _KL_STOP else "warn", evidence
+    if len(history) < 23:
+        return None
+    then = history.before(len(history) - 20).mean("kl", 3)
+    if then is None or then <= 0 or now <= _KL_GROWTH * then:
+        return None
+    growth = f"from {format_number(then)} to {format_number(now)}"
+    return "warn", f"kl grew {growth} in 20 steps, {now / then:.0f} times"
 
 
-def clip_storm(history: History) -> Finding | None:
+def clip_storm(history: History) -> Fired:
     """Clipped tokens lose their gradient: beyond a fifth, most of what was sampled is not used.
 
     GSPO clips a sequence's ratio at 3e-4, and 15 % of the tokens in the paper's own runs (arXiv 2507.18071): ratios so near 1 are not a storm.
     """
     share, ratio = history.mean("clip_fraction", 3), history.mean("ratio_max", 3)
-    if share is None or share <= _CLIP or (ratio is not None and ratio < _MOVED):
+    if share is None or share <= _CLIP:
         return None
-    evidence = f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
-    return Finding(severity="warn", evidence=evidence)
+    if ratio is not None and ratio < _MOVED:
+        return None
+    return "warn", f"{share:.0%} of action tokens clipped over the last 3 steps, above {_CLIP:.0%}"
 
 
-def sampler_mismatch(history: History) -> Finding | None:
+def sampler_mismatch(history: History) -> Fired:
     """A correction cuts or masks more than a tenth of the tokens, or the sampler's distribution is far from the trainer's."""
-    share, kl = (history.mean(name, 3) for name in ("mismatch_fraction", "mismatch_kl"))
-    over = []
+    share, kl = history.mean("mismatch_fraction", 3), history.mean("mismatch_kl", 3)
+    over: list[str] = []
     if share is not None and share > _MISMATCH:
         over.append(f"{share:.0%} of action tokens cut or masked by the correction, above {_MISMATCH:.0%}")
     if kl is not None and kl > _MISMATCH_KL:
         over.append(f"sampler and trainer {kl:.2f} nats per token apart, above {_MISMATCH_KL}")
-    if not over:
-        return None
-    return Finding(severity="warn", evidence=f"{' and '.join(over)} over the last 3 steps")
+    return ("warn", f"{' and '.join(over)} over the last 3 steps") if over else None
 
 
-def loss_near_zero(history: History) -> Finding | None:
+def loss_near_zero(history: History) -> Fired:
     """Explains a loss near zero, once in a run."""
-    losses = history.known("loss", 10)
-    if len(losses) < 10 or float(np.abs(losses).max()) >= _ZERO:
+    losses = history.measured("loss", 10)
+    if len(losses) < 10:
         return None
-    return Finding(
-        severity="info", evidence=f"the loss stayed within {float(np.abs(losses).max()):.1e} of 0 for 10 steps"
-    )
+    largest = np.abs(losses).max()
+    return ("note", f"the loss stayed within {largest:.1e} of 0 for 10 steps") if largest < _ZERO else None
 
 
 _SLOW = 1 / 3
@@ -167,7 +170,7 @@ _SHARE = 0.05  # of the time, below which a part of a step is not named
 _PARTS = ("policy", "environment", "reward", "train")
 
 
-def slow_training(history: History) -> Finding | None:
+def slow_training(history: History) -> Fired:
     """The newest minute of steps has less than a third of the speed of the fastest minute before, by each measure of the work.
 
     Medians over the steps of a stretch leave out single long ones, such as the first, which compiles and warms up. What happens between
@@ -179,21 +182,20 @@ def slow_training(history: History) -> Finding | None:
     if len(stretches) < 2:
         return None
     work = np.stack([history.column(name, _LOOK) / seconds for name in ("tokens", "action_tokens")])
-    speeds = np.array([np.median(work[:, each], axis=1) for each in stretches])  # (stretches, 2), newest first
-    known = ~np.isnan(speeds[0])
-    if not known.any():
+    speeds = np.array([np.median(work[:, steps], axis=1) for steps in stretches])  # (stretches, 2), newest first
+    defined = ~np.isnan(speeds[0])
+    if not defined.any():
         return None
-    ratios = np.nan_to_num((speeds[0, known] / speeds[1:, known]).max(axis=1), nan=np.inf)
+    ratios = np.nan_to_num((speeds[0, defined] / speeds[1:, defined]).max(axis=1), nan=np.inf)
     if ratios.min() >= _SLOW:
         return None
     fastest = 1 + int(np.argmin(ratios))
     now, then = stretches[0], stretches[fastest]
-    steps = [record.get("step") for record in history.records[-len(seconds) :][then]]
-    evidence = (
+    numbers = [record.get("step") for record in history.records[-len(seconds) :][then]]
+    return "warn", (
         f"{speeds[0, 0]:,.0f} tokens per second over the last {now.stop - now.start} steps, "
-        f"{speeds[fastest, 0]:,.0f} in steps {steps[0]} to {steps[-1]}{_slower_parts(history, now, then)}"
+        f"{speeds[fastest, 0]:,.0f} in steps {numbers[0]} to {numbers[-1]}{_slower_parts(history, now, then)}"
     )
-    return Finding(severity="warn", evidence=evidence)
 
 
 def _in_parts(history: History) -> bool:
@@ -204,9 +206,10 @@ def _in_parts(history: History) -> bool:
 def _stretches(seconds: Array) -> list[slice]:
     """Consecutive stretches of at least a minute and five steps, the newest first; steps without seconds count as none."""
     stretches: list[slice] = []
+    durations = np.nan_to_num(seconds)
     end, lasted = len(seconds), 0.0
-    for place, each in zip(range(end - 1, -1, -1), np.nan_to_num(seconds)[::-1].tolist(), strict=True):
-        lasted += each
+    for place in reversed(range(len(seconds))):
+        lasted += durations[place]
         if lasted >= _SECONDS and end - place >= _STEPS:
             stretches.append(slice(place, end))
             end, lasted = place, 0.0
@@ -214,7 +217,7 @@ def _stretches(seconds: Array) -> list[slice]:
 
 
 def _slower_parts(history: History, now: slice, then: slice) -> str:
-    """Says how much longer each part of a step takes for its tokens, so that a slow judge is told from a slow machine."""
+    """How much longer each part of a step takes for its tokens, so that a slow judge is told from a slow machine."""
     if not _in_parts(history):
         return ""
     tokens, total = history.column("tokens", _LOOK), history.column("seconds.total", _LOOK)
@@ -222,6 +225,6 @@ def _slower_parts(history: History, now: slice, then: slice) -> str:
     for name in _PARTS:
         seconds = history.column(f"seconds.{name}", _LOOK)
         if np.nansum(seconds[now]) > _SHARE * np.nansum(total[now]):
-            before = max(float(np.median(seconds[then] / tokens[then])), 1e-12)
+            before = max(np.median(seconds[then] / tokens[then]), 1e-12)
             slower.append(f"{name} {np.median(seconds[now] / tokens[now]) / before:.1f} x")
     return f"; time for a token: {', '.join(slower)}" if slower else ""

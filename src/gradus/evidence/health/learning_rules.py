@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from gradus.evidence.health.history import Finding, History, difference, trend
+from gradus.evidence.health.history import Fired, History, difference, measured, trend
 from gradus.stats import format_number, format_signed
 
 _WINDOW = 10
@@ -25,121 +25,119 @@ _SAME = 0.95  # correlation over steps
 _WORTH = 0.15  # of the spread between episodes: a rise over 50 steps that is worth having
 
 
-def collapse(history: History) -> Finding | None:
+def collapse(history: History) -> Fired:
     """Spread and variety both below half of what they were, the reward flat over the last 20 steps, and nothing gained meanwhile.
 
     Members of a group also agree when they are all right: then the reward rose while the variety fell from three quarters to
     less than half.
     """
-    if len(history) < 3 * _WINDOW:
-        return None
     spread = _against_start(history, "reward_std")
     variety = _against_start(history, "distinct_actions")
-    if spread is None or variety is None or spread >= _HALF or variety >= _HALF:
-        return None
     flat = trend(history.column("reward_mean", 2 * _WINDOW))
-    if flat is None or flat.t > _NOISE or _paid_for(history, "distinct_actions"):
+    if len(history) < 3 * _WINDOW or spread is None or variety is None or flat is None:
         return None
-    evidence = (
+    if max(spread, variety) >= _HALF or flat.t > _NOISE or _rose_while_variety_fell(history):
+        return None
+    return "warn", (
         f"reward_std is {spread:.0%} and distinct_actions {variety:.0%} of the first {_WINDOW} steps, "
         f"the reward moved by {format_signed(flat.rise)} in {2 * _WINDOW} steps"
     )
-    return Finding(severity="warn", evidence=evidence)
 
 
-def _paid_for(history: History, name: str) -> bool:
-    """Says if the reward rose while ``name`` fell: since it was last at three quarters of its start, over windows of ten steps.
+def _rose_while_variety_fell(history: History) -> bool:
+    """Says if the reward rose since the variety was last at three quarters of its start, over windows of ten steps.
 
     At least a quarter of the whole rise must lie there, so that the end of an earlier rise does not count.
     """
-    values, rewards = history.column(name), history.column("reward_mean")
-    first = history.first_mean(name, _WINDOW)
-    if first is None or len(values) < _WINDOW:
-        return False
-    varied = np.flatnonzero(np.nanmean(sliding_window_view(values, _WINDOW), axis=1) >= _VARIED * first)
+    variety, rewards = history.column("distinct_actions"), history.column("reward_mean")
+    first = history.first_mean("distinct_actions", _WINDOW) or 0.0
+    averages = np.nanmean(sliding_window_view(variety, _WINDOW), axis=1)
+    varied = np.flatnonzero(averages >= _VARIED * first)
     if not len(varied):
         return False
-    start, then, now = rewards[:_WINDOW], rewards[varied[-1] :][:_WINDOW], rewards[-_WINDOW:]
-    rose = difference(then, now)
-    return rose is not None and rose > _NOISE and bool(4 * np.nanmean(now - then) >= np.nanmean(now - start))
+    start, now = rewards[:_WINDOW], rewards[-_WINDOW:]
+    then = rewards[varied[-1] :][:_WINDOW]
+    rise = difference(then, now)
+    is_large = 4 * np.nanmean(now - then) >= np.nanmean(now - start)
+    return rise is not None and rise > _NOISE and bool(is_large)
 
 
-def template_collapse(history: History) -> Finding | None:
+def template_collapse(history: History) -> Fired:
     """Fires if answers tell less than a fifth of what they told about their task at the start, or if beliefs spread as little."""
     if len(history) < 2 * _WINDOW:
         return None
-    spreads = [f"metrics.{name}" for name in history.names("metrics") if name.endswith(("_variance", "_spread"))]
-    for name in ["answer_information", *spreads]:
+    spreads = [name for name in history.names("metrics") if name.endswith(("_variance", "_spread"))]
+    for name in ("answer_information", *(f"metrics.{name}" for name in spreads)):
         start = history.first_mean(name, _WINDOW)
         share = _against_start(history, name)
         if start is not None and start > 1e-3 and share is not None and share < _GONE:
-            shown = name.removeprefix("metrics.")
-            return Finding(
-                severity="warn",
-                evidence=f"{shown} fell to {share:.0%} of the first {_WINDOW} steps ({format_number(start)})",
-            )
+            figure = name.removeprefix("metrics.")
+            return "warn", f"{figure} fell to {share:.0%} of the first {_WINDOW} steps ({format_number(start)})"
     return None
 
 
-def length_drift(history: History) -> Finding | None:
+def length_drift(history: History) -> Fired:
     """Answers longer by a third than 50 steps ago at most, while the reward has not risen beyond its noise."""
     window = min(len(history), 5 * _WINDOW)
     if window < 2 * _WINDOW:
         return None
-    lengths, rewards = history.column("action_tokens_mean", window), history.column("reward_mean", window)
-    before, now = np.nanmean(lengths[:_WINDOW]) if _any(lengths[:_WINDOW]) else 0.0, _last_mean(lengths)
-    rising = trend(rewards)
-    if now is None or before <= 0 or now < _LONGER * before or rising is None or rising.t > _NOISE:
+    lengths = history.column("action_tokens_mean", window)
+    first, last = measured(lengths[:_WINDOW]), measured(lengths[-_WINDOW:])
+    slope = trend(history.column("reward_mean", window))
+    if not len(first) or not len(last) or slope is None or slope.t > _NOISE:
         return None
-    evidence = f"answers grew from {before:.0f} to {now:.0f} tokens in {window} steps, the reward moved by {format_signed(rising.rise)}"
-    return Finding(severity="warn", evidence=evidence)
+    before, now = first.mean(), last.mean()
+    if before <= 0 or now < _LONGER * before:
+        return None
+    growth = f"from {before:.0f} to {now:.0f} tokens in {window} steps"
+    return "warn", f"answers grew {growth}, the reward moved by {format_signed(slope.rise)}"
 
 
-def reward_stuck(history: History) -> Finding | None:
+def reward_stuck(history: History) -> Fired:
     """No slope beyond noise for 50 steps with live groups; after a real rise that is a plateau, which is only said."""
-    share = history.mean("zero_variance_groups", _STUCK)
-    if len(history) < _STUCK or (share is not None and share > MOST_ZERO_VARIANCE):
+    if len(history) < _STUCK or (history.mean("zero_variance_groups", _STUCK) or 0.0) > MOST_ZERO_VARIANCE:
         return None
-    rewards, first = history.column("reward_mean", _STUCK), history.head("reward_mean", _WINDOW)
-    flat, spread = trend(rewards), history.mean("reward_total_std", _STUCK)
-    if flat is None or abs(flat.t) >= _NOISE:
+    rewards = history.column("reward_mean", _STUCK)
+    slope, spread = trend(rewards), history.mean("reward_total_std", _STUCK)
+    if slope is None or abs(slope.t) >= _NOISE:
         return None
-    if spread is not None and abs(flat.rise) + _NOISE * flat.error > _WORTH * spread:
+    if spread is not None and abs(slope.rise) + _NOISE * slope.error > _WORTH * spread:
         return None  # few groups: a rise that is worth having may hide in the noise
-    evidence = f"the reward moved by {format_signed(flat.rise)} in {_STUCK} steps, within its noise (t = {flat.t:+.1f})"
-    risen = difference(first, rewards[-_WINDOW:])
+    evidence = (
+        f"the reward moved by {format_signed(slope.rise)} in {_STUCK} steps, within its noise (t = {slope.t:+.1f})"
+    )
+    first, last = history.head("reward_mean", _WINDOW), rewards[-_WINDOW:]
+    risen = difference(first, last)
     if len(history) > _STUCK and risen is not None and risen > SURE:
-        gained = float(np.nanmean(rewards[-_WINDOW:]) - np.nanmean(first))
-        return Finding(
-            severity="info",
-            evidence=f"{evidence}; it had risen by {format_number(gained)} before, so this is a plateau",
-        )
-    return Finding(severity="warn", evidence=evidence)
+        gain = format_number(float(np.nanmean(last) - np.nanmean(first)))
+        return "note", f"{evidence}; it had risen by {gain} before, so this is a plateau"
+    return "warn", evidence
 
 
-def reward_falls(history: History) -> Finding | None:
+def reward_falls(history: History) -> Fired:
     """The reward has fallen far beyond noise over the last 20, 60 or 180 steps, by at least half of the spread between episodes.
 
     Where adaptive weights are lowered with success the reward falls by that alone; there the true reward is judged.
     """
-    name = "true_reward_mean" if history.names("weights") else "reward_mean"
+    has_weights = bool(history.names("weights"))
+    name = "true_reward_mean" if has_weights else "reward_mean"
     if len(history) < _FALL_WINDOWS[0]:
         return None
-    for window in dict.fromkeys(min(each, len(history)) for each in _FALL_WINDOWS):
+    for window in dict.fromkeys(min(window, len(history)) for window in _FALL_WINDOWS):
         values = history.column(name, window)
-        down, apart = trend(values), difference(values[:_WINDOW], values[-_WINDOW:])
-        if down is None or apart is None or max(down.t, apart) > -VERY_SURE:
+        slope, change = trend(values), difference(values[:_WINDOW], values[-_WINDOW:])
+        if slope is None or change is None or max(slope.t, change) > -VERY_SURE:
             continue
         then, now = float(np.nanmean(values[:_WINDOW])), float(np.nanmean(values[-_WINDOW:]))
-        spreads = history.known("reward_total_std", window)[: window // 2]
-        if name == "true_reward_mean" or not len(spreads) or then - now >= _FALLEN * float(spreads.mean()):
+        spreads = history.measured("reward_total_std", window)[: window // 2]
+        if has_weights or not len(spreads) or then - now >= _FALLEN * spreads.mean():
             what = name.removesuffix("_mean").replace("_", " ")
-            evidence = f"the {what} fell from {format_number(then)} to {format_number(now)} in {window} steps (t = {down.t:.1f})"
-            return Finding(severity="warn", evidence=evidence)
+            fall = f"from {format_number(then)} to {format_number(now)}"
+            return "warn", f"the {what} fell {fall} in {window} steps (t = {slope.t:.1f})"
     return None
 
 
-def component_dominance(history: History) -> Finding | None:
+def component_dominance(history: History) -> Fired:
     """One of several components carries more than nine tenths of the reward's variance; if it moves with the true reward it should."""
     names = history.names("component_variance", last=_WINDOW)
     if len(names) < 2 or len(history) < _WINDOW:
@@ -148,63 +146,57 @@ def component_dominance(history: History) -> Finding | None:
         share = history.mean(f"component_variance.{name}", _WINDOW)
         if share is not None and share > _DOMINANT:
             evidence = f"{name} carries {share:.0%} of the reward's variance over the last {_WINDOW} steps"
-            return None if _is_the_aim(history, name) else Finding(severity="warn", evidence=evidence)
+            return None if _is_the_aim(history, name) else ("warn", evidence)
     return None
 
 
 def _is_the_aim(history: History, component: str) -> bool:
     """Says if a component's mean moves with the true reward, as that of right answers does."""
-    means, aims = (history.column(key, _HACK_WINDOW) for key in (f"components.{component}", "true_reward_mean"))
-    known = ~(np.isnan(means) | np.isnan(aims))
-    x, y = means[known], aims[known]
+    means = history.column(f"components.{component}", _HACK_WINDOW)
+    aims = history.column("true_reward_mean", _HACK_WINDOW)
+    both = ~(np.isnan(means) | np.isnan(aims))
+    x, y = means[both], aims[both]
     if len(x) < _WINDOW or np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:
         return False
-    return float(np.corrcoef(x, y)[0, 1]) > _SAME
+    return bool(np.corrcoef(x, y)[0, 1] > _SAME)
 
 
-def hack_suspected(history: History) -> Finding | None:
+def hack_suspected(history: History) -> Fired:
     """The reward rises and the true reward falls, both far beyond noise, over the last 20 to 60 steps."""
     window = min(len(history), _HACK_WINDOW)
-    if window < _HACK_LEAST:
+    aims = history.column("true_reward_mean", window)
+    up, down = trend(history.column("reward_mean", window)), trend(aims)
+    if window < _HACK_LEAST or up is None or down is None:
         return None
-    rewards, aims = history.column("reward_mean", window), history.column("true_reward_mean", window)
-    up, down = trend(rewards), trend(aims)
-    if up is None or down is None or up.t < SURE or down.t > -SURE:
+    sure = min(up.t, -down.t)
+    change = difference(aims[:_WINDOW], aims[-_WINDOW:])
+    if sure < SURE or change is None or change > -_NOISE:
         return None
-    apart = difference(aims[:_WINDOW], aims[-_WINDOW:])
-    if apart is None or apart > -_NOISE:
-        return None
-    evidence = f"over {window} steps the reward moved by {format_signed(up.rise)} (t = {up.t:.1f}) and the true reward by {format_signed(down.rise)} (t = {down.t:.1f})"
-    sure = up.t > VERY_SURE and down.t < -VERY_SURE
-    return Finding(severity="stop" if sure else "warn", evidence=evidence)
+    return "fail" if sure > VERY_SURE else "warn", (
+        f"over {window} steps the reward moved by {format_signed(up.rise)} (t = {up.t:.1f}) "
+        f"and the true reward by {format_signed(down.rise)} (t = {down.t:.1f})"
+    )
 
 
-def short_answers(history: History) -> Finding | None:
+def short_answers(history: History) -> Fired:
     """Episodes shrink to one short answer: below half of the tokens and of the variety at the start, and nothing gained by it."""
-    if len(history) < 2 * _WINDOW:
-        return None
     length, variety = _against_start(history, "action_tokens_mean"), _against_start(history, "distinct_actions")
-    if length is None or variety is None or length >= _HALF or variety >= _HALF:
+    if len(history) < 2 * _WINDOW or length is None or variety is None or max(length, variety) >= _HALF:
         return None
-    aim = "true_reward_mean" if len(history.known("true_reward_mean")) else "reward_mean"
-    gained = difference(history.head(aim, _WINDOW), history.column(aim, _WINDOW))
-    if gained is None or gained > _NOISE:
+    aim = "true_reward_mean" if len(history.measured("true_reward_mean")) else "reward_mean"
+    gain = difference(history.head(aim, _WINDOW), history.column(aim, _WINDOW))
+    if gain is None or gain > _NOISE:
         return None
     tokens = history.mean("action_tokens_mean", _WINDOW)
-    evidence = f"episodes have {length:.0%} of the tokens ({tokens:.0f}) and {variety:.0%} of the distinct answers of the first {_WINDOW} steps"
-    return Finding(severity="warn", evidence=evidence)
+    return "warn", (
+        f"episodes have {length:.0%} of the tokens ({tokens:.0f}) and {variety:.0%} of the distinct answers "
+        f"of the first {_WINDOW} steps"
+    )
 
 
 def _against_start(history: History, name: str) -> float | None:
     """Mean of the last ten steps over the mean of the first ten."""
     start, now = history.first_mean(name, _WINDOW), history.mean(name, _WINDOW)
-    return None if start is None or now is None or start <= 0 else now / start
-
-
-def _last_mean(values: np.ndarray) -> float | None:
-    known = values[-_WINDOW:][~np.isnan(values[-_WINDOW:])]
-    return float(known.mean()) if len(known) else None
-
-
-def _any(values: np.ndarray) -> bool:
-    return bool((~np.isnan(values)).any())
+    if start is None or now is None or start <= 0:
+        return None
+    return now / start

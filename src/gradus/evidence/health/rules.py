@@ -9,19 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gradus.core.findings import Finding
 from gradus.evidence.health import engine_rules, held_out_rules, learning_rules, share_rules
-from gradus.evidence.health.history import Finding, History
+from gradus.evidence.health.history import Fired, History
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """``check`` looks at the history up to a step. ``kind`` names the records it reads."""
+    """``check`` looks at the history up to a step, and says how bad it is, with the evidence. ``kind`` names the records it reads."""
 
     name: str
     summary: str
     remedy: str
-    check: Callable[[History], Finding | None]
+    check: Callable[[History], Fired]
     kind: str = "step"
+
+    def look(self, history: History) -> Finding | None:
+        """Returns what the rule finds in a history; None if it does not fire."""
+        fired = self.check(history)
+        if fired is None:
+            return None
+        status, evidence = fired
+        return Finding(status=status, subject=self.name, evidence=evidence, remedy=self.remedy)
 
 
 _AUDIT_THE_GRADER = (

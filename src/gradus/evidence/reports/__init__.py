@@ -1,9 +1,8 @@
 """Figures, tables and the single-file HTML report. They only read what a run stored."""
 
 from gradus.evidence.reports.audit_page import audit_badge, audit_card, audit_page
-from gradus.evidence.reports.episode_data import environment_words, listed_episodes, prepare_report, shown_episodes
+from gradus.evidence.reports.episode_data import environment_words, prepare_report, shown_episodes
 from gradus.evidence.reports.html import render_report, write_eval_report, write_report
-from gradus.evidence.reports.page_data import page_context
 from gradus.evidence.reports.pictures import audit_figure, run_figures, scores_figure
 from gradus.evidence.reports.show import members_of, show_differences, show_episode
 from gradus.evidence.reports.tables import all_tables, power_lines, show_results
@@ -16,10 +15,8 @@ __all__ = [
     "audit_figure",
     "audit_page",
     "environment_words",
-    "listed_episodes",
     "members_of",
     "named",
-    "page_context",
     "power_lines",
     "prepare_report",
     "render_report",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import fsum, isfinite
 from typing import Any
 
-from gradus.evidence.reports.results import figure, main_condition
+from gradus.core.documents import AuditRecord, Results
+from gradus.evidence.reports.results import figure
 from gradus.evidence.reports.score_tables import is_own
 
 Json = Mapping[str, Any]
 _DOTS = "; dots are validation"
+_METRIC = "metric of the environment"
 LONGEST = 600  # points of a curve; more cannot be told apart on a screen
 _FULL = 8  # curves of that length over each other whose points are all drawn
 
@@ -80,14 +82,21 @@ GRPO = (
 )
 
 
+GROUPS = (
+    ("Components of the reward", "mean of each, unweighted", "components"),
+    ("Weights of the components", "in force at each step, by the schedule", "weights"),
+    ("What the learning signal is made of", "share of the reward's variance within groups", "component_variance"),
+)
+
+
 def sft_curves(records: Sequence[Json]) -> list[Curve]:
     """The curves of SFT that have any values."""
     steps = [record for record in records if record.get("kind", "sft") in ("sft", "distill")]
-    curves = _drawn([_keyed(steps, *spec) for spec in SFT])
-    return [replace(each, top=_top(each)) if each.title == "Loss" else each for each in curves]
+    curves = _drawn(_chart(title, note, steps, dict(lines)) for title, note, lines in SFT)
+    return [replace(curve, top=_top(curve)) if curve.title == "Loss" else curve for curve in curves]
 
 
-def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list[Curve]:
+def grpo_curves(records: Sequence[Json], true_reward: str = "True reward") -> list[Curve]:
     """The curves of GRPO that have any values; the reward, the true reward and the environment's metrics first.
 
     Where rewards follow a schedule, its weights are a curve of their own and the beginnings of its stages are marked in all.
@@ -95,38 +104,20 @@ def grpo_curves(records: Sequence[Json], true_reward: str | None = None) -> list
     steps = [record for record in records if record.get("kind") == "step"]
     validation = [record for record in records if record.get("kind") == "validation"]
     curves = [
-        _with_validation("Reward", "mean reward", steps, "reward_mean", validation, "reward_mean"),
-        _with_validation(
-            true_reward or "True reward",
-            "the true aim, which no grader may lower",
-            steps,
-            "true_reward_mean",
-            validation,
-            "true_reward_mean",
-        ),
+        _with_validation("Reward", "mean reward", steps, validation, "reward_mean"),
+        _with_validation(true_reward, "the true aim, which no grader may lower", steps, validation, "true_reward_mean"),
     ]
-    metrics = _names(steps, "metrics")
-    curves.extend(
-        _nested(name.replace("_", " "), "metric of the environment", steps, validation, "metrics", name)
-        for name in metrics
-        if "/" not in name
-        and name.replace("_", " ") != true_reward  # an environment may list its true reward as a metric too
-    )
-    families = dict.fromkeys(name.partition("/")[0] for name in metrics if "/" in name)
-    curves.extend(_family(stem, steps, "metrics") for stem in families)
-    curves.append(_grouped("Components of the reward", "mean of each, unweighted", steps, "components"))
-    curves.append(
-        _grouped("Weights of the components", "in force at each step, by the schedule", steps, "weights", smooth=False)
-    )
-    curves.append(
-        _grouped(
-            "What the learning signal is made of",
-            "share of the reward's variance within groups",
-            steps,
-            "component_variance",
-        )
-    )
-    curves.extend(_keyed(steps, *spec) for spec in GRPO)
+    families: dict[str, dict[str, str]] = {}  # stem -> figures called ``stem/kind`` -> kind
+    for name in _keys(steps, "metrics"):
+        stem, _, kind = name.partition("/")
+        if kind:
+            families.setdefault(stem, {})[name] = _spaced(kind)
+        elif _spaced(name) != true_reward:  # an environment may list its true reward as a metric too
+            curves.append(_with_validation(_spaced(name), _METRIC, steps, validation, name, "metrics"))
+    for stem, kinds in families.items():
+        curves.append(_chart(f"{_spaced(stem)} by kind", _METRIC, steps, kinds, "metrics"))
+    curves += [_grouped(title, note, steps, group) for title, note, group in GROUPS]
+    curves += [_chart(title, note, steps, dict(lines)) for title, note, lines in GRPO]
     curves.append(_grouped("Seconds of a step", "split by what they were spent on", steps, "seconds"))
     marks = _stages(steps)
     return [replace(curve, marks=marks) for curve in _drawn(curves)]
@@ -143,21 +134,23 @@ def _top(curve: Curve) -> float | None:
 
 def overlaid(runs: Mapping[str, Sequence[Curve]]) -> list[Curve]:
     """The curves of several runs over each other: of each chart that all have, the first line of every run."""
-    titles = [[curve.title for curve in curves] for curves in runs.values()]
+    by_title: dict[str, dict[str, Curve]] = {}
+    for name, curves in runs.items():
+        by_title[name] = {curve.title: curve for curve in curves}
     charts: list[Curve] = []
-    for title in titles[0] if titles else ():
-        if all(title in each for each in titles):
-            chosen = {name: next(curve for curve in curves if curve.title == title) for name, curves in runs.items()}
-            series = _fewer([replace(curve.series[0], name=name) for name, curve in chosen.items()])
-            first = next(iter(chosen.values()))
-            charts.append(replace(first, note=first.note.removesuffix(_DOTS), series=series, marks=()))
-    return [replace(each, top=_top(each)) if each.top is not None else each for each in charts]
+    for title, first in next(iter(by_title.values()), dict[str, Curve]()).items():
+        if all(title in curves for curves in by_title.values()):
+            lines = [replace(curves[title].series[0], name=name) for name, curves in by_title.items()]
+            chart = replace(first, note=first.note.removesuffix(_DOTS), series=_fewer(lines), marks=())
+            charts.append(chart if chart.top is None else replace(chart, top=_top(chart)))
+    return charts
 
 
 def _fewer(lines: Sequence[Series]) -> list[Series]:
     """Every n-th point of many lines: a chart of 60 runs is as small as one of eight."""
-    stride = max(1, -(-sum(len(each.x) for each in lines) // (_FULL * LONGEST)))
-    return [replace(each, x=each.x[::stride], y=each.y[::stride], smooth=each.smooth[::stride]) for each in lines]
+    points = sum(len(line.x) for line in lines)
+    stride = max(1, -(-points // (_FULL * LONGEST)))
+    return [replace(line, x=line.x[::stride], y=line.y[::stride], smooth=line.smooth[::stride]) for line in lines]
 
 
 def running_mean(values: Sequence[float | None], window: int) -> list[float | None]:
@@ -170,147 +163,112 @@ def running_mean(values: Sequence[float | None], window: int) -> list[float | No
     return means
 
 
-def _keyed(records: Sequence[Json], title: str, note: str, keys: Sequence[tuple[str, str]]) -> Curve:
-    series = [_series(name, records, lambda record, key=key: record.get(key)) for key, name in keys]
+def _chart(title: str, note: str, records: Sequence[Json], lines: Mapping[str, str], group: str = "") -> Curve:
+    """One chart with a line for each key of ``lines``, called by its value. ``group``: the mapping that holds the keys, if one does."""
+    series = [_series(name, records, key, group) for key, name in lines.items()]
     return Curve(title=title, note=note, series=series)
 
 
-def _grouped(title: str, note: str, records: Sequence[Json], group: str, *, smooth: bool = True) -> Curve:
-    names = [name for name in _names(records, group) if name != "total"]
-    series = [
-        _series(name.replace("_", " "), records, lambda record, name=name: (record.get(group) or {}).get(name))
-        for name in names
-    ]
-    return Curve(title=title, note=note, series=series if smooth else [replace(each, smooth=()) for each in series])
-
-
-def _family(stem: str, records: Sequence[Json], group: str) -> Curve:
-    """One chart for the figures ``stem/kind`` of a group, a line for each kind."""
-    kinds = [
-        name.partition("/")[2] for name in _names(records, group) if name.partition("/")[0] == stem and "/" in name
-    ]
-    series = [
-        _series(
-            kind.replace("_", " "), records, lambda record, kind=kind: (record.get(group) or {}).get(f"{stem}/{kind}")
-        )
-        for kind in kinds
-    ]
-    return Curve(title=f"{stem.replace('_', ' ')} by kind", note="metric of the environment", series=series)
-
-
-def _nested(title: str, note: str, steps: Sequence[Json], validation: Sequence[Json], group: str, name: str) -> Curve:
-    def value(record: Json) -> Any:
-        return (record.get(group) or {}).get(name)
-
-    return Curve(title=title, note=note, series=[_series("training", steps, value), *_decodings(validation, value)])
+def _grouped(title: str, note: str, records: Sequence[Json], group: str) -> Curve:
+    """One chart with a line for each key of a group."""
+    lines = {key: _spaced(key) for key in _keys(records, group) if key != "total"}
+    curve = _chart(title, note, records, lines, group)
+    if group != "weights":
+        return curve
+    return replace(curve, series=[replace(series, smooth=()) for series in curve.series])  # they change in steps
 
 
 def _with_validation(
-    title: str, note: str, steps: Sequence[Json], key: str, validation: Sequence[Json], validation_key: str
+    title: str, note: str, steps: Sequence[Json], validation: Sequence[Json], key: str, group: str = ""
 ) -> Curve:
-    training = _series("training", steps, lambda record: record.get(key))
-    dots = _decodings(validation, lambda record: record.get(validation_key))
-    return Curve(title=title, note=f"{note}{_DOTS}" if dots else note, series=[training, *dots])
-
-
-def _decodings(validation: Sequence[Json], value: Callable[[Json], Any]) -> list[Series]:
-    decodings = dict.fromkeys(str(record.get("decoding", "sampled")) for record in validation)
-    return [
-        _series(
-            f"validation, {decoding}",
-            [record for record in validation if str(record.get("decoding", "sampled")) == decoding],
-            value,
-            dots=True,
-        )
-        for decoding in decodings
-    ]
+    """One chart of a figure in training, with dots for each decoding in validation."""
+    series = [_series("training", steps, key, group)]
+    for decoding in dict.fromkeys(record["decoding"] for record in validation):
+        records = [record for record in validation if record["decoding"] == decoding]
+        series.append(_series(f"validation, {decoding}", records, key, group, dots=True))
+    has_note = len(series) > 1 and not group
+    return Curve(title=title, note=f"{note}{_DOTS}" if has_note else note, series=series)
 
 
 def _stages(steps: Sequence[Json]) -> list[Mark]:
     """The first step of each stage of a schedule."""
     first: dict[str, float] = {}
-    for index, record in enumerate(steps):
+    for record in steps:
         if record.get("stage") is not None:
-            first.setdefault(str(record["stage"]), float(record.get("step", index)))
+            first.setdefault(str(record["stage"]), float(record["step"]))
     return [Mark(x=x, name=name) for name, x in first.items()]
 
 
-def _names(records: Sequence[Json], group: str) -> list[str]:
-    names: dict[str, None] = {}
-    for record in records:
-        names.update(dict.fromkeys(record.get(group) or {}))
-    return list(names)
+def _keys(records: Sequence[Json], group: str) -> list[str]:
+    groups: list[Json] = [record.get(group, {}) for record in records]
+    return list(dict.fromkeys(key for mapping in groups for key in mapping))
 
 
-def _series(name: str, records: Sequence[Json], value: Callable[[Json], Any], *, dots: bool = False) -> Series:
-    points = [(float(record.get("step", index)), _finite(value(record))) for index, record in enumerate(records)]
+def _series(name: str, records: Sequence[Json], key: str, group: str, *, dots: bool = False) -> Series:
     # A resumed run may write a step twice; the later line is the one that counts.
-    points = sorted(dict(points).items())
+    values = {float(record["step"]): _finite(_inner(record, group).get(key)) for record in records}
+    points = sorted(values.items())
     measured = [point for point in points if point[1] is not None]
     if dots or 2 * len(measured) <= len(points):  # measured now and then: a line would have more gaps than stretches
         dots, points = True, measured
-    points = _thinned(points)
-    y = [each for _, each in points]
-    known = sum(each is not None for each in y)
+    stride = len(points) // LONGEST + 1
+    points = [*points[:-1:stride], *points[-1:]]
+    y = [value for _, value in points]
+    known = sum(value is not None for value in y)
     smooth = running_mean(y, max(5, known // 10)) if known >= 20 and not dots else ()
     return Series(name=name, x=[x for x, _ in points], y=y, smooth=smooth, dots=dots)
 
 
-def _thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """At most ``LONGEST`` of the points: of each stretch the first one that is known, of the last stretch the last one."""
-    stride = max(1, -(-len(points) // LONGEST))
-    stretches = [points[start : start + stride] for start in range(0, len(points), stride)]
-    stretches = [*stretches[:-1], *(stretch[::-1] for stretch in stretches[-1:])]
-    return [next((point for point in stretch if point[1] is not None), stretch[0]) for stretch in stretches]
+def _inner(record: Json, group: str) -> Json:
+    return record.get(group, {}) if group else record
 
 
 def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
-def _drawn(curves: Sequence[Curve]) -> list[Curve]:
+def _drawn(curves: Iterable[Curve]) -> list[Curve]:
     """Curves with at least one known value, without the series that have none."""
-    kept: list[Curve] = []
+    drawn: list[Curve] = []
     for curve in curves:
-        series = [each for each in curve.series if any(value is not None for value in each.y)]
+        series = [line for line in curve.series if any(value is not None for value in line.y)]
         if series:
-            kept.append(Curve(title=curve.title, note=curve.note, series=series))
-    return kept
+            drawn.append(replace(curve, series=series))
+    return drawn
 
 
 LONGEST_NAME = 28
 MOST_LINES = 6  # a chart with more lines cannot be read
 
 
-def outcome_curves(results: Mapping[str, Any] | None, condition: str | None = None) -> list[Json]:
-    """Curves over an episode (for Rhythm: belief error by day) one line a policy; the main condition if none is named.
+def outcome_curves(results: Results, condition: str) -> list[Json]:
+    """Curves over an episode (for Rhythm: belief error by day) one line a policy.
 
     A curve whose name ends in another's (``constant_belief_mae_by_day``) is what that one is held against: it becomes a line in
     its chart, called by the rest of its name.
     """
-    condition = condition or (main_condition(results) if results else None)
-    if results is None or condition not in (results.get("conditions") or {}):
-        return []
     lines: dict[str, list[Json]] = {}
-    for policy, stored in (results["conditions"][condition].get("policies") or {}).items():
-        for name, points in (stored.get("curves") or {}).items():
-            y = [value.mean if (value := figure(point)) else None for point in points]
+    for policy, stored in results["conditions"][condition]["policies"].items():
+        for name, points in stored["curves"].items():
+            y = [point["mean"] for point in points]
             if any(value is not None for value in y):
                 lines.setdefault(name, []).append({"name": policy, "x": list(range(1, len(y) + 1)), "y": y})
-    charts: list[Json] = []
+    charts: dict[str, Json] = {}
     for name, series in lines.items():
-        if _home(name, lines):
-            continue
-        series = _fewest(series)
-        against = [other for other in lines if _home(other, lines) == name]
-        series += [{**lines[other][0], "name": _spaced(other.removesuffix(name))} for other in against]
-        along = name.rpartition("_by_")[2] if "_by_" in name else "point"
-        charts.append({"title": _spaced(name), "note": "mean over the episodes", "x": _spaced(along), "series": series})
-    return charts
+        if _chart_of(name, lines) == name:
+            along = name.rpartition("_by_")[2] if "_by_" in name else "point"
+            note = "mean over the episodes"
+            charts[name] = {"title": _spaced(name), "note": note, "x": _spaced(along), "series": _fewest(series)}
+    for name, series in lines.items():
+        home = _chart_of(name, lines)
+        if home != name and home in charts:
+            charts[home]["series"].append({**series[0], "name": _spaced(name.removesuffix(home))})
+    return list(charts.values())
 
 
-def _home(name: str, names: Iterable[str]) -> str | None:
-    return next((other for other in names if name != other and name.endswith(f"_{other}")), None)
+def _chart_of(name: str, names: Iterable[str]) -> str:
+    """The curve in whose chart a curve stands: its own, or the one that its name ends in."""
+    return next((other for other in names if name.endswith(f"_{other}")), name)
 
 
 def _spaced(name: str) -> str:
@@ -319,21 +277,20 @@ def _spaced(name: str) -> str:
 
 def _fewest(series: Sequence[Json]) -> list[Json]:
     """At most as many lines as can be told apart: equal ones once, then the run's own first."""
-    seen: dict[tuple[float | None, ...], Json] = {}
+    different: dict[tuple[float | None, ...], Json] = {}
     for line in series:
-        seen.setdefault(tuple(line["y"]), line)
-    kept = sorted(seen.values(), key=lambda line: not is_own(line["name"]))
-    return kept[:MOST_LINES]
+        different.setdefault(tuple(line["y"]), line)
+    return sorted(different.values(), key=lambda line: not is_own(line["name"]))[:MOST_LINES]
 
 
-def audit_points(audit: Mapping[str, Any] | None) -> list[Json]:
+def audit_points(audit: AuditRecord) -> list[dict[str, Any]]:
     """Reward (x) and true reward (y) of each policy of an audit; ``strong`` marks exploits and the plans of the search."""
-    points: list[Json] = []
-    for stored in (audit or {}).get("points") or ():
-        reward, true_reward = figure(stored.get("reward")), figure(stored.get("true_reward"))
+    points: list[dict[str, Any]] = []
+    for point in audit["points"]:
+        reward, true_reward = figure(point["reward"]), figure(point["true_reward"])
         if reward and true_reward:
-            strong = stored.get("role") in ("exploit", "search")
-            name = str(stored.get("policy"))
+            name = point["policy"]
             short = name.partition(": ")[0] if len(name) > LONGEST_NAME else name  # the plan of a search is a paragraph
+            strong = point["role"] in ("exploit", "search")
             points.append({"name": short, "x": reward.mean, "y": true_reward.mean, "strong": strong})
     return points

@@ -5,21 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import StorageError
+from gradus.core.documents import Description, Results, ShownEpisodes
 from gradus.core.files import write_text
-from gradus.core.printing import go_around
+from gradus.core.printing import beginning, go_around
 from gradus.evidence.reports.episode_data import json_values
 from gradus.evidence.reports.page_data import STATES, page_context
 from gradus.evidence.reports.run_files import NOT_STORED, RunRecord, holds_a_run, read_run, seed_folders
 from gradus.evidence.reports.verdict import Claim
 from gradus.evidence.stage_files import changed_since
-from gradus.stats import format_number
+from gradus.stats import format_interval, format_money, format_number
 from gradus.version import __version__
 
 if TYPE_CHECKING:
@@ -35,54 +36,51 @@ def write_report(run_folder: Path) -> Path:
     What is missing is named in the report, what is damaged also on standard error. Raises ``StorageError`` if there is no such folder, or
     if it cannot be written to.
     """
-    run_folder = Path(run_folder)
     if not run_folder.is_dir():
         raise StorageError(f"{run_folder} is not a folder; a report needs the folder that `gradus run` wrote")
     if not holds_a_run(run_folder):
         raise StorageError(f"{run_folder} holds nothing of a run; a report needs the folder that `gradus run` wrote")
-    path = run_folder / "report.html"
     record = read_run(run_folder)
-    damage = [each for each in record.missing if not each.endswith(NOT_STORED)]
+    damage = [problem for problem in record.missing if not problem.endswith(NOT_STORED)]
     for folder in (run_folder, *seed_folders(run_folder).values()):
         damage += changed_since(folder)
-    for each in damage:
-        go_around(each, "the report says so")
-    write_text(path, render_report(replace(record, missing=list(dict.fromkeys([*record.missing, *damage])))))
-    return path
+    for problem in damage:
+        go_around(problem, "the report says so")
+    record = replace(record, missing=list(dict.fromkeys([*record.missing, *damage])))
+    return _write_page(record, run_folder / "report.html")
 
 
 def write_eval_report(
-    results: Mapping[str, Any],
-    episodes: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+    results: Results,
+    episodes: ShownEpisodes | None,
     path: Path,
     *,
-    about: Mapping[str, Any] | None = None,
+    about: Description | None = None,
 ) -> Path:
     """Write the report of an evaluation alone: the document of results.json and what ``shown_episodes`` made (or None)."""
-    if episodes is not None and not isinstance(episodes, Mapping):
-        episodes = {"entries": list(episodes)}
-    record = RunRecord(
-        name=str(results.get("checkpoint") or "evaluation"),
-        results=dict(results),
-        about=dict(about) if about else None,
-        episodes=dict(episodes) if episodes else None,
-    )
-    write_text(Path(path), render_report(record))
-    return Path(path)
+    name = results["checkpoint"] or "evaluation"
+    return _write_page(RunRecord(name=name, results=results, about=about, episodes=episodes), path)
+
+
+def _write_page(record: RunRecord, path: Path) -> Path:
+    write_text(path, render_report(record))
+    return path
 
 
 def render_report(record: RunRecord) -> str:
     """Returns the page as text."""
     from markupsafe import Markup
 
-    context, data = page_context(record)
-    episodes = {name: data.pop(name) for name in ("episodes", "listed")}
+    context, charts = page_context(record)
+    episodes = {name: charts[name] for name in ("episodes", "listed")}
+    drawn = {name: value for name, value in charts.items() if name not in episodes}
     return render_template(
         "report.html.j2",
         version=__version__,
+        charts=charts,
         scripts=Markup("\n".join(_part(name) for name in SCRIPTS)),
         # The closing tag of the script that holds the data must not occur in it, so no "<" does.
-        data=Markup(_json(data).replace("<", "\\u003c")),
+        data=Markup(_json(drawn).replace("<", "\\u003c")),
         packed=Markup(b64encode(gzip.compress(_json(episodes).encode(), mtime=0)).decode()),
         **context,
     )
@@ -102,12 +100,24 @@ def render_template(name: str, **context: Any) -> str:
 @cache
 def _pages() -> Environment:
     """The templates, which are compiled once: a server would leave compiled ones behind with each page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
     pages = Environment(
-        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(PAGE),
+        autoescape=select_autoescape(("html.j2", "svg.j2")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    pages.filters.update(num=format_number, words=_words, tally=_tally)
+    filters: dict[str, Any] = pages.filters
+    filters.update(
+        beginning=beginning,
+        num=format_number,
+        interval=format_interval,
+        money=_money,
+        seconds=format_seconds,
+        tally=_tally,
+    )
     return pages
 
 
@@ -122,12 +132,15 @@ def _tally(claims: Sequence[Claim]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
-def _words(value: Any) -> str:
-    """Evidence as a reader wants it, whether it was stored as a sentence, a list or a mapping."""
-    if isinstance(value, Mapping):
-        return "; ".join(f"{key}: {_words(each)}" for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return "; ".join(_words(each) for each in value)
-    if value is None:
-        return "–"
-    return format_number(value) if isinstance(value, float) else str(value)
+def _money(value: float | None = None) -> str:
+    return "–" if value is None else format_money(value)
+
+
+def format_seconds(value: float) -> str:
+    """``8.2 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

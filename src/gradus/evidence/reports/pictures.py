@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradus.core import ConfigError
+from gradus.core.documents import AuditRecord, Results
 from gradus.core.files import replacing
 from gradus.evidence.reports.curves import audit_points
-from gradus.evidence.reports.results import figure, measures_of, ranked
+from gradus.evidence.reports.results import Scores, measures_of, scores_of
 from gradus.evidence.reports.run_files import read_run
-from gradus.evidence.reports.score_tables import is_own
+from gradus.evidence.reports.score_tables import is_own, measure_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,12 @@ COLORS = (
     "#E69F00",
     "#56B4E9",
 )  # of Okabe and Ito (2008), which can be told apart with any common color blindness
+_PLACES = (
+    ((6, -3), "left"),
+    ((-6, -3), "right"),
+    ((0, 6), "center"),
+    ((0, -12), "center"),
+)  # of a name beside its point
 STYLE: Mapping[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -44,33 +51,49 @@ STYLE: Mapping[str, Any] = {
 }
 
 
-def scores_figure(results: Mapping[str, Any], path: Path, *, measure: str = "reward") -> Path:
+def scores_figure(results: Results, path: Path, *, measure: str = "reward") -> Path:
     """Scores by condition: one panel each, a dot and its 95 % interval per policy, best on top."""
-    conditions = results.get("conditions") or {}
-    known = measures_of(conditions)
-    if measure not in known:
-        raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(known) or 'none'}")
+    conditions = scores_of(results)[results["grader"]]
+    measures = measures_of(conditions)
+    if measure not in measures:
+        raise ConfigError(f"unknown figure {measure!r}; the results have {', '.join(measures) or 'none'}")
+    label = f"reward, {results['grader']}" if measure == "reward" else measure_name(results, measure)
 
     def draw(canvas: Figure) -> None:
         axes = canvas.subplots(1, len(conditions), squeeze=False, sharex=True)[0]
-        for axis, (name, stored) in zip(axes, conditions.items(), strict=True):
-            _dots(axis, stored["policies"], ranked(conditions, name, measure), measure)
-            axis.set_title(f"{name} ({stored.get('episodes', '?')})")
-        canvas.supxlabel(_measure_label(results, measure), fontsize=9)
+        for axis, scores in zip(axes, conditions.values(), strict=True):
+            _draw_dots(axis, scores, measure)
+            axis.set_title(f"{scores.condition} ({scores.stored['episodes']})")
+        canvas.supxlabel(label, fontsize=9)
 
-    rows = max(len(stored.get("policies") or {}) for stored in conditions.values())
+    rows = max(len(scores.policies) for scores in conditions.values())
     return _save(path, (3.1 * len(conditions), 1.1 + 0.27 * rows), draw)
+
+
+def _draw_dots(axis: Axes, scores: Scores, measure: str) -> None:
+    """One row a policy: its mean, with the interval as a line."""
+    names = scores.ranked(measure)
+    for row, name in enumerate(names):
+        value = scores.policies[name].get(measure)
+        if value is None:
+            continue
+        color = COLORS[is_own(name)]
+        if value.low is not None and value.high is not None:
+            axis.plot([value.low, value.high], [row, row], color=color, linewidth=1.6, alpha=0.6)
+        axis.plot(value.mean, row, "D" if is_own(name) else "o", color=color, markersize=5)
+    axis.set_yticks(range(len(names)), names)
+    axis.grid(visible=False, axis="y")
 
 
 def run_figures(folder: Path) -> list[Path]:
     """Draws ``figures/scores.png`` of a run, for its card; the report has the curves. Returns the files."""
-    record = read_run(folder)
-    if not record.results or "reward" not in measures_of(record.results.get("conditions") or {}):
+    results = read_run(folder).results
+    if results is None or "reward" not in measures_of(scores_of(results)[results["grader"]]):
         return []
-    return [scores_figure(record.results, folder / "figures" / "scores.png")]
+    return [scores_figure(results, folder / "figures" / "scores.png")]
 
 
-def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_reward") -> Path:
+def audit_figure(audit: AuditRecord, path: Path, *, aim: str = "true_reward") -> Path:
     """Reward against the true aim over all policies of an audit: a sound grader's points rise from left to right."""
     points = audit_points(audit)
     if not points:
@@ -79,10 +102,9 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_rewar
     def draw(canvas: Figure) -> None:
         axis = canvas.subplots()
         for point in points:
-            axis.plot(
-                point["x"], point["y"], "D" if point["strong"] else "o", color=COLORS[point["strong"]], markersize=5
-            )
-        axis.set_xlabel(f"reward {audit.get('grader', '')}".strip())
+            strong = bool(point["strong"])
+            axis.plot(point["x"], point["y"], "D" if strong else "o", color=COLORS[strong], markersize=5)
+        axis.set_xlabel(f"reward {audit['grader']}")
         axis.set_ylabel(aim)
         axis.margins(0.12)
         canvas.draw_without_rendering()  # names are placed by where the layout has put the points
@@ -91,60 +113,43 @@ def audit_figure(audit: Mapping[str, Any], path: Path, *, aim: str = "true_rewar
     return _save(path, (6.0, 4.2), draw)
 
 
+def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
+    """Write each name beside its point if it hides no point and no other name, honest policies first; else leave it out."""
+    from matplotlib.transforms import Bbox
+
+    centers = axis.transData.transform([(point["x"], point["y"]) for point in points])
+    occupied = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centers]  # pixels
+    for point in sorted(points, key=lambda point: (point["strong"], -point["y"])):
+        for offset, side in _PLACES:
+            name = axis.annotate(
+                point["name"],
+                (point["x"], point["y"]),
+                xytext=offset,
+                textcoords="offset points",
+                ha=side,
+                fontsize=7.5,
+            )
+            box = name.get_window_extent()
+            is_inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
+            if is_inside and not box.count_overlaps(occupied):
+                occupied.append(box)
+                break
+            name.remove()
+
+
 def _save(path: Path, size: tuple[float, float], draw: Callable[[Figure], None]) -> Path:
     """Draw and write."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    path = Path(path)
     if path.suffix not in (".png", ".svg"):
         raise ConfigError(f"a figure is written as .png or .svg, got {path.name!r}")
-    style: Any = dict(STYLE)
+    style: Any = STYLE
     with mpl.rc_context(style):
         canvas = Figure(figsize=size, layout="constrained")
         draw(canvas)
         # Without a date the same data give the same bytes.
-        stamp: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        stamp: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         with replacing(path) as aside:
             canvas.savefig(aside, format=path.suffix[1:], dpi=160, metadata=stamp)
     return path
-
-
-def _name_points(axis: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    """Write each name beside its point if it hides no point and no other name, honest policies first; else leave it out."""
-    scale = 72 / axis.figure.dpi  # pixels to points
-    at = [axis.transData.transform((point["x"], point["y"])) * scale for point in points]
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
-    left_edge, right_edge = (edge * scale for edge in (axis.bbox.x0, axis.bbox.x1))
-    for index in sorted(range(len(points)), key=lambda index: (points[index]["strong"], -points[index]["y"])):
-        name, (x, y) = points[index]["name"], at[index]
-        wide = 4.5 * len(name)
-        for dx, dy in ((6, -3), (-6 - wide, -3), (-wide / 2, 6), (-wide / 2, -12)):
-            box = (x + dx, y + dy, x + dx + wide, y + dy + 8)
-            if (box[0] < left_edge or box[2] > right_edge) or any(
-                box[0] < right and box[2] > left and box[1] < top and box[3] > low for left, low, right, top in taken
-            ):
-                continue
-            taken.append(box)
-            spot = (points[index]["x"], points[index]["y"])
-            axis.annotate(name, spot, xytext=(dx, dy), textcoords="offset points", fontsize=7.5)
-            break
-
-
-def _dots(axis: Axes, policies: Mapping[str, Any], order: Sequence[str], measure: str) -> None:
-    for place, name in enumerate(order):
-        value = figure(policies[name].get(measure))
-        if value is None:
-            continue
-        color = COLORS[is_own(name)]
-        if value.low is not None and value.high is not None:
-            axis.plot([value.low, value.high], [place, place], color=color, linewidth=1.6, alpha=0.6)
-        axis.plot(value.mean, place, "D" if is_own(name) else "o", color=color, markersize=5)
-    axis.set_yticks(range(len(order)), order)
-    axis.grid(visible=False, axis="y")
-
-
-def _measure_label(results: Mapping[str, Any], measure: str) -> str:
-    if measure == "reward":
-        return f"reward, {results.get('grader', '')}"
-    return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")

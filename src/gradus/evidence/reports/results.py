@@ -1,29 +1,25 @@
-"""Reading `results.json`: which figures are there, in which order they are shown, and how a number is written."""
+"""Reading `results.json`: which figures it has, and in which order they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-Json = Mapping[str, Any]
-FIRST = (
-    "reward",
-    "true_reward",
-    "pass@",
-    "play",
-)  # beginnings of names, shown first in this order; other metrics follow
+from gradus.core.documents import (
+    ByCondition,
+    ConditionResults,
+    Mean,
+    PairedMean,
+    Results,
+    differences_of,
+    means_of,
+)
+
+_FIRST = ("reward", "true_reward", "pass@", "play")  # beginnings of names, shown first in this order
 ALPHA = 0.05
 BEFORE = ("distill", "sft", "base")  # students that GRPO may begin with, the latest first
 FEWEST = 6  # pairs: with five, even five wins of five have p = 0.06 in a sign test
-NOT_MEASURES = (
-    "actions",
-    "components",
-    "curves",
-    "env_reward",
-    "failures",
-    "usage",
-)  # env_reward is for machines alone
+_SIDES = " - "  # between the two policies of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,70 +35,117 @@ class Figure:
     @property
     def certain(self) -> bool:
         """Says if a difference may be claimed: the interval leaves out 0, p is below 0.05, and there are enough pairs."""
-        if self.low is None or self.high is None or (self.p is not None and self.p >= ALPHA):
+        if self.low is None or self.high is None:
             return False
-        return (self.n is None or self.n >= FEWEST) and (self.low > 0 or self.high < 0)
+        if self.p is not None and self.p >= ALPHA:
+            return False
+        if self.n is not None and self.n < FEWEST:
+            return False
+        return self.low > 0 or self.high < 0
 
     def reversed(self) -> Figure:
         """The figure of the opposite difference."""
-        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
         return replace(self, mean=-self.mean, low=low, high=high)
+
+
+Figures = Mapping[str, Figure]  # by measure; what is undefined is left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """``first`` minus ``second`` on the same seeds: a figure per measure, and the reward's wins and size."""
+    """``first`` minus ``second`` on the same seeds. ``reward``: the stored difference of the reward, with wins and sizes."""
 
     first: str
     second: str
-    figures: Mapping[str, Figure | None]
-    wins: int | None = None
-    episodes: int | None = None
-    p: float | None = None  # of the reward, Holm-adjusted over conditions if that was stored
-    win_rate: tuple[float, float] | None = None
-    episodes_needed: int | None = None
-    clusters_needed: int | None = None
+    figures: Figures
+    reward: PairedMean | None = None
 
     def reversed(self) -> Difference:
-        """``second`` minus ``first``; wins are unknown, because ties are not kept apart here."""
-        turned = {name: None if value is None else value.reversed() for name, value in self.figures.items()}
-        return Difference(first=self.second, second=self.first, figures=turned, episodes=self.episodes, p=self.p)
+        """``second`` minus ``first``, without the wins, which were counted the other way round."""
+        figures = {measure: value.reversed() for measure, value in self.figures.items()}
+        return Difference(first=self.second, second=self.first, figures=figures)
 
 
-def figure(value: object) -> Figure | None:
-    """A stored figure: ``{"mean", "low", "high"}``, a bare number, or None."""
-    if isinstance(value, Mapping):
-        mean = value.get("mean")
-        if not isinstance(mean, int | float):
-            return None
-        p, n = _number(value.get("p_holm", value.get("p"))), _number(value.get("episodes"))
-        low, high = _number(value.get("low")), _number(value.get("high"))
-        return Figure(mean=float(mean), low=low, high=high, p=p, n=None if n is None else int(n))
-    number = _number(value)
-    return None if number is None else Figure(mean=number)
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """One condition as one grader sees it: the figures of each policy, and the pairs as they were stored."""
+
+    condition: str
+    grader: str
+    stored: ConditionResults
+    policies: Mapping[str, Figures]
+    pairs: Sequence[Difference]
+
+    def ranked(self, measure: str = "reward") -> list[str]:
+        """Policies from lowest to highest; those without the figure come first."""
+
+        def height(policy: str) -> float:
+            value = self.policies[policy].get(measure)
+            return value.mean if value else float("-inf")
+
+        return sorted(self.policies, key=height)
+
+    def against(self, subject: str) -> dict[str, Difference]:
+        """Other policy -> ``subject`` minus it, whichever way round the pair was stored."""
+        against: dict[str, Difference] = {}
+        for pair in self.pairs:
+            if pair.first == subject:
+                against[pair.second] = pair
+            elif pair.second == subject:
+                against.setdefault(pair.first, pair.reversed())
+        return against
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def scores_of(results: Results) -> dict[str, dict[str, Scores]]:
+    """Returns the scores by grader and condition, the main grader first."""
+    graders = {results["grader"]: results["conditions"]}
+    for name, graded in results.get("graders", {}).items():
+        graders.setdefault(name, graded["conditions"])
+    return {grader: _by_condition(grader, conditions) for grader, conditions in graders.items()}
 
 
-def graders_of(results: Json) -> dict[str, Json]:
-    """Grader name -> conditions, the main grader first."""
-    graded_by: dict[str, Json] = {str(results.get("grader", "reward")): results.get("conditions") or {}}
-    for name, graded in (results.get("graders") or {}).items():
-        if name not in graded_by and isinstance(graded, Mapping):
-            graded_by[name] = graded.get("conditions") or {}
-    return graded_by
+def _by_condition(grader: str, conditions: ByCondition) -> dict[str, Scores]:
+    scores: dict[str, Scores] = {}
+    for condition, stored in conditions.items():
+        policies = {name: figures_in(means_of(policy)) for name, policy in stored["policies"].items()}
+        scores[condition] = Scores(
+            condition=condition,
+            grader=grader,
+            stored=stored,
+            policies=policies,
+            pairs=differences(conditions, condition),
+        )
+    return scores
 
 
-def main_condition(results: Json) -> str | None:
+def figure(value: Mean | None) -> Figure | None:
+    """Returns a stored mean as a figure; None if there is none, or if it is undefined."""
+    if value is None or value["mean"] is None:
+        return None
+    return Figure(mean=value["mean"], low=value["low"], high=value["high"])
+
+
+def figures_in(means: Mapping[str, Mean]) -> dict[str, Figure]:
+    """Returns the stored means that are defined, as figures."""
+    figures = {name: figure(value) for name, value in means.items()}
+    return {name: value for name, value in figures.items() if value}
+
+
+def corrected_p(value: PairedMean) -> float | None:
+    """Returns p after Holm's correction, or as it is if none was made."""
+    return value.get("p_holm", value["p"])
+
+
+def main_condition(results: Results) -> str | None:
     """The first condition is the main one."""
-    return next(iter(results.get("conditions") or {}), None)
+    return next(iter(results["conditions"]), None)
 
 
-def headline_condition(results: Json) -> str | None:
+def headline_condition(results: Results) -> str | None:
     """The condition that a headline speaks of: held-out data if there are some, else the main condition."""
-    return next(filter(is_held_out, results.get("conditions") or {}), main_condition(results))
+    return next(filter(is_held_out, results["conditions"]), main_condition(results))
 
 
 def is_held_out(condition: str) -> bool:
@@ -110,71 +153,53 @@ def is_held_out(condition: str) -> bool:
     return "held-out" in condition or "unseen" in condition
 
 
-def measures_of(conditions: Json) -> list[str]:
+def measures_of(conditions: Mapping[str, Scores]) -> list[str]:
     """Names of the figures that any policy has under any condition, components left out."""
-    seen: dict[str, None] = {}
-    for condition in conditions.values():
-        for policy in (condition.get("policies") or {}).values():
-            for name, value in policy.items():
-                if name not in NOT_MEASURES and isinstance(value, Mapping) and figure(value) is not None:
-                    seen[name] = None
-    first = [name for start in FIRST for name in seen if name == start or (start == "pass@" and name.startswith(start))]
-    return first + [name for name in seen if name not in first]
+    figures = [figures for scores in conditions.values() for figures in scores.policies.values()]
+    names = _names(figures)
+    names.pop("env_reward", None)  # it is for machines alone
+    return sorted(names, key=_place)
 
 
-def components_of(conditions: Json) -> list[str]:
+def _place(measure: str) -> int:
+    stem = "pass@" if measure.startswith("pass@") else measure
+    return _FIRST.index(stem) if stem in _FIRST else len(_FIRST)
+
+
+def components_of(conditions: ByCondition) -> list[str]:
     """Names of the components of the reward."""
-    seen: dict[str, None] = {}
-    for condition in conditions.values():
-        for policy in (condition.get("policies") or {}).values():
-            seen.update(dict.fromkeys(policy.get("components") or {}))
-    return list(seen)
+    policies = [policy for condition in conditions.values() for policy in condition["policies"].values()]
+    return list(_names(policy["components"] for policy in policies))
 
 
-def ranked(conditions: Json, condition: str, measure: str = "reward") -> list[str]:
-    """Policies of a condition from lowest to highest; those without a figure come first."""
-    policies = (conditions.get(condition) or {}).get("policies") or {}
-    values = {name: figure(policy.get(measure)) for name, policy in policies.items()}
-    order = {name: place for place, name in enumerate(policies)}
-    return sorted(policies, key=lambda name: (value.mean if (value := values[name]) else float("-inf"), order[name]))
+def _names(tables: Iterable[Mapping[str, object]]) -> dict[str, None]:
+    """The keys of all tables in order."""
+    return dict.fromkeys(name for table in tables for name in table)
 
 
-def sides_of(pair: str, policies: Collection[str]) -> tuple[str, str] | None:
-    """The two policies of a stored pair, whose own names may hold what stands between them, as a path does; None if the text names one policy.
+def sides_of(pair: str, policies: Collection[str]) -> tuple[str, str]:
+    """The two policies of a stored pair, whose own names may hold what stands between them, as a path does.
 
     >>> sides_of("runs/a - b - gold", ["runs/a - b", "gold"])
     ('runs/a - b', 'gold')
     """
-    parts = pair.split(" - ")
-    cuts = [(" - ".join(parts[:place]), " - ".join(parts[place:])) for place in range(1, len(parts))]
-    return next((cut for cut in cuts if cut[0] in policies and cut[1] in policies), cuts[0] if cuts else None)
+    parts = pair.split(_SIDES)
+    for place in range(1, len(parts)):
+        first, second = _SIDES.join(parts[:place]), _SIDES.join(parts[place:])
+        if first in policies and second in policies:
+            return first, second
+    return parts[0], _SIDES.join(parts[1:])
 
 
-def differences(conditions: Json, condition: str) -> list[Difference]:
+def differences(conditions: ByCondition, condition: str) -> list[Difference]:
     """All stored pairs of a condition, as they were stored."""
     pairs: list[Difference] = []
-    stored = conditions.get(condition) or {}
-    for name, pair in (stored.get("pairs") or {}).items():
-        sides = sides_of(name, stored.get("policies") or {})
-        if sides is None or not isinstance(pair, Mapping):
-            continue
-        first, second = sides
-        reward = pair.get("reward")
-        reward = reward if isinstance(reward, Mapping) else {}
-        figures = {measure: figure(value) for measure, value in pair.items() if measure != "components"}
-        p = reward.get("p_holm", reward.get("p"))
-        low, high = reward.get("win_low"), reward.get("win_high")
-        pairs.append(
-            Difference(
-                first=first,
-                second=second,
-                figures=figures,
-                wins=reward.get("wins"),
-                episodes=reward.get("episodes"),
-                p=p,
-                win_rate=None if low is None or high is None else (low, high),
-                episodes_needed=reward.get("episodes_needed"),
-                clusters_needed=reward.get("clusters_needed"),
-            )
-        )
+    for name, pair in conditions[condition]["pairs"].items():
+        first, second = sides_of(name, conditions[condition]["policies"])
+        stored = differences_of(pair)
+        figures = {
+            measure: replace(value, p=corrected_p(stored[measure]), n=stored[measure]["episodes"])
+            for measure, value in figures_in(stored).items()
+        }
+        pairs.append(Difference(first=first, second=second, figures=figures, reward=stored.get("reward")))
     return pairs

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gradus.core import StorageError
-from gradus.core.documents import AuditRecord, Costs, Description, Diagnoses, Results, read_document
+from gradus.core.documents import (
+    MANIFEST,
+    AuditRecord,
+    Costs,
+    Description,
+    Diagnoses,
+    PromiseOutcome,
+    Results,
+    ShownEpisodes,
+    read_document,
+)
 from gradus.core.files import read_text
 from gradus.core.metrics import read_records
 
 Json = dict[str, Any]
+T = TypeVar("T")
 NOT_STORED = ": not stored"
 _EPISODES = "report/episodes.json.gz"
-_OLDER = "report/episodes.json"
+_PARTS = (
+    "results.json",
+    "audit.json",
+    MANIFEST,
+    "doctor.json",
+    "sft/metrics.jsonl",
+    "distill/metrics.jsonl",
+    "grpo/metrics.jsonl",
+    "report/about.json",
+    _EPISODES,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedTable:
+    """The training seeds of a run by name, with a row for each thing that is known of them. ``shown``: the folder whose episodes the page has."""
+
+    names: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[str]]]
+    shown: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,104 +55,131 @@ class RunRecord:
     """All that a report is made of. A part that a run did not store is None or empty, and ``missing`` says so."""
 
     name: str
-    results: Json | None = None
-    about: Json | None = None
-    episodes: Json | None = None
-    audit: Json | None = None
-    doctor: Json | None = None
-    costs: Json | None = None
+    path: str = ""  # of its folder, as commands take it; empty if no folder holds its episodes
+    results: Results | None = None
+    about: Description | None = None
+    episodes: ShownEpisodes | None = None
+    audit: AuditRecord | None = None
+    doctor: Diagnoses | None = None
+    costs: Costs | None = None
     recipe: str | None = None
     sft: Sequence[Json] = ()
     grpo: Sequence[Json] = ()
-    missing: Sequence[str] = field(default=())
-    overlaid: Mapping[str, Sequence[Json]] = field(default_factory=dict)  # training seed -> its GRPO metrics
-    overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict)
-    seeds: Json | None = None  # names of the training seeds, and rows of what is known of each
-    path: str = ""  # of its folder, as commands take it; empty if no folder holds its episodes
+    missing: Sequence[str] = ()
+    overlaid: Mapping[str, Sequence[Json]] = field(default_factory=dict[str, Sequence[Json]])  # seed -> GRPO metrics
+    overlaid_sft: Mapping[str, Sequence[Json]] = field(default_factory=dict[str, Sequence[Json]])
+    seeds: SeedTable | None = None
 
     @property
-    def promises(self) -> Sequence[Json]:
+    def settings(self) -> Json:
+        """The recipe's settings; empty if there is none, or if it cannot be read."""
+        try:
+            return tomllib.loads(self.recipe or "")
+        except (ValueError, RecursionError):
+            return {}
+
+    @property
+    def teacher(self) -> str:
+        """The policy that taught the student; empty if no recipe names one."""
+        return str(self.settings.get("teach", {}).get("policy", ""))
+
+    @property
+    def promises(self) -> Sequence[PromiseOutcome]:
         """The recipe's promises, as the run judged them from the results."""
-        return (self.results or {}).get("promises") or ()
+        return self.results.get("promises", ()) if self.results else ()
+
+
+class _Reader:
+    """Reads the files of a folder, and notes in ``missing`` which are absent or damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing: list[str] = []
+
+    def _read(self, path: str, what: str, read: Callable[[Path], T]) -> T | None:
+        file = self.folder / path
+        if not file.is_file():
+            self.missing.append(f"{what} ({path}){NOT_STORED}")
+            return None
+        try:
+            return read(file)
+        except StorageError as error:
+            self.missing.append(f"{what} ({path}): {error}")
+            return None
+
+    def document(self, path: str, what: str, kind: type[T]) -> T | None:
+        return self._read(path, what, lambda file: read_document(file, kind))
+
+    def metrics(self, path: str, what: str) -> list[Json]:
+        """The records of a metrics file; none of a file with a line that cannot be read, or an invalid figure."""
+        return self._read(path, what, read_records) or []
+
+    def recipe(self) -> str | None:
+        has_recipe = (self.folder / "recipe.toml").is_file()
+        return self._read("recipe.toml", "the recipe", read_text) if has_recipe else None
 
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; see docs/report.md for its files."""
-    missing: list[str] = []
-    seeds = seed_folders(folder)
-
-    def part(path: str, what: str, kind: Any = Json) -> Json | None:
-        return read_part(folder / path, kind, f"{what} ({path})", missing)
-
-    def lines(path: str, what: str) -> list[Json]:
-        return read_lines(folder / path, f"{what} ({path})", missing)
-
-    recipe = folder / "recipe.toml"
-    if seeds:
-        return _of_seeds(folder, seeds, part, missing)
+    reader = _Reader(folder)
+    results = reader.document("results.json", "the evaluation", Results)
+    if seed_folders(folder):
+        return _of_seeds(reader, evaluated_seeds(seed_folders(folder), results), results)
     return RunRecord(
         name=_name(folder),
         path=_path(folder),
-        results=part("results.json", "the evaluation", Results),
-        about=part("report/about.json", "the environment's description", Description),
-        episodes=part(
-            _OLDER if (folder / _OLDER).is_file() and not (folder / _EPISODES).is_file() else _EPISODES,
-            "the episodes to browse",
-        ),
-        audit=part("audit.json", "the audit of the grader", AuditRecord),
-        doctor=part("doctor.json", "the doctor's diagnoses", Diagnoses),
-        costs=part("costs.json", "the costs", Costs),
-        recipe=_text(recipe, "the recipe (recipe.toml)", missing),
-        sft=lines(_warm_start(folder), "the curves of SFT"),
-        grpo=lines("grpo/metrics.jsonl", "the curves of GRPO"),
-        missing=missing,
+        results=results,
+        about=reader.document("report/about.json", "the environment's description", Description),
+        episodes=reader.document(_EPISODES, "the episodes to browse", ShownEpisodes),
+        audit=reader.document("audit.json", "the audit of the grader", AuditRecord),
+        doctor=reader.document("doctor.json", "the doctor's diagnoses", Diagnoses),
+        costs=reader.document("costs.json", "the costs", Costs),
+        recipe=reader.recipe(),
+        sft=reader.metrics(_warm_start(folder), "the curves of SFT"),
+        grpo=reader.metrics("grpo/metrics.jsonl", "the curves of GRPO"),
+        missing=reader.missing,
     )
 
 
 def _warm_start(folder: Path) -> str:
     """The metrics of SFT, or of the distillation that a run has in its place."""
-    taught, distilled = "sft/metrics.jsonl", "distill/metrics.jsonl"
-    return distilled if (folder / distilled).is_file() and not (folder / taught).is_file() else taught
+    sft, distill = "sft/metrics.jsonl", "distill/metrics.jsonl"
+    return distill if (folder / distill).is_file() and not (folder / sft).is_file() else sft
 
 
 def holds_a_run(folder: Path) -> bool:
     """Says if any part of a run is stored here."""
-    parts = (
-        "results.json",
-        "audit.json",
-        "manifest.json",
-        "doctor.json",
-        "sft/metrics.jsonl",
-        "distill/metrics.jsonl",
-        "grpo/metrics.jsonl",
-        "report/about.json",
-    )
-    return bool(seed_folders(folder)) or any((folder / part).is_file() for part in (*parts, _EPISODES, _OLDER))
+    return bool(seed_folders(folder)) or any((folder / part).is_file() for part in _PARTS)
 
 
 def _name(folder: Path) -> str:
     """The folder's name, with the run's before that of a seed."""
     path = folder.absolute()
-    return f"{path.parent.name}/{path.name}" if path in seed_folders(path.parent).values() else path.name
+    is_seed = path in seed_folders(path.parent).values()
+    return f"{path.parent.name}/{path.name}" if is_seed else path.name
 
 
 def _path(folder: Path) -> str:
     """The folder as one writes it where the report is made: short if it lies below."""
-    whole, here = folder.absolute(), Path.cwd()
-    return str(whole.relative_to(here) if whole.is_relative_to(here) else folder)
+    path, current = folder.absolute(), Path.cwd()
+    return str(path.relative_to(current) if path.is_relative_to(current) else folder)
 
 
 def seed_folders(folder: Path) -> dict[str, Path]:
     """The runs of each training seed by name (``seed 0``), in order; empty for a run of one seed."""
-    paths = [each for each in folder.glob("seed-*") if re.fullmatch(r"seed--?\d+", each.name)]
-    return {f"seed {each.name[5:]}": each for each in sorted(paths, key=lambda each: int(each.name[5:]))}
+    paths = [path for path in folder.glob("seed-*") if re.fullmatch(r"seed--?\d+", path.name)]
+    return {f"seed {_seed(path)}": path for path in sorted(paths, key=_seed)}
 
 
-def evaluated_seeds(seeds: Mapping[str, Path], results: Mapping[str, Any] | None) -> Mapping[str, Path]:
+def _seed(folder: Path) -> int:
+    return int(folder.name.removeprefix("seed-"))
+
+
+def evaluated_seeds(seeds: Mapping[str, Path], results: Results | None) -> Mapping[str, Path]:
     """Those of ``seed_folders`` that the evaluation is over: an earlier call may have trained more, perhaps with other settings."""
     if results is None:
         return seeds
-    return {name: each for name, each in seeds.items() if int(each.name[5:]) in results["seeds"]} or seeds
+    return {name: path for name, path in seeds.items() if _seed(path) in results["seeds"]} or seeds
 
 
 def shown_folder(folder: Path) -> Path:
@@ -129,69 +187,35 @@ def shown_folder(folder: Path) -> Path:
     return next(iter(seed_folders(folder).values()), folder)
 
 
-def _of_seeds(
-    folder: Path, seeds: Mapping[str, Path], part: Callable[..., Json | None], missing: list[str]
-) -> RunRecord:
+def _of_seeds(reader: _Reader, seeds: Mapping[str, Path], results: Results | None) -> RunRecord:
     """A run of several training seeds: what was evaluated over all of them, and the curves of each."""
-    results = part("results.json", "the evaluation", Results)
-    seeds = evaluated_seeds(seeds, results)
-    runs = {name: read_run(each) for name, each in seeds.items()}
+    runs = {name: read_run(path) for name, path in seeds.items()}
     first = next(iter(runs.values()))
-    rows = [("doctor", [(run.doctor or {}).get("status", "–") for run in runs.values()])]
-    rows += [("seconds", [f"{_seconds(run.costs):.0f}" for run in runs.values()])]
-    rows += [("report", [f"{each.name}/report.html" for each in seeds.values()])]
+    rows = [
+        ("doctor", [run.doctor["status"] if run.doctor else "–" for run in runs.values()]),
+        ("seconds", [f"{_seconds(run.costs):.0f}" for run in runs.values()]),
+        ("report", [f"{path.name}/report.html" for path in seeds.values()]),
+    ]
+    audit = reader.document("audit.json", "the audit of the grader", AuditRecord)
+    costs = reader.document("costs.json", "the costs", Costs)
+    recipe = reader.recipe()
+    for name, run in runs.items():
+        reader.missing += [f"{name}, {problem}" for problem in run.missing if not problem.endswith(NOT_STORED)]
     return RunRecord(
-        name=_name(folder),
-        path=_path(folder),
+        name=_name(reader.folder),
+        path=_path(reader.folder),
         results=results,
         about=first.about,
         episodes=first.episodes,
-        audit=part("audit.json", "the audit of the grader", AuditRecord),
-        costs=part("costs.json", "the costs", Costs),
-        recipe=_text(folder / "recipe.toml", "the recipe (recipe.toml)", missing),
-        missing=[
-            *missing,
-            *(f"{name}, {each}" for name, run in runs.items() for each in run.missing if not each.endswith(NOT_STORED)),
-        ],
+        audit=audit,
+        costs=costs,
+        recipe=recipe,
+        missing=reader.missing,
         overlaid={name: run.grpo for name, run in runs.items()},
         overlaid_sft={name: run.sft for name, run in runs.items()},
-        seeds={"names": list(runs), "rows": rows, "shown": first.path},
+        seeds=SeedTable(names=list(runs), rows=rows, shown=first.path),
     )
 
 
-def _seconds(costs: Json | None) -> float:
-    return sum(each.get("seconds") or 0.0 for each in (costs or {}).get("stages") or ())
-
-
-def read_part(path: Path, kind: Any, what: str, missing: list[str]) -> Json | None:
-    """The document in a JSON file, or None and a sentence."""
-    if not path.is_file():
-        missing.append(f"{what}{NOT_STORED}")
-        return None
-    try:
-        return dict(read_document(path, kind))
-    except StorageError as error:
-        missing.append(f"{what}: {error}")
-        return None
-
-
-def _text(path: Path, what: str, missing: list[str]) -> str | None:
-    if not path.is_file():
-        return None
-    try:
-        return read_text(path)
-    except StorageError as error:
-        missing.append(f"{what}: {error}")
-        return None
-
-
-def read_lines(path: Path, what: str, missing: list[str]) -> list[Json]:
-    """The records of a metrics file; a file with a line that cannot be read, or an invalid figure, is left out and named."""
-    if not path.is_file():
-        missing.append(f"{what}{NOT_STORED}")
-        return []
-    try:
-        return read_records(path)
-    except StorageError as error:
-        missing.append(f"{what}: {error}")
-        return []
+def _seconds(costs: Costs | None) -> float:
+    return sum(stage["seconds"] for stage in costs["stages"]) if costs else 0.0

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gradus.core.documents import (
+    ConditionResults,
+    Mean,
+    PairedMean,
+    PolicyFigures,
+    Reference,
+    Results,
+    differences_of,
+    means_of,
+)
 from gradus.evidence.reports.results import (
-    Difference,
     Figure,
+    Scores,
     components_of,
-    differences,
+    corrected_p,
     figure,
-    graders_of,
     measures_of,
-    ranked,
+    scores_of,
     sides_of,
 )
 from gradus.evidence.reports.verdict import STUDENTS, state_of
 from gradus.stats import format_number, format_p, format_signed
 
 Json = dict[str, Any]
+_NONE = "–"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +48,7 @@ class Row:
     """``own`` marks the run's own checkpoints."""
 
     name: str
-    cells: list[Cell]
+    cells: Sequence[Cell]
     own: bool = False
 
 
@@ -48,32 +58,30 @@ class ScoreTable:
 
     title: str
     caption: str
-    header: list[str]
-    rows: list[Row]
+    header: Sequence[str]
+    rows: Sequence[Row]
 
 
-def score_charts(results: Json | None) -> Json | None:
+def score_charts(results: Results) -> Json:
     """Per measure and condition the policies with their intervals, best first."""
-    if not results or not results.get("conditions"):
-        return None
-    measures: list[Json] = []
-    for grader, conditions in graders_of(results).items():
-        names = measures_of(conditions) if not measures else ["reward"]  # another grader changes the reward alone
-        for name in names:
-            shown = f"reward, {grader}" if name == "reward" else _measure_name(results, name)
-            charts = [_score_chart(results, conditions, condition, name) for condition in conditions]
-            measures.append({"key": f"{grader}/{name}", "name": shown, "conditions": charts})
-    return {"measures": measures}
+    charts: list[Json] = []
+    for grader, conditions in scores_of(results).items():
+        # Another grader changes the reward alone.
+        measures = measures_of(conditions) if grader == results["grader"] else ["reward"]
+        for measure in measures:
+            name = f"reward, {grader}" if measure == "reward" else measure_name(results, measure)
+            by_condition = [_score_chart(scores, measure) for scores in conditions.values()]
+            charts.append({"key": f"{grader}/{measure}", "name": name, "conditions": by_condition})
+    return {"measures": charts}
 
 
-def _score_chart(results: Json, conditions: Mapping[str, Any], condition: str, measure: str) -> Json:
-    stored = conditions[condition]
+def _score_chart(scores: Scores, measure: str) -> Json:
     rows: list[Json] = []
-    for name in reversed(ranked(conditions, condition, measure)):
-        value = figure(stored["policies"][name].get(measure))
-        bounds = asdict(value) if value else {"mean": None, "low": None, "high": None}
+    for name in reversed(scores.ranked(measure)):
+        value = scores.policies[name].get(measure)
+        bounds: Json = vars(value) if value else dict.fromkeys(("mean", "low", "high"))
         rows.append({"name": name, **bounds, "strong": is_own(name)})
-    return {"name": condition, "note": f"{stored.get('episodes', '?')} episodes", "rows": rows}
+    return {"name": scores.condition, "note": f"{scores.stored['episodes']} episodes", "rows": rows}
 
 
 def is_own(policy: str) -> bool:
@@ -81,39 +89,34 @@ def is_own(policy: str) -> bool:
     return policy.partition("-")[0] in STUDENTS
 
 
-def _measure_name(results: Json, measure: str) -> str:
-    if measure == "true_reward":
-        return str(results.get("true_reward_name") or measure)
-    return measure.replace("_", " ")
+def measure_name(results: Results, measure: str) -> str:
+    """A measure in words; the true reward by the name that its environment gives it."""
+    return results["true_reward_name"] if measure == "true_reward" else measure.replace("_", " ")
 
 
-def score_tables(results: Json | None) -> list[ScoreTable]:
+def score_tables(results: Results) -> list[ScoreTable]:
     """The reward by condition under every grader, then all figures and differences of each condition."""
-    if not results or not results.get("conditions"):
-        return []
-    graders = graders_of(results)
-    main, conditions = next(iter(graders.items()))
-    tables: list[ScoreTable] = [_overview(conditions, grader) for grader, conditions in graders.items()]
-    for condition in conditions:
+    graders = scores_of(results)
+    tables = [_overview(grader, conditions) for grader, conditions in graders.items()]
+    for condition in results["conditions"]:
         tables += seed_tables(results, condition)
-        tables.append(_policy_table(results, conditions, condition, main))
-        for grader, graded in graders.items():
-            if (graded.get(condition) or {}).get("pairs"):
-                tables.append(_pair_table(results, graded, condition, grader))
+        tables.append(_policy_table(results, condition))
+        for conditions in graders.values():
+            if conditions[condition].pairs:
+                tables.append(_pair_table(results, condition, conditions))
     return tables
 
 
-def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
+def _overview(grader: str, conditions: Mapping[str, Scores]) -> ScoreTable:
     """Policies by conditions: the reward alone."""
-    first = next(iter(conditions))
-    order = ranked(conditions, first)
-    order += [name for stored in conditions.values() for name in stored.get("policies", {}) if name not in order]
+    first = next(iter(conditions.values()))
+    names = dict.fromkeys(first.ranked())
+    for scores in conditions.values():
+        names.update(dict.fromkeys(scores.policies))
     rows: list[Row] = []
-    for name in reversed(list(dict.fromkeys(order))):
-        cells = [
-            figure_cell(figure((conditions[each]["policies"].get(name) or {}).get("reward"))) for each in conditions
-        ]
-        rows.append(Row(name=name, cells=cells, own=is_own(name)))
+    for name in reversed(names):
+        figures = [scores.policies.get(name, {}) for scores in conditions.values()]
+        rows.append(_row(name, [figure_cell(measures.get("reward")) for measures in figures]))
     return ScoreTable(
         title=f"Reward by condition, {grader}",
         caption="mean reward; 95 % interval below it",
@@ -122,165 +125,173 @@ def _overview(conditions: Mapping[str, Any], grader: str) -> ScoreTable:
     )
 
 
-def seed_tables(results: Mapping[str, Any], condition: str) -> list[ScoreTable]:
+def _row(name: str, cells: Sequence[Cell]) -> Row:
+    return Row(name=name, cells=cells, own=is_own(name))
+
+
+def seed_tables(results: Results, condition: str) -> list[ScoreTable]:
     """The reward of each training seed, and the difference that each made; nothing if there is one seed."""
-    seeds, stored = results.get("seeds") or [], results["conditions"][condition]
+    stored, seeds = results["conditions"][condition], results["seeds"]
     rows: list[Row] = []
-    for kind in ("policies", "pairs"):
-        for name, figures in (stored.get(kind) or {}).items():
-            reward = figures.get("reward") or {}
-            each = reward.get("by_seed")
-            if each is None or len(each) != len(seeds):
-                continue
-            sides = sides_of(name, stored["policies"]) if kind == "pairs" else None
-            write, signed = (format_signed, True) if kind == "pairs" else (format_number, False)
-            cells = [Cell(text=write(value)) for value in each] + [figure_cell(figure(reward), signed=signed)]
-            rows.append(Row(name=" − ".join(sides or [name]), cells=cells, own=is_own(name)))
+    for name, policy in stored["policies"].items():
+        rows += _seed_rows(name, means_of(policy).get("reward"), len(seeds))
+    for name, pair in stored["pairs"].items():
+        sides = " − ".join(sides_of(name, stored["policies"]))
+        rows += _seed_rows(sides, differences_of(pair).get("reward"), len(seeds), signed=True)
     if not rows:
         return []
-    caption = "mean reward of each training seed over the tasks; the interval of all is over seeds and tasks"
-    header = ["policy", *(f"seed {seed}" for seed in seeds), "all"]
-    return [ScoreTable(title=f"Reward by training seed, {condition}", caption=caption, header=header, rows=rows)]
+    return [
+        ScoreTable(
+            title=f"Reward by training seed, {condition}",
+            caption="mean reward of each training seed over the tasks; the interval of all is over seeds and tasks",
+            header=["policy", *(f"seed {seed}" for seed in seeds), "all"],
+            rows=rows,
+        )
+    ]
 
 
-def _policy_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
-    measures, components = measures_of(conditions), components_of(conditions)
-    policies = conditions[condition].get("policies") or {}
+def _seed_rows(name: str, reward: Mean | None, seeds: int, *, signed: bool = False) -> list[Row]:
+    """One row, or none for a policy that was not trained from all seeds."""
+    by_seed = reward.get("by_seed", []) if reward else []
+    if len(by_seed) != seeds:
+        return []
+    write = format_signed if signed else format_number
+    cells = [Cell(text=write(value)) for value in by_seed]
+    cells.append(figure_cell(figure(reward), signed=signed))
+    return [_row(name, cells)]
+
+
+def _policy_table(results: Results, condition: str) -> ScoreTable:
+    """All figures of the policies under one condition, by the main grader."""
+    conditions = scores_of(results)[results["grader"]]
+    scores = conditions[condition]
+    measures, components = measures_of(conditions), components_of(results["conditions"])
     rows: list[Row] = []
-    for name in reversed(ranked(conditions, condition)):
-        stored = policies[name]
-        cells = [figure_cell(figure(stored.get(measure))) for measure in measures]
-        cells += [figure_cell(figure((stored.get("components") or {}).get(each)), bounds=False) for each in components]
-        rows.append(Row(name=name, cells=[*cells, Cell(text=_counted(stored))], own=is_own(name)))
-    header = ["policy", *(_measure_name(results, each) for each in measures)]
-    header += [each.replace("_", " ") for each in components]
-    caption = f"{conditions[condition].get('episodes', '?')} episodes, grader {grader}; the components of the reward unweighted"
-    caption += f"; {results['samples']} samples of each task" if results.get("samples", 1) > 1 else ""
-    caption += "; clustered on the hidden unit that episodes share" if conditions[condition].get("clustered") else ""
-    caption = "; ".join([caption, *missing_episodes(conditions[condition])])
-    return ScoreTable(title=f"All figures, {condition}", caption=caption, header=[*header, "episodes"], rows=rows)
+    for name in reversed(scores.ranked()):
+        policy = scores.stored["policies"][name]
+        cells = [figure_cell(scores.policies[name].get(measure)) for measure in measures]
+        means = [figure(policy["components"].get(component)) for component in components]
+        cells += [figure_cell(value, bounds=False) for value in means]
+        rows.append(_row(name, [*cells, Cell(text=_counted(policy))]))
+    columns = [measure_name(results, measure) for measure in measures]
+    columns += [component.replace("_", " ") for component in components]
+    caption = [f"{scores.stored['episodes']} episodes, grader {scores.grader}; the components of the reward unweighted"]
+    if "samples" in results:
+        caption.append(f"{results['samples']} samples of each task")
+    if scores.stored["clustered"]:
+        caption.append("clustered on the hidden unit that episodes share")
+    return ScoreTable(
+        title=f"All figures, {condition}",
+        caption="; ".join([*caption, *missing_episodes(scores.stored)]),
+        header=["policy", *columns, "episodes"],
+        rows=rows,
+    )
 
 
-def missing_episodes(stored: Mapping[str, Any]) -> list[str]:
+def missing_episodes(stored: ConditionResults) -> list[str]:
     """A line for every policy of a condition that has episodes without a reward, which no figure counts, and what went wrong first."""
     lines: list[str] = []
-    for name, figures in (stored.get("policies") or {}).items():
-        count, failed, ungraded = (figures.get(each) or 0 for each in ("episodes", "failed", "ungraded"))
-        kinds = ", ".join(f"{kind} ({times})" for kind, times in (figures.get("failures") or {}).items())
-        told = [f"{failed} of {count} episodes failed{f': {kinds}' if kinds else ''}"] if failed else []
-        told += [f"{ungraded} of {count} episodes could not be graded"] if ungraded else []
-        told += [f"the first said {first}"] if told and (first := figures.get("first_failure")) else []
-        lines += [f"{name}: {'; '.join(told)}"] if told else []
+    for name, policy in stored["policies"].items():
+        missing: list[str] = []
+        if policy["failed"]:
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in policy["failures"].items())
+            failures = f": {kinds}" if kinds else ""
+            missing.append(f"{policy['failed']} of {policy['episodes']} episodes failed{failures}")
+        if policy["ungraded"]:
+            missing.append(f"{policy['ungraded']} of {policy['episodes']} episodes could not be graded")
+        if missing and "first_failure" in policy:
+            missing.append(f"the first said {policy['first_failure']}")
+        if missing:
+            lines.append(f"{name}: {'; '.join(missing)}")
     return lines
 
 
-def _pair_table(results: Json, conditions: Mapping[str, Any], condition: str, grader: str) -> ScoreTable:
-    pairs, power = differences(conditions, condition), results.get("power")
-    measures = [name for name in measures_of(conditions) if any(pair.figures.get(name) for pair in pairs)]
-    measures = (
-        measures if grader == results.get("grader", grader) else ["reward"]
-    )  # another grader changes the reward alone
+def _pair_table(results: Results, condition: str, conditions: Mapping[str, Scores]) -> ScoreTable:
+    """The differences of all measures under the main grader; another grader changes the reward alone."""
+    scores, power = conditions[condition], results.get("power")
+    title, measures = f"Differences, {condition}, {scores.grader}", ["reward"]
+    if scores.grader == results["grader"]:
+        title = f"Differences, {condition}"
+        compared = {measure for pair in scores.pairs for measure in pair.figures}
+        measures = [measure for measure in measures_of(conditions) if measure in compared]
     rows: list[Row] = []
-    for pair in pairs:
-        cells = [figure_cell(pair.figures.get(name), signed=True) for name in measures]
-        cells += [_wins(pair), Cell(text=format_p(pair.p))]
-        cells += [Cell(text=str(pair.episodes_needed or "–"))] if power else []
+    for pair in scores.pairs:
+        cells = [figure_cell(pair.figures.get(measure), signed=True) for measure in measures]
+        cells += _test_cells(pair.reward, with_power=power is not None)
         rows.append(Row(name=f"{pair.first} − {pair.second}", cells=cells, own=is_own(pair.first)))
-    header = ["difference", *(_measure_name(results, name) for name in measures), "wins", "p (Holm)"]
-    header += [f"episodes for {power['difference']:g}"] if power else []
-    main = grader == results.get("grader", grader)
+    header = ["difference", *(measure_name(results, measure) for measure in measures), "wins", "p (Holm)"]
+    if power is not None:
+        header.append(f"episodes for {power['difference']:g}")
     return ScoreTable(
-        title=f"Differences, {condition}" + ("" if main else f", {grader}"),
-        caption=f"same seeds, grader {grader}; paired 95 % interval below each",
+        title=title,
+        caption=f"same seeds, grader {scores.grader}; paired 95 % interval below each",
         header=header,
         rows=rows,
     )
 
 
-def _wins(pair: Difference) -> Cell:
-    if pair.wins is None:
-        return Cell(text="–")
-    rate = pair.win_rate
-    return Cell(text=f"{pair.wins} of {pair.episodes}", note="" if rate is None else f"{rate[0]:.0%} to {rate[1]:.0%}")
+def _test_cells(reward: PairedMean | None, *, with_power: bool) -> list[Cell]:
+    """The wins, p and, if it was asked for, how many episodes show the difference."""
+    if reward is None:
+        return [Cell(text=_NONE)] * (3 if with_power else 2)
+    low, high = reward["win_low"], reward["win_high"]
+    rate = "" if low is None or high is None else f"{low:.0%} to {high:.0%}"
+    cells = [
+        Cell(text=f"{reward['wins']} of {reward['episodes']}", note=rate),
+        Cell(text=format_p(corrected_p(reward))),
+    ]
+    if with_power:
+        cells.append(Cell(text=str(reward.get("episodes_needed") or _NONE)))
+    return cells
 
 
 def figure_cell(value: Figure | None, *, signed: bool = False, bounds: bool = True) -> Cell:
     """A figure with its interval under it; a difference is marked if its interval leaves out 0."""
     if value is None:
-        return Cell(text="–")
-    known = [each for each in (value.mean, value.low, value.high) if bounds and each is not None]
-    write = partial(format_signed if signed else format_number, beside=max(map(abs, known), default=0.0))
+        return Cell(text=_NONE)
+    sizes = [abs(number) for number in (value.mean, value.low, value.high) if bounds and number is not None]
+    write = partial(format_signed if signed else format_number, beside=max(sizes, default=0.0))
     note = ""
     if bounds and value.low is not None and value.high is not None:
         note = f"{write(value.low)} to {write(value.high)}"
-    state = state_of(value) if signed else ""
+    state = state_of(value) if signed else "open"
     return Cell(text=write(value.mean), note=note, state="" if state == "open" else state)
 
 
-def _counted(stored: Mapping[str, Any]) -> str:
-    missing = [f"{stored[kind]} {kind}" for kind in ("failed", "ungraded", "truncated") if stored.get(kind)]
-    count = stored.get("episodes")
-    return ", ".join([str(count) if count is not None else "–", *missing])
+def _counted(policy: PolicyFigures) -> str:
+    """``100, 5 failed``: the episodes of a policy, and what is missing of them."""
+    counts = {"failed": policy["failed"], "ungraded": policy["ungraded"], "truncated": policy["truncated"]}
+    missing = [f"{count} {kind}" for kind, count in counts.items() if count]
+    return ", ".join([str(policy["episodes"]), *missing])
 
 
 _SPELLED = {"sft": "SFT", "grpo": "GRPO", "llm": "LLM", "3b": "3B", "mae": "error"}  # in headings
 
 
-def reference_table(reference: Mapping[str, Any] | None, results: Mapping[str, Any] | None) -> Json | None:
-    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies. None if we have no such figure.
-
-    ``reference`` holds ``conditions`` (condition -> policy -> figures), and may hold ``source``, ``grader``, ``note`` (why it is
-    not the same environment) and ``ours``: the original's column -> the run's ``policy`` or ``policy/figure``.
-    """
-    conditions = (reference or {}).get("conditions") or {}
-    if reference is None or not conditions:
-        return None
-    graded = graders_of(results) if results else {}
-    grader = reference.get("grader")
-    mine = graded.get(str(grader)) if grader else next(iter(graded.values()), None)
-    header = list(dict.fromkeys(policy for policies in conditions.values() for policy in policies))
+def reference_table(reference: Reference, results: Results) -> Json | None:
+    """Two rows a condition, the original's and ours under the same grader; columns are the original's policies. None if we have no such figure."""
+    conditions = scores_of(results).get(reference["grader"], {})
+    published, ours = reference["conditions"], reference["ours"]
+    columns = list(dict.fromkeys(column for figures in published.values() for column in figures))
     rows: list[Row] = []
-    for condition, policies in conditions.items():
-        published = [_published(policies.get(name)) for name in header]
-        rows.append(Row(name=f"{condition}, original", cells=published))
-        policies = ((mine or {}).get(condition) or {}).get("policies") or {}
-        if policies:
-            names = reference.get("ours") or {}
-            cells = [_ours(policies, names.get(name, name)) for name in header]
+    for condition, figures in published.items():
+        cells = [Cell(text=format_number(figures.get(column))) for column in columns]
+        rows.append(Row(name=f"{condition}, original", cells=cells))
+        if condition in conditions:
+            scores = conditions[condition]
+            cells = [_counterpart(scores, ours.get(column, column)) for column in columns]
             rows.append(Row(name=f"{condition}, here", cells=cells, own=True))
-    if not any(row.own for row in rows):
+    if not conditions.keys() & published.keys():
         return None
-    under = f"grader {grader}; " if grader else ""
-    source = f" Original: {reference['source']}" if reference.get("source") else ""
     return {
-        "header": [" ".join(_SPELLED.get(word) or word for word in name.split("_")) for name in header],
+        "header": [" ".join(_SPELLED.get(word, word) for word in column.split("_")) for column in columns],
         "rows": rows,
-        "note": reference.get("note")
-        or "The original is another environment: compare the order of policies, not the numbers.",
-        "caption": f"{under}mean reward, further figures below it.{source}",
+        "note": reference["note"],
+        "caption": f"grader {reference['grader']}; mean reward, further figures below it. Original: {reference['source']}",
     }
 
 
-def _published(stored: Any) -> Cell:
-    if isinstance(stored, Mapping):
-        reward = figure(stored.get("reward"))
-        return Cell(text=format_number(reward.mean if reward else None), note=_notes(stored))
-    value = figure(stored)
-    return Cell(text=format_number(value.mean if value else None))
-
-
-def _ours(policies: Mapping[str, Any], column: str) -> Cell:
-    policy, _, measure = column.partition("/")
-    stored = policies.get(policy)
-    return figure_cell(figure(stored.get(measure or "reward")) if isinstance(stored, Mapping) else None)
-
-
-def _notes(stored: Mapping[str, Any]) -> str:
-    parts: list[str] = []
-    for name, value in stored.items():
-        if name == "reward" or value is None:
-            continue
-        known = figure(value)
-        shown = str(value) if known is None else (f"{value}" if isinstance(value, int) else format_number(known.mean))
-        parts.append(f"{name.replace('_', ' ')} {shown}")
-    return ", ".join(parts)
+def _counterpart(scores: Scores, name: str) -> Cell:
+    """What stands under a published column: ``policy``, or ``policy/figure``."""
+    policy, _, measure = name.partition("/")
+    return figure_cell(scores.policies.get(policy, {}).get(measure or "reward"))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gradus.evidence.reports.results import differences, figure, graders_of, headline_condition, measures_of, ranked
+from gradus.core.documents import PairedMean, Results
+from gradus.evidence.reports.results import Scores, headline_condition, measures_of, scores_of
 from gradus.evidence.reports.score_tables import (
+    Cell,
     ScoreTable,
     is_own,
+    measure_name,
     missing_episodes,
     score_tables,
     seed_tables,
@@ -20,6 +22,7 @@ from gradus.stats import format_interval
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
 
 _NAME = 14  # a name that is longer is broken before figures stand apart
 _MOST_CLAIMS = 12
@@ -27,84 +30,7 @@ MOST = 3  # figures of a policy on a terminal; `--verbose` shows all
 _MOST_POLICIES, _MOST_CAUTIONS = 7, 2  # the end of a command fits one screen
 
 
-def condition_table(
-    results: Mapping[str, Any], condition: str, grader: str | None = None, *, most: int | None = None
-) -> RenderableType:
-    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns.
-
-    ``most``: so many policies, the run's own checkpoints and the highest of the others.
-    """
-    graders = graders_of(results)
-    name = grader or next(iter(graders))
-    conditions = graders[name]
-    stored = conditions[condition]
-    labels: dict[str, str] = {}
-    for each in measures_of(conditions):  # the true reward may stand there once more under the environment's own name
-        labels.setdefault(_label(results, each), each)
-    measures = list(labels.values())[:MOST]
-    order = ranked(conditions, condition)[::-1]
-    if most is not None:
-        others = [policy for policy in order if not is_own(policy)]
-        order = [each for each in order if is_own(each) or each in others[: most - len(order) + len(others)]]
-    rows: dict[str, list[str]] = {}
-    for policy in order:
-        figures = [figure((stored["policies"].get(policy) or {}).get(measure)) for measure in measures]
-        rows[policy] = [format_interval(each, digits=2) for each in figures]
-    return _Figures(
-        title=f"{condition}, {stored.get('episodes', '?')} episodes, grader {name}",
-        header=["policy", *(_label(results, measure) for measure in measures)],
-        rows=rows,
-    )
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """Figures by policy. What does not fit beside the names stands in parts below each other; a long name is broken, not an interval."""
-
-    title: str
-    header: Sequence[str]
-    rows: Mapping[str, Sequence[str]]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        widths = [
-            max(map(len, column))
-            for column in zip(self.header, *([name, *cells] for name, cells in self.rows.items()), strict=True)
-        ]
-        yield Text(self.title, style="italic")
-        for part in _fitting([min(widths[0], _NAME), *widths[1:]], options.max_width):
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            table.add_column(self.header[0], overflow="fold")
-            for number in part:
-                table.add_column(self.header[number], justify="right", no_wrap=True)
-            for policy, cells in self.rows.items():
-                shown = [Text(cells[number - 1]) for number in part]
-                table.add_row(Text(policy), *shown, style="bold" if is_own(policy) else None)
-            yield table
-
-
-def pair_table(results: Mapping[str, Any], condition: str) -> RenderableType | None:
-    """The differences that the verdict speaks of, as lines: the student against the others, or each against the next.
-
-    Of many differences, those alone that are told apart.
-    """
-    from rich.text import Text
-
-    claims = verdict_on(results).claims.get(condition, ())
-    lines = [claim.text for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
-    if left := len(claims) - len(lines):
-        lines.append(f"{left} others are not told apart; the report has each")
-    return Text("\n".join(lines)) if lines else None
-
-
-def _label(results: Mapping[str, Any], measure: str) -> str:
-    return str(results.get("true_reward_name") or measure) if measure == "true_reward" else measure.replace("_", " ")
-
-
-def show_results(results: Mapping[str, Any], *, every: bool = False) -> RenderableType:
+def show_results(results: Results, *, every: bool = False) -> RenderableType:
     """The verdict in words and one table: what `gradus run`, `gradus eval` and `gradus compare` end with.
 
     ``every``: each condition and grader too, with what the intervals carry. A quick run says that it is one.
@@ -112,109 +38,166 @@ def show_results(results: Mapping[str, Any], *, every: bool = False) -> Renderab
     from rich.console import Group
     from rich.text import Text
 
-    verdict = verdict_on(results, quick=bool(results.get("quick")))
-    head: list[RenderableType] = [Text(verdict.headline, style="bold")]
+    verdict = verdict_on(results, quick=results.get("quick", False))
+    headline = Text(verdict.headline, style="bold")
+    cautions = [Text(caution) for caution in verdict.cautions]
+    condition = headline_condition(results)
+    if condition is None:
+        return Group(headline)
     if not every:
-        condition = headline_condition(results)
-        shown = [Text(), condition_table(results, condition, most=_MOST_POLICIES)] if condition else []
-        missing = _missing(results, condition) if condition else []
-        return Group(*head, *shown, *missing, *(Text(each) for each in verdict.cautions[:_MOST_CAUTIONS]))
-    parts: list[RenderableType] = [*head, *(Text(each) for each in verdict.cautions)]
-    first, *others = graders_of(results)
-    for condition in results.get("conditions") or {}:
-        parts += [Text(), condition_table(results, condition, first)]
-        parts += [condition_table(results, condition, grader) for grader in others]
-        parts += _missing(results, condition)
-        if condition == headline_condition(results):
-            parts += [terminal_table(each) for each in seed_tables(results, condition)]
-        if (pairs := pair_table(results, condition)) is not None:
-            parts.append(pairs)
+        table = _condition_table(results, results["grader"], condition, most=_MOST_POLICIES)
+        return Group(headline, Text(), table, *_missing(results, condition), *cautions[:_MOST_CAUTIONS])
+    parts: list[RenderableType] = [headline, *cautions]
+    for name in results["conditions"]:
+        parts.append(Text())
+        parts += [_condition_table(results, grader, name) for grader in scores_of(results)]
+        parts += _missing(results, name)
+        if name == condition:
+            parts += [terminal_table(table) for table in seed_tables(results, name)]
+        parts += _claims(results, name)
     return Group(*parts)
 
 
-def _missing(results: Mapping[str, Any], condition: str) -> list[RenderableType]:
+def _condition_table(results: Results, grader: str, condition: str, *, most: int | None = None) -> RenderableType:
+    """The policies of one condition, best first, with the three figures that matter: in one part of 80 columns.
+
+    ``most``: so many policies, the run's own checkpoints and the highest of the others.
+    """
+    conditions = scores_of(results)[grader]
+    scores = conditions[condition]
+    labels: dict[str, str] = {}
+    for measure in measures_of(
+        conditions
+    ):  # the true reward may stand there once more under the environment's own name
+        labels.setdefault(measure_name(results, measure), measure)
+    shown = list(labels.items())[:MOST]
+    rows = [["policy", *(label for label, _ in shown)]]
+    for policy in _best(scores, most):
+        figures = [scores.policies[policy].get(measure) for _, measure in shown]
+        rows.append([policy, *(format_interval(figure, digits=2) for figure in figures)])
+    title = f"{condition}, {scores.stored['episodes']} episodes, grader {grader}"
+    return _InParts(title=title, rows=rows)
+
+
+def _best(scores: Scores, most: int | None) -> list[str]:
+    """Policies from highest to lowest: the run's own checkpoints, and as many others as there is room for."""
+    order = scores.ranked()[::-1]
+    if most is None:
+        return order
+    others = [policy for policy in order if not is_own(policy)]
+    room = max(0, most - len(order) + len(others))
+    return [policy for policy in order if is_own(policy) or policy in others[:room]]
+
+
+def _claims(results: Results, condition: str) -> list[RenderableType]:
+    """The differences that the verdict speaks of, as lines; of many differences, those alone that are told apart."""
     from rich.text import Text
 
-    return [Text(each, style="yellow") for each in missing_episodes(results["conditions"][condition])]
+    claims = verdict_on(results).claims.get(condition, ())
+    decided = [claim for claim in claims if len(claims) <= _MOST_CLAIMS or claim.state != "open"]
+    lines = [claim.text for claim in decided]
+    if len(decided) < len(claims):
+        lines.append(f"{len(claims) - len(decided)} others are not told apart; the report has each")
+    return [Text("\n".join(lines))] if lines else []
 
 
-def power_lines(results: Mapping[str, Any]) -> list[RenderableType]:
+def _missing(results: Results, condition: str) -> list[RenderableType]:
+    from rich.text import Text
+
+    return [Text(line, style="yellow") for line in missing_episodes(results["conditions"][condition])]
+
+
+def power_lines(results: Results) -> list[RenderableType]:
     """Returns when the evaluation stopped, if it looked, and how many episodes show the difference that was asked about, a line for each pair."""
     from rich.text import Text
 
-    power, looks = results.get("power"), results.get("until_decided")
-    lines: list[RenderableType] = []
-    if looks:
-        lines.append(
-            Text(f"stopped at look {looks['looks']}, after {looks['tasks']:,} of at most {looks['of']:,} tasks")
-        )
-    if not power:
-        return lines
-    for condition in results["conditions"]:
-        for pair in differences(results["conditions"], condition):
-            needed = (
-                "not known from these episodes"
-                if pair.episodes_needed is None
-                else f"{pair.episodes_needed:,} episodes"
-            )
-            if pair.clusters_needed is not None:
-                needed = (
-                    f"{pair.clusters_needed:,} clusters with {needed} (more episodes of the same clusters do not help)"
-                )
-            lines.append(
-                Text(
-                    f"{condition}, {pair.first} − {pair.second}: {needed} to show a difference of {power['difference']:g} with {power['power']:.0%} power"
-                )
-            )
-    return [*lines, ""]
+    lines: list[str] = []
+    if "until_decided" in results:
+        looks = results["until_decided"]
+        lines.append(f"stopped at look {looks['looks']}, after {looks['tasks']:,} of at most {looks['of']:,} tasks")
+    if "power" in results:
+        goal = f"to show a difference of {results['power']['difference']:g} with {results['power']['power']:.0%} power"
+        for scores in scores_of(results)[results["grader"]].values():
+            for pair in scores.pairs:
+                needed = _needed(pair.reward) if pair.reward else ""
+                lines.append(f"{scores.condition}, {pair.first} − {pair.second}: {needed} {goal}")
+        lines.append("")
+    return [Text(line) for line in lines]
 
 
-def all_tables(results: Mapping[str, Any]) -> list[RenderableType]:
+def _needed(reward: PairedMean) -> str:
+    """How many episodes show a difference, and of how many clusters if only those add power."""
+    episodes, clusters = reward.get("episodes_needed"), reward.get("clusters_needed")
+    needed = "not known from these episodes" if episodes is None else f"{episodes:,} episodes"
+    if clusters is None:
+        return needed
+    return f"{clusters:,} clusters with {needed} (more episodes of the same clusters do not help)"
+
+
+def all_tables(results: Results) -> list[RenderableType]:
     """The tables of the page for a terminal: every figure, component and pair."""
-    return [part for each in score_tables(dict(results)) for part in (terminal_table(each), "")]
+    parts: list[RenderableType] = []
+    for table in score_tables(results):
+        parts += [terminal_table(table), ""]
+    return parts
 
 
-def terminal_table(each: ScoreTable) -> RenderableType:
+def terminal_table(table: ScoreTable) -> RenderableType:
     """A table of the page for a terminal."""
-    return _InParts(each)
+    rows = [[row.name, *map(_text, row.cells)] for row in table.rows]
+    return _InParts(title=table.title, rows=[table.header, *rows], caption=table.caption)
 
 
-@dataclass(frozen=True)
+def _text(cell: Cell) -> str:
+    return f"{cell.text} [{cell.note}]" if cell.note else cell.text
+
+
+@dataclass(frozen=True, kw_only=True)
 class _InParts:
-    """A table in as many parts, one under another, as its columns need: in one part of 80 columns no figure could be read."""
+    """A table in as many parts, one under another, as its columns need: in one part of 80 columns no figure could be read.
 
-    table: ScoreTable
+    The first of ``rows`` is the header. The run's own policies are bold. A long name is broken, a figure never.
+    """
+
+    title: str
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        names, *figures = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        yield Text(self.title, style="italic")
+        for columns in _fitting([min(names, _NAME), *figures], options.max_width):
+            yield self._part(columns)
+        if self.caption:
+            yield Text(self.caption, style="dim italic")
+
+    def _part(self, columns: Sequence[int]) -> Table:
+        """The names beside some of the columns."""
+        from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        rows = [
-            [row.name, *(f"{cell.text} [{cell.note}]" if cell.note else cell.text for cell in row.cells)]
-            for row in self.table.rows
-        ]
-        columns = list(zip_longest(self.table.header, *rows, fillvalue=""))
-        widths = [max(map(len, column)) for column in columns]
-        yield Text(self.table.title, style="italic")
-        for part in _fitting(widths, options.max_width):
-            shown = Table(box=None, pad_edge=False)
-            shown.add_column(columns[0][0], style="bold")
-            for number in part:
-                shown.add_column(columns[number][0], justify="right")
-            for row in range(1, len(rows) + 1):
-                shown.add_row(*(Text(columns[number][row]) for number in (0, *part)))
-            yield shown
-        yield Text(self.table.caption, style="dim italic")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        header, *rows = self.rows
+        table.add_column(header[0], overflow="fold")
+        for column in columns:
+            table.add_column(header[column], justify="right", no_wrap=True)
+        for row in rows:
+            cells = [Text(row[column]) for column in (0, *columns)]
+            table.add_row(*cells, style="bold" if is_own(row[0]) else None)
+        return table
 
 
 def _fitting(widths: Sequence[int], most: int) -> list[list[int]]:
     """The numbers of the columns after the first, in parts that stand beside the first within ``most`` characters."""
     parts: list[list[int]] = [[]]
     room = most - widths[0]
-    for number, width in enumerate(widths[1:], 1):
+    for column, width in enumerate(widths[1:], start=1):
         if parts[-1] and width + 2 > room:
             parts.append([])
             room = most - widths[0]
-        parts[-1].append(number)
+        parts[-1].append(column)
         room -= width + 2
     return parts

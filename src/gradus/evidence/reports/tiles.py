@@ -2,87 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gradus.evidence.reports.results import BEFORE, Figure, differences, figure, headline_condition
+from gradus.core.documents import AuditRecord, Diagnoses, Results
+from gradus.evidence.reports.results import BEFORE, Figure, Scores, headline_condition, scores_of
 from gradus.evidence.reports.run_files import RunRecord
-from gradus.evidence.reports.verdict import state_of
-from gradus.stats import format_number, format_signed
+from gradus.evidence.reports.verdict import State, state_of
+from gradus.stats import format_signed
 
 _STUDENT = "grpo"
-_HEALTH = {"healthy": "shown", "stop": "refuted"}
-_AUDIT = {"pass": "shown", "fail": "refuted"}
+_STATES: dict[str, State] = {"healthy": "shown", "stop": "refuted", "pass": "shown", "fail": "refuted"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One figure: its label, the value, what is known of it, the section that has more, and ``shown``, ``refuted`` or ``open``."""
+    """One figure: its label, the value, what is known of it, and the section that has more."""
 
     label: str
     value: str
     note: str
     section: str
-    state: str = "open"
+    state: State = "open"
 
 
-def tiles(record: RunRecord, recipe: Mapping[str, Any]) -> Sequence[Tile]:
+def tiles(record: RunRecord) -> list[Tile]:
     """The tiles of a run, as far as it stored what they show."""
-    return [*_scores(record.results, (recipe.get("teach") or {}).get("policy")), *_verdicts(record)]
+    row: list[Tile] = []
+    if record.results is not None:
+        row += _gains(record.results, record.teacher)
+    if record.audit is not None:
+        row.append(_audit(record.audit))
+    if record.doctor is not None:
+        row.append(_health(record.doctor))
+    return row
 
 
-def _scores(results: Mapping[str, Any] | None, teacher: str | None) -> Iterator[Tile]:
-    condition = headline_condition(results) if results else None
-    if results is None or condition is None:
-        return
-    for label, other in (("gain of GRPO", BEFORE), ("distance to the teacher", (teacher,))):
-        found = next((each for name in other if (each := _against(results, condition, name)) is not None), None)
-        if found is None:
+def _gains(results: Results, teacher: str) -> list[Tile]:
+    """How far GRPO's student is above the one before it, and above its teacher."""
+    condition = headline_condition(results)
+    if condition is None:
+        return []
+    scores = scores_of(results)[results["grader"]][condition]
+    gains = [_gain("gain of GRPO", scores, BEFORE), _gain("distance to the teacher", scores, [teacher])]
+    return [gain for gain in gains if gain]
+
+
+def _gain(label: str, scores: Scores, others: Sequence[str]) -> Tile | None:
+    """The student's reward minus that of the first of ``others`` that has one."""
+    for other in others:
+        change = _change(scores, other)
+        if change is None:
             continue
-        name, change = found
-        bounds = (
-            ""
-            if change.low is None or change.high is None
-            else f", {format_signed(change.low, 2)} to {format_signed(change.high, 2)}"
-        )
-        yield Tile(
+        bounds = ""
+        if change.low is not None and change.high is not None:
+            bounds = f", {format_signed(change.low, 2)} to {format_signed(change.high, 2)}"
+        return Tile(
             label=label,
             value=format_signed(change.mean, 2),
-            note=f"grpo − {name} on {condition}{bounds}",
+            note=f"grpo − {other} on {scores.condition}{bounds}",
             section="proven",
-            state=state_of(change) if bounds else "open",
+            state=state_of(change),
         )
+    return None
 
 
-def _against(results: Mapping[str, Any], condition: str, other: str | None) -> tuple[str, Figure] | None:
+def _change(scores: Scores, other: str) -> Figure | None:
     """The student's reward minus another policy's: paired if that was stored, else of the means alone."""
-    for pair in differences(results["conditions"], condition):
-        for each in (pair, pair.reversed()):
-            change = each.figures.get("reward")
-            if (each.first, each.second) == (_STUDENT, other) and change is not None:
-                return each.second, change
-    policies = results["conditions"][condition].get("policies") or {}
-    means = [figure((policies.get(name) or {}).get("reward")) for name in (_STUDENT, other)]
-    if other is None or means[0] is None or means[1] is None:
-        return None
-    return other, Figure(mean=means[0].mean - means[1].mean)
+    pair = scores.against(_STUDENT).get(other)
+    if pair is not None and "reward" in pair.figures:
+        return pair.figures["reward"]
+    student = scores.policies.get(_STUDENT, {}).get("reward")
+    reward = scores.policies.get(other, {}).get("reward")
+    return Figure(mean=student.mean - reward.mean) if student and reward else None
 
 
-def _verdicts(record: RunRecord) -> Iterator[Tile]:
-    if record.audit is not None:
-        verdict = str(record.audit.get("verdict", "unknown"))
-        checks = record.audit.get("checks") or []
-        failed = [str(each.get("name", "")).replace("_", " ") for each in checks if each.get("status") == "fail"]
-        note = f"failed: {', '.join(failed)}" if failed else f"{format_number(len(checks), 0)} checks of the grader"
-        yield Tile(label="audit", value=verdict, note=note, section="audit", state=_AUDIT.get(verdict, "open"))
-    if record.doctor is not None:
-        status, diagnoses = str(record.doctor.get("status", "unknown")), record.doctor.get("diagnoses") or []
-        named = ", ".join(dict.fromkeys(str(each.get("rule")) for each in diagnoses[:2]))
-        yield Tile(
-            label="health",
-            value=status,
-            note=named or "no rule fired",
-            section="health",
-            state=_HEALTH.get(status, "open"),
-        )
+def _audit(audit: AuditRecord) -> Tile:
+    failed = [check["name"].replace("_", " ") for check in audit["checks"] if check["status"] == "fail"]
+    note = f"failed: {', '.join(failed)}" if failed else f"{len(audit['checks'])} checks of the grader"
+    verdict = audit["verdict"]
+    return Tile(label="audit", value=verdict, note=note, section="audit", state=_STATES.get(verdict, "open"))
+
+
+def _health(doctor: Diagnoses) -> Tile:
+    status = doctor["status"]
+    rules = dict.fromkeys(diagnosis["rule"] for diagnosis in doctor["diagnoses"][:2])
+    note = ", ".join(rules) or "no rule fired"
+    return Tile(label="health", value=status, note=note, section="health", state=_STATES.get(status, "open"))

@@ -6,24 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
+from gradus.core.documents import Results
 from gradus.evidence.reports.results import (
     ALPHA,
     BEFORE,
     FEWEST,
     Difference,
     Figure,
-    differences,
-    figure,
+    Scores,
     headline_condition,
     is_held_out,
     main_condition,
-    ranked,
+    scores_of,
 )
 from gradus.stats import format_interval, format_number, format_p, format_signed
 
-Json = Mapping[str, Any]
+State = Literal["shown", "refuted", "open"]
 STUDENTS = ("grpo", "distill", "sft")  # a run's own checkpoints, the one to be judged first
 HEADLINES = {  # by what is shown of the reward and of the true reward
     ("shown", "shown"): "GRPO made the student better",
@@ -38,7 +38,7 @@ HEADLINES = {  # by what is shown of the reward and of the true reward
     ("refuted", "none"): "GRPO made the student worse",
 }
 OPEN = "GRPO is not proven to have changed the student"
-_FEW = 20  # tasks
+_FEW = 20  # tasks, below which an interval without 0 is a hint and no proof
 _MOST_NAMES = 6
 _GREEDY = "-greedy"  # ends the name of a checkpoint that takes its likeliest tokens
 VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart from"}
@@ -48,7 +48,7 @@ VERBS = {"shown": "is above", "refuted": "is below", "open": "is not told apart 
 class Claim:
     """``state`` is ``shown`` (interval above 0), ``refuted`` (below 0) or ``open`` (holds 0, or undefined)."""
 
-    state: str
+    state: State
     text: str
 
 
@@ -68,11 +68,11 @@ class Verdict:
     @property
     def figures(self) -> str:
         """The rest of the headline after its title; empty if it has no figures."""
-        told = self.headline.partition(": ")[2]
-        return told[:1].upper() + told[1:]
+        text = self.headline.partition(": ")[2]
+        return text[:1].upper() + text[1:]
 
 
-def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
+def verdict_on(results: Results | None, *, quick: bool = False) -> Verdict:
     """The verdict on an evaluation (the document of results.json)."""
     cautions: list[str] = []
     if quick:
@@ -80,28 +80,39 @@ def verdict_on(results: Json | None, *, quick: bool = False) -> Verdict:
     condition = main_condition(results) if results else None
     if results is None or condition is None:
         return Verdict(headline="Nothing was evaluated yet, so nothing is proven.", claims={}, cautions=cautions)
-    student = any(name in results["conditions"][condition].get("policies", {}) for name in STUDENTS)
-    if student:
+    conditions = scores_of(results)[results["grader"]]
+    has_student = any(name in conditions[condition].policies for name in STUDENTS)
+    if has_student:
         condition = headline_condition(results) or condition
-    pairs = [pair.episodes for pair in differences(results["conditions"], condition) if pair.episodes is not None]
-    if pairs and max(pairs) < FEWEST:
-        cautions.append(f"Only {max(pairs)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
-    if starts := results.get("best_is_the_start"):
-        seeds = starts if isinstance(starts, list) else []
-        where = f" in seed{'s' * (len(seeds) > 1)} {named([*map(str, seeds)])}" if seeds else ""
-        cautions.append(f"grpo is the student that GRPO began with{where}: no later step was better in validation.")
-    if single := results.get("one_checkpoint"):
-        cautions.append(_single(single))
-    if of_runs := results.get("quick_runs"):
-        cautions.append(f"At toy size, so that its figures prove nothing: {named(of_runs)}.")
-    if student or len(results.get("seeds") or ()) > 1:
+    scores = conditions[condition]
+    cautions += _cautions(results, scores)
+    if has_student or len(results["seeds"]) > 1:
         cautions.append(_reach(results))
-    headline = _student_headline(results, condition) or _ranking_headline(results, condition)
-    order = dict.fromkeys([condition, *results["conditions"]])
-    claims = {name: _claims(results, name) for name in order}
+    claims = {name: _claims(results, conditions[name]) for name in (condition, *conditions)}
     return Verdict(
-        headline=headline, claims={name: listed for name, listed in claims.items() if listed}, cautions=cautions
+        headline=_student_headline(results, scores) or _ranking_headline(results, scores),
+        claims={name: sentences for name, sentences in claims.items() if sentences},
+        cautions=cautions,
     )
+
+
+def _cautions(results: Results, scores: Scores) -> list[str]:
+    """What weakens the headline on this condition."""
+    cautions: list[str] = []
+    counts = [pair.reward["episodes"] for pair in scores.pairs if pair.reward]
+    if counts and max(counts) < FEWEST:
+        cautions.append(f"Only {max(counts)} pairs of episodes: nothing can be proven with fewer than {FEWEST}.")
+    starts = results.get("best_is_the_start")
+    if starts:
+        seeds = [str(seed) for seed in starts] if isinstance(starts, list) else []
+        plural = "s" if len(seeds) > 1 else ""
+        where = f" in seed{plural} {named(seeds)}" if seeds else ""
+        cautions.append(f"grpo is the student that GRPO began with{where}: no later step was better in validation.")
+    if "one_checkpoint" in results:
+        cautions.append(_single(results["one_checkpoint"]))
+    if "quick_runs" in results:
+        cautions.append(f"At toy size, so that its figures prove nothing: {named(results['quick_runs'])}.")
+    return cautions
 
 
 def named(names: Sequence[str]) -> str:
@@ -110,135 +121,130 @@ def named(names: Sequence[str]) -> str:
     >>> named(["a"]), named("abc"), named("abcdefg")
     ('a', 'a, b and c', 'a, b, c and 4 more')
     """
+    if len(names) == 1:
+        return names[0]
     if len(names) > _MOST_NAMES:
         return f"{', '.join(names[:3])} and {len(names) - 3} more"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _reach(results: Json) -> str:
-    seeds = results.get("fewest_seeds") or len(results.get("seeds") or ())
+def _reach(results: Results) -> str:
+    """What the intervals are over: one checkpoint, or so many training seeds."""
+    seeds = results.get("fewest_seeds", len(results["seeds"]))
     if seeds < 2:
         return "All of it holds for this checkpoint. A claim about the method needs at least five training seeds."
+    of_each = " of each run, or more," if "fewest_seeds" in results else ""
     wide = "" if seeds > 4 else " So few seeds say little of how seeds differ, so the intervals are wide."
-    each = " of each run, or more," if "fewest_seeds" in results else ""
-    return f"Intervals are over {seeds} training seeds{each} and the tasks, both taken as drawn.{wide}"
+    return f"Intervals are over {seeds} training seeds{of_each} and the tasks, both taken as drawn.{wide}"
 
 
-def _single(names: Sequence[str]) -> str:
+def _single(runs: Sequence[str]) -> str:
     """Says what runs of one training seed leave open."""
-    if len(names) == 1:
+    if len(runs) == 1:
         return (
-            f"{names[0]} is one checkpoint: its own training seed is not taken into account. A difference from it holds for this "
+            f"{runs[0]} is one checkpoint: its own training seed is not taken into account. A difference from it holds for this "
             "checkpoint, and says little of its settings."
         )
     return (
-        f"{named(names)} are one checkpoint each: their own training seeds are not taken into account. "
+        f"{named(runs)} are one checkpoint each: their own training seeds are not taken into account. "
         "Differences hold for these checkpoints, and say little of their settings."
     )
 
 
-def state_of(difference: Figure) -> str:
+def state_of(difference: Figure) -> State:
     """``shown``, ``refuted`` or ``open``."""
     if not difference.certain:
         return "open"
     return "shown" if difference.mean > 0 else "refuted"
 
 
-def _student_headline(results: Json, condition: str) -> str | None:
+def _student_headline(results: Results, scores: Scores) -> str | None:
     """GRPO against the student before it. Better is said only if the reward and the true reward rose, each beyond doubt.
 
     If the recipe compares it with no such student: against the first policy that it names.
     """
-    against = _against(results, condition, "grpo")
-    before = next((name for name in (*BEFORE, *against) if name in against), None)
-    pair = against[before] if before else None
-    reward = pair.figures.get("reward") if pair else None
-    if pair is None or reward is None:
+    against = scores.against("grpo")
+    before = next((name for name in (*BEFORE, *against) if name in against), "")
+    pair = against.get(before)
+    if pair is None or "reward" not in pair.figures:
         return None
-    true, aim = pair.figures.get("true_reward"), _aim(results)
-    amount = f"reward {_change(results, condition, pair, 'reward')}"
-    if true is not None and not _said_already(pair):
-        amount += f"; {aim} {_change(results, condition, pair, 'true_reward')}"
-    states = (state_of(reward), state_of(true) if true is not None else "none")
+    reward, true_reward = pair.figures["reward"], pair.figures.get("true_reward")
+    aim = results["true_reward_name"]
+    amount = f"reward {_change(scores, pair, 'reward')}"
+    if true_reward is not None and true_reward != reward:
+        amount += f"; {aim} {_change(scores, pair, 'true_reward')}"
+    states = (state_of(reward), state_of(true_reward) if true_reward else "none")
     headline = HEADLINES.get(states, OPEN).format(aim=aim)
     if before not in BEFORE:
         headline = f"grpo {VERBS[state_of(reward)]} {before}"
     if _is_little(reward):
-        seen = _seen(reward, one_seed=len(results.get("seeds") or ()) < 2)
-        headline += f" ({seen} are too few to tell)" if headline == OPEN else f", as far as {seen} tell,"
-    return f"{headline} on {_where(condition)}: {amount}.{_greedy_sentence(results, condition, before)}"
+        tasks = _tasks(reward, one_seed=len(results["seeds"]) < 2)
+        headline += f" ({tasks} are too few to tell)" if headline == OPEN else f", as far as {tasks} tell,"
+    where = "tasks that it never saw" if is_held_out(scores.condition) else scores.condition
+    # People use the likeliest answers: a sampled gain may only sharpen what greedy answers had before.
+    greedy = scores.against(f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
+    likeliest = ""
+    if greedy is not None and "reward" in greedy.figures:
+        likeliest = f" Likeliest answers (greedy): {_change(scores, greedy, 'reward')}."
+    return f"{headline} on {where}: {amount}.{likeliest}"
 
 
-def _where(condition: str) -> str:
-    """The tasks of a condition in words; a condition of held-out tasks is known by its name."""
-    return "tasks that it never saw" if is_held_out(condition) else condition
-
-
-def _greedy_sentence(results: Json, condition: str, before: str | None) -> str:
-    """A sentence on the likeliest answers, which people use: a sampled gain may only sharpen what greedy answers had before."""
-    pair = _against(results, condition, f"grpo{_GREEDY}").get(f"{before}{_GREEDY}")
-    reward = pair.figures.get("reward") if pair else None
-    if pair is None or reward is None:
-        return ""
-    return f" Likeliest answers (greedy): {_change(results, condition, pair, 'reward')}."
-
-
-def _change(results: Json, condition: str, pair: Difference, measure: str) -> str:
+def _change(scores: Scores, pair: Difference, measure: str) -> str:
     """``0.73 to 0.78, surely up by more than 0.03``: before, after, and the near end of the 95 % interval of the paired difference."""
-    policies = results["conditions"][condition].get("policies") or {}
-    before, after = (figure((policies.get(name) or {}).get(measure)) for name in (pair.second, pair.first))
-    change, state = pair.figures.get(measure), "open"
-    if change is None or change.low is None or change.high is None:
-        seen = f" (the change is {format_signed(change.mean, 2)})" if change else ""
-        told = f"not proven, without an interval{seen}"
-    elif (state := state_of(change)) == "open":
-        low, high = (format_signed(bound, 2) for bound in (change.low, change.high))
-        told = f"not proven (the change is between {low} and {high}{_corrected(change)})"
-    else:
-        way, bound = ("up", change.low) if state == "shown" else ("down", -change.high)
-        told = f"surely {way} by more than {format_number(bound, 2)}"
+    before = scores.policies[pair.second].get(measure)
+    after = scores.policies[pair.first].get(measure)
+    proof = _proof(pair.figures.get(measure))
     if before is None or after is None:
-        return told
-    return f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}, {told}"
+        return proof
+    return f"{format_number(before.mean, 2)} to {format_number(after.mean, 2)}, {proof}"
 
 
-def _with_doubt(difference: Figure | None, digits: int = 3) -> str:
-    """A difference; if its interval leaves out 0 and p does not follow, because it is corrected over the conditions, p too."""
-    return format_interval(difference, signed=True, digits=digits) + (_corrected(difference) if difference else "")
+def _proof(change: Figure | None) -> str:
+    if change is None:
+        return "not proven, without an interval"
+    if change.low is None or change.high is None:
+        return f"not proven, without an interval (the change is {format_signed(change.mean, 2)})"
+    state = state_of(change)
+    if state == "shown":
+        return f"surely up by more than {format_number(change.low, 2)}"
+    if state == "refuted":
+        return f"surely down by more than {format_number(-change.high, 2)}"
+    low, high = format_signed(change.low, 2), format_signed(change.high, 2)
+    return f"not proven (the change is between {low} and {high}{_corrected(change)})"
 
 
 def _corrected(difference: Figure) -> str:
     """The p over all conditions if the interval of one leaves out 0 and that p does not follow."""
-    if difference.p is None or difference.p < ALPHA or difference.low is None:
+    if difference.p is None or difference.low is None or difference.high is None:
         return ""
-    apart = difference.low > 0 or (difference.high or 0.0) < 0
-    return f", p = {format_p(difference.p)} over all conditions" if apart else ""
+    holds_0 = difference.low <= 0 <= difference.high
+    return "" if holds_0 or difference.p < ALPHA else f", p = {format_p(difference.p)} over all conditions"
 
 
-def _ranking_headline(results: Json, condition: str) -> str:
-    policies = results["conditions"][condition].get("policies") or {}
-    known = [name for name in ranked(results["conditions"], condition) if figure(policies[name].get("reward"))]
-    if not known:
-        return f"No policy could be graded on {condition}."
-    best = known[-1]
-    amount = f"{format_interval(figure(policies[best].get('reward')))} in {_grader(results)}"
-    if len(policies) == 1:
-        return f"{best} on {condition}: {amount}."
-    text = f"{best} is graded highest on {condition}: {amount}"
-    if len(known) == 1:
+def _ranking_headline(results: Results, scores: Scores) -> str:
+    """The policy with the highest reward, and its lead over the next one."""
+    rewards = {name: scores.policies[name].get("reward") for name in reversed(scores.ranked())}
+    graded = [name for name, reward in rewards.items() if reward]
+    if not graded:
+        return f"No policy could be graded on {scores.condition}."
+    best, *others = graded
+    amount = f"{format_interval(rewards[best])} in {scores.grader}"
+    if len(rewards) == 1:
+        return f"{best} on {scores.condition}: {amount}."
+    text = f"{best} is graded highest on {scores.condition}: {amount}"
+    if not others:
         return f"{text}."
-    lead = _against(results, condition, best).get(known[-2])
-    gap = lead.figures.get("reward") if lead else None
-    if gap is None:
-        return f"{text}; {known[-2]} follows."
-    seen = _seen(gap, one_seed=bool(results.get("one_checkpoint")))
-    if state_of(gap) != "shown":
-        proven = "is not proven"
-    elif _is_little(gap):
-        proven = f"is above 0 on {seen}, which are too few to prove it"
-    else:
-        proven = f"is proven on {seen}" if seen else "is proven"
-    return f"{text}. Its lead over {known[-2]}, {format_interval(gap, signed=True)}, {proven}."
+    pair = scores.against(best).get(others[0])
+    lead = pair and pair.figures.get("reward")
+    if lead is None:
+        return f"{text}; {others[0]} follows."
+    tasks = _tasks(lead, one_seed="one_checkpoint" in results)
+    proof = f"is proven on {tasks}"
+    if state_of(lead) != "shown":
+        proof = "is not proven"
+    elif _is_little(lead):
+        proof = f"is above 0 on {tasks}, which are too few to prove it"
+    return f"{text}. Its lead over {others[0]}, {format_interval(lead, signed=True)}, {proof}."
 
 
 def _is_little(difference: Figure) -> bool:
@@ -246,65 +252,42 @@ def _is_little(difference: Figure) -> bool:
     return difference.n is not None and difference.n < _FEW
 
 
-def _seen(difference: Figure, *, one_seed: bool) -> str:
-    """``8 tasks and one training seed``: what a difference was seen on; empty if that was not stored."""
-    return "" if difference.n is None else f"{difference.n} tasks" + (" and one training seed" if one_seed else "")
+def _tasks(difference: Figure, *, one_seed: bool) -> str:
+    """``8 tasks and one training seed``: what a difference was seen on."""
+    return f"{difference.n} tasks and one training seed" if one_seed else f"{difference.n} tasks"
 
 
-def _claims(results: Json, condition: str) -> list[Claim]:
+def _claims(results: Results, scores: Scores) -> list[Claim]:
     """The student against every other policy it is paired with, and its greedy answers against those of others.
 
     If there is no student: the pairs that were chosen, or each policy against the next one below if all pairs are there.
     """
-    order = ranked(results["conditions"], condition)
+    order = scores.ranked()
     student = next((name for name in STUDENTS if name in order), None)
-    stored = differences(results["conditions"], condition)
+    pairs = list(scores.pairs)
     if student is not None:
-        against, greedy = (_against(results, condition, name) for name in (student, f"{student}{_GREEDY}"))
+        against, greedy = scores.against(student), scores.against(f"{student}{_GREEDY}")
         pairs = [greedy[name] for name in order if name in greedy and name.endswith(_GREEDY)]
         pairs += [against[name] for name in order if name in against]
-    elif len(stored) < math.comb(len(order), 2):
-        pairs = stored
-    else:
-        steps = [(_against(results, condition, upper), lower) for lower, upper in pairwise(order)]
-        pairs = [against[lower] for against, lower in steps if lower in against]
-    return [claim for pair in reversed(pairs) if (claim := _claim(results, pair)) is not None]
+    elif len(pairs) >= math.comb(len(order), 2):
+        steps = [scores.against(upper).get(lower) for lower, upper in pairwise(order)]
+        pairs = [step for step in steps if step]
+    return [_claim(results, pair) for pair in reversed(pairs) if "reward" in pair.figures]
 
 
-def _claim(results: Json, pair: Difference) -> Claim | None:
-    reward, true = pair.figures.get("reward"), pair.figures.get("true_reward")
-    if reward is None:
-        return None
+def _claim(results: Results, pair: Difference) -> Claim:
+    """What one pair shows of the reward, and of the true reward if that is another figure."""
+    reward, true_reward = pair.figures["reward"], pair.figures.get("true_reward")
     state = state_of(reward)
-    wins = "" if pair.wins is None else f", won on {pair.wins} of {pair.episodes} tasks"
-    amount = f"{_with_doubt(reward)}{wins}"
-    text = f"{pair.first} {VERBS[state]} {pair.second} in {_grader(results)} ({amount})"
-    if true is not None and not _said_already(pair):
-        aim = f"{_aim(results)} ({_with_doubt(true, 2)})"
-        same = state_of(true) == state
-        text += f", and in {aim}" if same else f", but {VERBS[state_of(true)]} it in {aim}"
+    wins = f", won on {pair.reward['wins']} of {pair.reward['episodes']} tasks" if pair.reward else ""
+    text = f"{pair.first} {VERBS[state]} {pair.second} in {results['grader']} ({_amount(reward)}{wins})"
+    if true_reward is not None and true_reward != reward:
+        aim = f"{results['true_reward_name']} ({_amount(true_reward, 2)})"
+        agrees = state_of(true_reward) == state
+        text += f", and in {aim}" if agrees else f", but {VERBS[state_of(true_reward)]} it in {aim}"
     return Claim(state=state, text=text)
 
 
-def _against(results: Json, condition: str, subject: str) -> dict[str, Difference]:
-    """Other policy -> subject minus it, whichever way round the pair was stored."""
-    against: dict[str, Difference] = {}
-    for pair in differences(results["conditions"], condition):
-        if pair.first == subject:
-            against[pair.second] = pair
-        elif pair.second == subject:
-            against.setdefault(pair.first, pair.reversed())
-    return against
-
-
-def _said_already(pair: Difference) -> bool:
-    """Says if reward and true reward are one figure."""
-    return pair.figures.get("true_reward") == pair.figures.get("reward")
-
-
-def _grader(results: Json) -> str:
-    return str(results.get("grader") or "the reward")
-
-
-def _aim(results: Json) -> str:
-    return str(results.get("true_reward_name") or "the true reward")
+def _amount(difference: Figure, digits: int = 3) -> str:
+    """A difference with its interval."""
+    return format_interval(difference, signed=True, digits=digits) + _corrected(difference)

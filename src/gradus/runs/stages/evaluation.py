@@ -108,10 +108,7 @@ def _value_of(episode: Episode) -> float | None:
 
 def write_evaluation_report(spec: EnvironmentSpec, evaluation: Evaluation, path: Path) -> Path:
     """The HTML report of an evaluation that belongs to no run."""
-    from gradus.evidence.reports import environment_words, listed_episodes, shown_episodes, write_eval_report
+    from gradus.evidence.reports import environment_words, shown_episodes, write_eval_report
 
-    shown = {
-        **shown_episodes(spec, shown_groups(evaluation.episodes, 3)),
-        "listed": listed_episodes(evaluation.flat),
-    }
+    shown = shown_episodes(spec, shown_groups(evaluation.episodes, 3), evaluated=evaluation.flat)
     return write_eval_report(evaluation.to_json(), shown, path, about=environment_words(spec))

@@ -1,0 +1,201 @@
+"""From figures to the records of the JSON document: one a policy, one a pair, over one training seed or several.
+
+Of several training seeds the intervals are over seeds and tasks at once (gradus.stats.crossed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradus.core.documents import ByCondition, Mean, PairedMean, PairFigures, PolicyFigures, differences_of
+from gradus.evidence.evaluation.summary import Figures, Values, counts, mean, rounded
+from gradus.stats import (
+    Interval,
+    Paired,
+    crossed_difference,
+    crossed_interval,
+    holm,
+    mean_interval,
+    paired_difference,
+    units_needed,
+)
+
+LEVEL = 0.95  # of every interval, unless an evaluation looks at its episodes while they come in
+Runs = Mapping[int, Figures]
+"""The figures of a policy by training seed; a policy that no training seed changes has one."""
+
+Read = Callable[[Figures], Values | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How records are computed. ``power``: the difference in reward for which pairs say how many episodes are needed.
+
+    ``tests``: comparisons that are corrected together. ``level``: of every interval. ``pass_k``: for each k a figure ``pass@k``.
+    """
+
+    level: float = LEVEL
+    power: float | None = None
+    tests: int = 1
+    pass_k: Sequence[int] = ()
+
+
+def policy_record(runs: Runs, method: Method) -> PolicyFigures:
+    """Returns the document's record of one policy."""
+    figures = list(runs.values())
+    tasks, clusters = _shared(figures)
+
+    def interval(read: Read) -> Mean:
+        rows = [_row(run, read(run), tasks) for run in figures]
+        if len(rows) == 1:
+            return _stored(mean_interval(rows[0], clusters=clusters, level=method.level))
+        return _stored(crossed_interval(rows, clusters=clusters))
+
+    record: Any = {}
+    for name in _names(run.measures for run in figures):
+        record[name] = interval(_measure(name))
+        if len(figures) > 1:
+            record[name]["by_seed"] = [rounded(mean(run.measures.get(name, []))) for run in figures]
+    components = _names(run.components for run in figures)
+    record["components"] = {name: interval(_component(name)) for name in components}
+    record["curves"] = {}
+    for name in _names(run.curves for run in figures):
+        length = max(len(run.curves.get(name, ())) for run in figures)
+        record["curves"][name] = [interval(_point(name, place)) for place in range(length)]
+    return record | counts([episode for run in figures for episode in run.episodes])
+
+
+def _measure(name: str) -> Read:
+    return lambda figures: figures.measures.get(name)
+
+
+def _component(name: str) -> Read:
+    return lambda figures: figures.components.get(name)
+
+
+def _point(name: str, place: int) -> Read:
+    def read(figures: Figures) -> Values | None:
+        points = figures.curves.get(name, ())
+        return points[place] if place < len(points) else None
+
+    return read
+
+
+class Pairing:
+    """Two policies over the tasks that all of their training seeds have; ``a`` minus ``b``."""
+
+    def __init__(self, a: Runs, b: Runs, level: float = LEVEL) -> None:
+        self.a, self.b = list(a.values()), list(b.values())
+        self.level = level
+        self.is_single = len(a) == len(b) == 1
+        self.matched = list(a) == list(b)  # over training seeds too
+        self._tasks, self.clusters = _shared([*self.a, *self.b])
+
+    def _rows(self, read: Read) -> tuple[list[Values], list[Values]]:
+        """The values of both policies, one row a training seed."""
+        x, y = ([_row(run, read(run), self._tasks) for run in runs] for runs in (self.a, self.b))
+        return x, y
+
+    def difference(self, read: Read) -> Paired:
+        """The difference of one figure."""
+        x, y = self._rows(read)
+        if self.is_single:
+            return paired_difference(x[0], y[0], self.clusters, level=self.level)
+        return crossed_difference(x, y, matched=self.matched, clusters=self.clusters)
+
+    def reward(self) -> Paired:
+        """The difference of the reward."""
+        return self.difference(_measure("reward"))
+
+    def record(self, method: Method) -> PairFigures:
+        """Returns the document's record of the pair."""
+        record: Any = {}
+        runs = (*self.a, *self.b)
+        for name in _names(run.measures for run in runs):
+            record[name] = self._stored(_measure(name))
+        if method.power is not None:
+            record["reward"] |= self._needed(method.power, method.tests)
+        components = _names(run.components for run in runs)
+        record["components"] = {name: self._stored(_component(name)) for name in components}
+        return record
+
+    def _stored(self, read: Read) -> PairedMean:
+        stored = stored_pair(self.difference(read), self.level)
+        if self.matched and not self.is_single:
+            x, y = self._rows(read)
+            stored["by_seed"] = [rounded(mean(_minus(left, right))) for left, right in zip(x, y, strict=True)]
+        return stored
+
+    def _needed(self, power: float, tests: int) -> dict[str, int | None]:
+        """How many episodes, or clusters of them, show a difference of ``power`` in the reward."""
+        paired = self.reward()
+        # Holm's correction asks the smallest p of ``tests`` for alpha / tests; the others are asked for less.
+        needed = units_needed(paired, power, alpha=0.05 / tests)
+        # Episodes of a unit: of a cluster, or samples of a task.
+        size = max(1, round(len(self.a[0].episodes) / max(1, paired.units)))
+        record = {"episodes_needed": needed and size * needed}
+        return record if self.clusters is None else {**record, "clusters_needed": needed}
+
+
+def _shared(runs: Sequence[Figures]) -> tuple[list[int], list[str] | None]:
+    """The tasks that all have, by their seeds, and the hidden unit of each if there are such."""
+    common = set(runs[0].tasks).intersection(*(run.tasks for run in runs))
+    tasks = [task for task in runs[0].tasks if task in common]
+    if runs[0].clusters is None:
+        return tasks, None
+    units: dict[int, str] = {}
+    for run in runs:
+        for task, unit in zip(run.tasks, run.clusters or (), strict=True):
+            units[task] = units.get(task) or unit
+    return tasks, [units[task] for task in tasks]
+
+
+def _row(figures: Figures, values: Values | None, tasks: Sequence[int]) -> Values:
+    """The values of these tasks."""
+    by_task = dict(zip(figures.tasks, values, strict=True)) if values else {}
+    return [by_task.get(task) for task in tasks]
+
+
+def _minus(a: Values, b: Values) -> Values:
+    return [None if x is None or y is None else x - y for x, y in zip(a, b, strict=True)]
+
+
+def _names(tables: Iterable[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(name for table in tables for name in table))
+
+
+def holm_adjusted(conditions: ByCondition, *, over_pairs: bool = False) -> None:
+    """Add ``p_holm`` to every pair's figures: the same comparison under several conditions is several tests."""
+    families: dict[tuple[str, ...], list[PairedMean]] = {}
+    for condition in conditions.values():
+        for name, pair in condition["pairs"].items():
+            family = () if over_pairs else (name,)
+            for measure, figure in differences_of(pair).items():
+                families.setdefault((*family, measure), []).append(figure)
+            for component, figure in pair["components"].items():
+                families.setdefault((*family, "components", component), []).append(figure)
+    for figures in families.values():
+        for figure, p in zip(figures, holm([figure["p"] for figure in figures]), strict=True):
+            figure["p_holm"] = rounded(p)
+
+
+def _stored(interval: Interval) -> Mean:
+    return {"mean": rounded(interval.mean), "low": rounded(interval.low), "high": rounded(interval.high)}
+
+
+def stored_pair(paired: Paired, level: float) -> PairedMean:
+    """A paired difference as the document has it. At a higher ``level`` p is as much larger as the errors that are allowed are rarer."""
+    p = None if paired.p is None else min(1.0, paired.p * (1 - LEVEL) / (1 - level))
+    return {
+        "mean": rounded(paired.mean),
+        "low": rounded(paired.low),
+        "high": rounded(paired.high),
+        "wins": paired.wins,
+        "ties": paired.ties,
+        "win_low": rounded(paired.win_low),
+        "win_high": rounded(paired.win_high),
+        "episodes": paired.n,
+        "p": rounded(p),
+    }
