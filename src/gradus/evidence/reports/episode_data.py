@@ -133,7 +133,7 @@ def _entry(group: Group, view: View | None, advantages: Advantages | None, piece
     members = [_member(episode, view, pieces) for episode in group.episodes]
     for index, member in enumerate(members):
         member["advantages"] = json_values(by_member[index]) if by_member is not None else None
-    first = group.episodes[0]
+    first = next(iter(group.episodes))
     return {
         "policy": first.policy,
         "condition": group.task.condition,

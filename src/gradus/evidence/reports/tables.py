@@ -43,7 +43,7 @@ def show_results(results: Results, *, every: bool = False) -> RenderableType:
     cautions = [Text(caution) for caution in verdict.cautions]
     condition = headline_condition(results)
     if condition is None:
-        return Group(headline)
+        return Group(headline, *cautions)
     if not every:
         table = _condition_table(results, results["grader"], condition, most=_MOST_POLICIES)
         return Group(headline, Text(), table, *_missing(results, condition), *cautions[:_MOST_CAUTIONS])
