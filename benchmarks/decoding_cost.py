@@ -42,11 +42,12 @@ def prompts() -> list[Prompt]:
 
 def decode(decoder: Any, asked: list[Prompt]) -> tuple[float, list[Answer]]:
     """Seconds behind the prompts' pass, and the answers."""
+    prompt_of = {prompt.row: prompt for prompt in asked}
     with evaluating(decoder._loaded):
-        order, logits = decoder._prefill(asked)
+        rows, logits = decoder._prefill(prompt_of)
         began = time.perf_counter()
-        answers = decoder._decode(asked, order, logits)
-        return time.perf_counter() - began, answers
+        answers = decoder._decode(prompt_of, rows, logits)
+        return time.perf_counter() - began, list(answers.values())
 
 
 @torch.inference_mode()

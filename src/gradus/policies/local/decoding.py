@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import add
@@ -70,36 +70,39 @@ class Drawing:
         grammar: WordGrammar | None,
         masks: dict[GrammarState, Tensor],
     ) -> None:
-        self.answers = [Answer(legal=[] if grammar else None) for _ in prompts]
+        self.answers = {prompt.row: Answer(legal=[] if grammar else None) for prompt in prompts}
+        self._place_of = {prompt.row: place for place, prompt in enumerate(prompts)}
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
-        self._states = [grammar.begin() for _ in prompts] if grammar else []
+        self._states = {prompt.row: grammar.begin() for prompt in prompts} if grammar else {}
         self._sampling, self._stops, self._grammar, self._masks = sampling, stops, grammar, masks
 
-    def draw(self, logits: Tensor, order: Sequence[int], step: int) -> Tensor:
-        """Draw a token (n,) of each of the prompts ``order`` from logits (n, V). An answer that has ended stays as it is."""
-        uniforms = self._uniforms[order, step].to(logits.device)
-        tokens, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, order))
-        for index, token, logprob in zip(order, tokens.tolist(), logprobs.tolist(), strict=True):
-            answer = self.answers[index]
+    def draw(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        """Draw a token (n,) of each of these rows from logits (n, V). An answer that has ended stays as it is."""
+        places = [self._place_of[row] for row in rows]
+        uniforms = self._uniforms[places, step].to(logits.device)
+        tokens, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, rows))
+        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
+            answer = self.answers[row]
             if answer.stopped:
                 continue
             answer.ids.append(token)
             answer.logprobs.append(logprob)
             answer.stopped = token in self._stops
             if self._grammar is not None and answer.legal is not None:
-                state = self._states[index]
+                state = self._states[row]
                 answer.legal.append(self._grammar.legal(state))
                 if not answer.stopped:
-                    self._states[index] = self._grammar.advance(state, token)
+                    self._states[row] = self._grammar.advance(state, token)
         return tokens
 
-    def _legal(self, logits: Tensor, order: Sequence[int]) -> Tensor | None:
-        """(n, V) masks of the prompts' states; each state's mask is made once."""
+    def _legal(self, logits: Tensor, rows: Sequence[int]) -> Tensor | None:
+        """(n, V) masks of the rows' states; each state's mask is made once."""
         if self._grammar is None:
             return None
-        states = [self._states[index] for index in order]
+        states = [self._states[row] for row in rows]
         for state in set(states).difference(self._masks):
-            self._masks[state] = legal_mask(self._grammar.legal(state), logits.shape[-1], device=logits.device)
+            legal = self._grammar.legal(state)
+            self._masks[state] = legal_mask(legal, logits.shape[-1], device=logits.device)
         return torch.stack([self._masks[state] for state in states])
 
 
@@ -148,10 +151,12 @@ class Decoder:
         self._loaded, self._device, self._dtype = loaded, loaded.device, loaded.dtype
         self.sampling, self._plan, self._grammar = sampling, plan, grammar
         causal = causal_model(loaded.model)
-        lean = has_lean_decoder(causal) and plan.window is None and causal.config._attn_implementation == "sdpa"
-        self._lean = causal if lean else None
+        plain_attention = plan.window is None and causal.config._attn_implementation == "sdpa"
+        self._lean = causal if plain_attention and has_lean_decoder(causal) else None
         self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
-        self._slot_of, self._row_at = list(range(rows)), list(range(rows))
+        # Where each row stands in the cache, and which row stands in each slot.
+        self._slot_of = list(range(rows))
+        self._row_at = list(range(rows))
         self._lengths = [0] * rows  # tokens of each row that the cache holds
         self._stops = loaded.renderer.stop_ids
         self._masks: dict[GrammarState, Tensor] = {}
@@ -159,45 +164,62 @@ class Decoder:
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
         self._cache.expected = max(prompt.end for prompt in prompts)
+        prompt_of = {prompt.row: prompt for prompt in prompts}
         with evaluating(self._loaded):
-            order, logits = self._prefill(prompts)
-            return self._decode(prompts, order, logits)
+            rows, logits = self._prefill(prompt_of)
+            answers = self._decode(prompt_of, rows, logits)
+        return [answers[row] for row in prompt_of]
 
     # -- prefill --------------------------------------------------------------------------------------------------
 
-    def _prefill(self, prompts: Sequence[Prompt]) -> tuple[list[int], Tensor]:
-        """Read every prompt. Returns the prompt index in each slot and the logits (n, V) in that order."""
+    def _prefill(self, prompt_of: Mapping[int, Prompt]) -> tuple[list[int], Tensor]:
+        """Read every prompt. Returns the row in each slot and the logits (n, V) in that order."""
         leaders: dict[TokenIds, int] = {}
-        follows: dict[int, int] = {}  # prompts that equal an earlier one from their first token on
-        for index, prompt in enumerate(prompts):
-            self._lengths[prompt.row] = prompt.past
-            if prompt.past == 0:
-                leader = leaders.setdefault(prompt.new, index)
-                if leader != index:
-                    follows[index] = leader
-        order = self._to_front(prompts, [index for index in range(len(prompts)) if index not in follows])
-        shared = self._share_prefix([prompts[index] for index in leaders.values()])
+        leader_of: dict[int, int] = {}  # of rows whose prompt equals an earlier one from its first token on
+        for row, prompt in prompt_of.items():
+            self._lengths[row] = prompt.past
+            leader = row if prompt.past else leaders.setdefault(prompt.new, row)
+            if leader != row:
+                leader_of[row] = leader
+        rows = self._to_front([row for row in prompt_of if row not in leader_of])
+        shared = self._share_prefix(leaders)
         news: list[TokenIds] = []
         pasts: list[int] = []
-        for prompt in (prompts[index] for index in order):
-            skipped = 0 if prompt.past else shared
-            news.append(prompt.new[skipped:])
-            pasts.append(prompt.past + skipped)
-            self._lengths[prompt.row] += len(prompt.new)
+        for row in rows:
+            past, new = prompt_of[row].past, prompt_of[row].new
+            skipped = 0 if past else shared
+            news.append(new[skipped:])
+            pasts.append(past + skipped)
+            self._lengths[row] = past + len(new)
         logits = self._read_in_batches(news, pasts)
-        return self._expand(prompts, order, logits, follows) if follows else (order, logits)
+        if not leader_of:
+            return rows, logits
+        # Rows whose prompt equals another one get its cache and its logits.
+        place_of = {row: place for place, row in enumerate(rows)}
+        rows = self._to_front(list(prompt_of))
+        self._copy(leader_of)
+        return rows, logits[[place_of[leader_of.get(row, row)] for row in rows]]
 
-    def _share_prefix(self, opening: Sequence[Prompt]) -> int:
-        """Read what all opening prompts begin with once, in the first one's slot, and copy it to the others."""
-        if len(opening) < 2:
+    def _share_prefix(self, leaders: Mapping[TokenIds, int]) -> int:
+        """Read what all these prompts begin with once, in the first one's row, and copy it to the others."""
+        if len(leaders) < 2:
             return 0
-        shared = common_prefix([prompt.new[:-1] for prompt in opening])  # one token stays, for the logits behind it
+        shared = common_prefix([new[:-1] for new in leaders])  # one token stays, for the logits behind it
         if shared < _WORTH_SHARING:
             return 0
-        first, *others = (self._slot_of[prompt.row] for prompt in opening)
-        self._forward([opening[0].new[:shared]], [0], slots=[first])
-        self._cache.copy([first] * len(others), others, shared)
+        (first, row), *others = leaders.items()
+        self._forward([first[:shared]], [0], slots=[self._slot_of[row]])
+        self._lengths[row] = shared
+        self._copy({other: row for _, other in others})
         return shared
+
+    def _copy(self, source_of: Mapping[int, int]) -> None:
+        """Let rows begin as other ones do."""
+        sources = [self._slot_of[source] for source in source_of.values()]
+        targets = [self._slot_of[row] for row in source_of]
+        self._cache.copy(sources, targets, max(self._lengths[source] for source in source_of.values()))
+        for row, source in source_of.items():
+            self._lengths[row] = self._lengths[source]
 
     def _read_in_batches(self, news: Sequence[TokenIds], pasts: Sequence[int]) -> Tensor:
         """One forward if lengths are alike, else one for each batch of similar lengths. Logits (n, V) in slot order."""
@@ -211,55 +233,44 @@ class Decoder:
             batch_pasts = [pasts[slot] for slot in batch]
             logits.append(self._forward(batch_news, batch_pasts, slots=batch))
             slots += batch
-        return torch.cat(logits)[torch.tensor(slots, device=self._device).argsort()]
-
-    def _expand(
-        self, prompts: Sequence[Prompt], order: list[int], logits: Tensor, follows: dict[int, int]
-    ) -> tuple[list[int], Tensor]:
-        """Give prompts that equal another one its cache and its logits."""
-        place_of = {index: place for place, index in enumerate(order)}
-        order = self._to_front(prompts, range(len(prompts)))
-        targets = [self._slot_of[prompts[index].row] for index in follows]
-        sources = [self._slot_of[prompts[leader].row] for leader in follows.values()]
-        self._cache.copy(sources, targets, max(len(prompts[index].new) for index in follows))
-        for index in follows:
-            self._lengths[prompts[index].row] = len(prompts[index].new)
-        return order, logits[[place_of[follows.get(index, index)] for index in order]]
+        place_of_slot = torch.tensor(slots, device=self._device).argsort()
+        return torch.cat(logits)[place_of_slot]
 
     # -- decode ---------------------------------------------------------------------------------------------------
 
-    def _decode(self, prompts: Sequence[Prompt], order: list[int], logits: Tensor) -> list[Answer]:
-        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
+    def _decode(self, prompt_of: Mapping[int, Prompt], rows: list[int], logits: Tensor) -> Mapping[int, Answer]:
+        drawing = Drawing(list(prompt_of.values()), self.sampling, self._stops, self._grammar, self._masks)
         answers = drawing.answers
-        for step in range(max(prompt.budget for prompt in prompts)):
-            drawing.draw(logits, order, step)
-            going = [i for i in order if not answers[i].stopped and step + 1 < prompts[i].budget]
+        budgets = {row: prompt.budget for row, prompt in prompt_of.items()}
+        for step in range(max(budgets.values())):
+            drawing.draw(logits, rows, step)
+            going = [row for row in rows if not answers[row].stopped and step + 1 < budgets[row]]
             if not going:
                 break
-            if len(going) < len(order):
-                order = self._to_front(prompts, going)
-            pasts = [self._lengths[prompts[i].row] for i in order]
-            logits = self._forward([answers[i].ids[-1:] for i in order], pasts)
-            for index in order:
-                self._lengths[prompts[index].row] += 1
+            if len(going) < len(rows):
+                rows = self._to_front(going)
+            pasts = [self._lengths[row] for row in rows]
+            logits = self._forward([answers[row].ids[-1:] for row in rows], pasts)
+            for row in rows:
+                self._lengths[row] += 1
         return answers
 
     # -- slots and forwards ---------------------------------------------------------------------------------------
 
-    def _to_front(self, prompts: Sequence[Prompt], indices: Sequence[int]) -> list[int]:
-        """Bring the rows of some prompts to slots 0..n-1, moving as few as possible; the prompt index in each."""
-        prompt_of = {prompts[index].row: index for index in indices}
-        count = len(prompt_of)
-        holes = [slot for slot in range(count) if self._row_at[slot] not in prompt_of]
-        movers = [slot for slot in map(self._slot_of.__getitem__, prompt_of) if slot >= count]
+    def _to_front(self, rows: Sequence[int]) -> list[int]:
+        """Bring rows to slots 0..n-1, moving as few as possible; returns the row in each."""
+        count, coming = len(rows), set(rows)
+        holes = [slot for slot in range(count) if self._row_at[slot] not in coming]
+        movers = [row for row in rows if self._slot_of[row] >= count]
         if holes:
-            width = max(self._lengths[self._row_at[slot]] for slot in (*holes, *movers))
-            self._cache.swap(holes, movers, width)
-            for hole, mover in zip(holes, movers, strict=True):
-                leaving, coming = self._row_at[hole], self._row_at[mover]
-                self._row_at[hole], self._row_at[mover] = coming, leaving
-                self._slot_of[coming], self._slot_of[leaving] = hole, mover
-        return [prompt_of[self._row_at[slot]] for slot in range(count)]
+            leavers = [self._row_at[hole] for hole in holes]
+            width = max(self._lengths[row] for row in (*leavers, *movers))
+            self._cache.swap(holes, [self._slot_of[row] for row in movers], width)
+            for hole, leaver, mover in zip(holes, leavers, movers, strict=True):
+                slot = self._slot_of[mover]
+                self._row_at[hole], self._row_at[slot] = mover, leaver
+                self._slot_of[mover], self._slot_of[leaver] = hole, slot
+        return self._row_at[:count]
 
     def _forward(
         self, news: Sequence[Sequence[int]], pasts: Sequence[int], *, slots: Sequence[int] | None = None
@@ -287,15 +298,15 @@ class Decoder:
             rows = None if slots is None else torch.tensor(slots, device=self._device)
             self._cache.aim(positions, valid, width, slots=rows)
         mask = self._plan.masks(positions, width, self._dtype)
-        if self._lean is not None:
-            last = torch.arange(longest - 1, count * longest, longest, device=self._device)
-            assert isinstance(mask, Tensor)  # a lean decoder has one kind of layer
-            look = partial(self._cache.attend, count, mask)
-            return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), look, last)
-        out = self._loaded.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            **self._plan.cached(self._cache),
-        )
-        return out.logits[:, -1]
+        if self._lean is None:
+            out = self._loaded.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                **self._plan.cached(self._cache),
+            )
+            return out.logits[:, -1]
+        assert isinstance(mask, Tensor)  # a lean decoder has one kind of layer
+        last = torch.arange(longest - 1, count * longest, longest, device=self._device)
+        attend = partial(self._cache.attend, count, mask)
+        return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), attend, last)

@@ -40,15 +40,16 @@ class GeneralDecoder:
             batches.setdefault((len(ids), prompt.budget), []).append(prompt)
         answers: dict[int, Answer] = {}
         for batch in batches.values():
-            for prompt, answer in zip(batch, self._generate(batch), strict=True):
-                answers[prompt.row] = answer
-                self._read[prompt.row] += answer.ids[:-1]
+            answers |= self._generate(batch)
+        for row, answer in answers.items():
+            self._read[row] += answer.ids[:-1]
         return [answers[prompt.row] for prompt in prompts]
 
-    def _generate(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """Answers to prompts of one length and one budget."""
+    def _generate(self, prompts: Sequence[Prompt]) -> dict[int, Answer]:
+        """Answers to prompts of one length and one budget, by row."""
         model: Any = causal_model(self._loaded.model)
-        read = torch.tensor([self._read[prompt.row] for prompt in prompts], device=self._loaded.device)
+        rows = [prompt.row for prompt in prompts]
+        read = torch.tensor([self._read[row] for row in rows], device=self._loaded.device)
         stops = sorted(self._loaded.renderer.stop_ids)
         drawing = Drawing(prompts, self.sampling, frozenset(stops), self._grammar, self._masks)
         config = GenerationConfig(
@@ -62,7 +63,7 @@ class GeneralDecoder:
         def choose(ids: Tensor, scores: Tensor) -> Tensor:
             """Leave the drawn token, greedy decoding, no other choice."""
             step = ids.shape[1] - read.shape[1]
-            tokens = drawing.draw(scores, range(len(prompts)), step)
+            tokens = drawing.draw(scores, rows, step)
             return torch.full_like(scores, NEVER).scatter_(1, tokens[:, None], 0.0)
 
         with evaluating(self._loaded), _generating_by(model, config):
