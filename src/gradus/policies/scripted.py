@@ -46,7 +46,9 @@ class FunctionPolicy:
     """
 
     def __init__(self, name: str, answer: Answer, distribution: Distribution | None = None) -> None:
-        self.name, self._answer, self._distribution = name, answer, distribution
+        self.name = name
+        self._answer = answer
+        self._distribution = distribution
 
     def start(self, episodes: Sequence[EpisodeStart]) -> _ScriptSession:
         scripts = [Script(self.name, start) for start in episodes]
@@ -57,7 +59,8 @@ class FunctionPolicy:
 
 class _ScriptSession:
     def __init__(self, answer: Answer, scripts: Sequence[Script]) -> None:
-        self._answer, self._scripts = answer, scripts
+        self._answer = answer
+        self._scripts = scripts
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
         return [self._action(request) for request in requests]

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date as Date
 from functools import lru_cache, partial
+from itertools import cycle
 from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
@@ -74,10 +75,14 @@ class ChatTemplate:
         date: str = "2026-01-01",
         tool_calls: ToolCalls | None = None,
     ) -> None:
-        self.tokenizer, self.keep_history, self.tool_calls = tokenizer, keep_history, tool_calls or "auto"
+        self.tokenizer = tokenizer
+        self.keep_history = keep_history
+        self.tool_calls = tool_calls or "auto"
         self.plain = tokenizer.chat_template is None
         self._options = dict(template_options or {})
-        template = PLAIN_TEMPLATE if self.plain else tokenizer.get_chat_template(tools=self._options.get("tools"))
+        template = PLAIN_TEMPLATE
+        if not self.plain:
+            template = tokenizer.get_chat_template(tools=self._options.get("tools"))
         self._day = Date.fromisoformat(date)
         self._template = _dated(template, self._day)
         self.ids = TextIds(tokenizer)
@@ -93,18 +98,14 @@ class ChatTemplate:
         self.lead = _lead(prompt, self._conversation)
         tail = self._conversation.partition(_ANSWER)[2]
         self.stop_id, self.stop_text = self._stop_token(tail)
-        self._stops = frozenset({self.stop_id, *stop_ids, tokenizer.eos_token_id}) - {None}
+        # Ids that end an answer: the template's own, the tokenizer's end of sequence, and those of the argument.
+        self.stop_ids: frozenset[int] = frozenset({self.stop_id, *stop_ids, tokenizer.eos_token_id}) - {None}
         self._before, self._after = tail[len(self.stop_text) :].split(_SECOND)
         self.add_frame(self._conversation)
         self._strips = self._strips_content()
         self.first_prompt = lru_cache(maxsize=CACHED)(self._first_prompt)
         self.next_prompt = lru_cache(maxsize=CACHED)(self._next_prompt)
         self._answer_cached = lru_cache(maxsize=CACHED)(self._encode_answer)
-
-    @property
-    def stop_ids(self) -> frozenset[int]:
-        """Ids that end an answer: the template's own, the tokenizer's end of sequence, and those of the argument."""
-        return self._stops
 
     def encode_answer(self, text: str) -> TokenIds:
         """Ids of an answer as the template would have it spoken, stop token included: what a teacher's text is trained as."""
@@ -113,7 +114,7 @@ class ChatTemplate:
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out, thoughts in ``<think>``. Other special tokens stay visible."""
         ids = list(action_ids)
-        while ids and ids[-1] in self._stops:
+        while ids and ids[-1] in self.stop_ids:
             ids.pop()
         return self.opened + self.ids.decode(ids)
 
@@ -145,22 +146,25 @@ class ChatTemplate:
 
     def add_stop(self, stop_id: int) -> None:
         """Let a further token end an answer: some templates end a call of a tool with one of its own."""
-        self._stops |= {stop_id}
-        self._answer_cached.cache_clear()
+        self.stop_ids |= {stop_id}
+        self._answer_cached.cache_clear()  # it depends on them
 
     def add_frame(self, text: str) -> None:
         """Let the tokens that the template writes around messages in ``text`` be letters in what messages say."""
-        tokens = {match[0] for match in self.ids.special_tokens(text)}
-        self.ids.frame |= {token for token in tokens if not is_spoken(token)}
+        for match in self.ids.special_tokens(text):
+            if not is_spoken(match[0]):
+                self.ids.frame |= {match[0]}
 
     def frame_tokens(self) -> set[str]:
         """Tokens that answers never hold: special tokens that the template writes around messages, and those that end an answer."""
         around = {match[0] for match in self.ids.special_tokens(self._conversation)}
-        return around | {self.ids.added[stop] for stop in self._stops if stop in self.ids.added}
+        added = self.ids.added
+        return around | {added[stop] for stop in self.stop_ids if stop in added}
 
     def messages(self, system: str, *texts: str) -> list[dict[str, str]]:
         """A conversation: system prompt, then observation, answer, observation, ... in turn."""
-        turns = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+        roles = cycle(("user", "assistant"))
+        turns = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
         if not system:
             return turns
         if self.has_system_role:
@@ -184,13 +188,15 @@ class ChatTemplate:
         try:
             prompt = self.render(self.messages(_SYSTEM, _FIRST))
             conversation = self.render(self.messages(*words))
-            reasoned = self.render(self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND))
+            with_thought = self.messages(_SYSTEM, _FIRST, _THOUGHT + _ANSWER, _SECOND)
+            reasoned = self.render(with_thought)
         except TemplateError as error:
             raise ConfigError(
                 f"the chat template cannot render a conversation of user and assistant: {error}; give the tokenizer another"
             ) from error
-        counts = [prompt.count(word) for word in words[:2]] + [conversation.count(word) for word in words]
-        if set(counts) != {1}:
+        counts = {prompt.count(word) for word in words[:2]}
+        counts |= {conversation.count(word) for word in words}
+        if counts != {1}:
             raise ConfigError(
                 "the chat template does not write every message exactly once, so turns cannot be told apart; "
                 "give the tokenizer another chat template"
@@ -201,7 +207,8 @@ class ChatTemplate:
                 "the chat template writes answers in channels, as gpt-oss does, and these are not read; choose another model, or serve "
                 "this one and use it as remote:NAME"
             )
-        as_spoken = conversation.startswith(prompt) and reasoned.startswith(prompt + lead + _THOUGHT + _ANSWER)
+        spoken = prompt + lead + _THOUGHT + _ANSWER
+        as_spoken = conversation.startswith(prompt) and reasoned.startswith(spoken)
         if not as_spoken and not self.keep_history:
             raise ConfigError(
                 "the chat template rewrites history: an earlier answer is not written as it was spoken (many templates "
@@ -230,7 +237,8 @@ class ChatTemplate:
         probe = "  zq \n two lines\n "
         text = self.render(self.messages(_SYSTEM, _FIRST, "zqearlier", "zqbetween", _ANSWER, probe))
         tail = text.partition(_ANSWER)[2]
-        written = tail.removeprefix(self.stop_text + self._before).removesuffix(self._after)
+        written = tail.removeprefix(self.stop_text + self._before)
+        written = written.removesuffix(self._after)
         if written not in (probe, probe.strip()):
             raise ConfigError(
                 "the chat template writes a third turn differently from the second, or changes what a user says, so it cannot be "
@@ -241,22 +249,28 @@ class ChatTemplate:
     # -- text to ids ----------------------------------------------------------------------------------------------
 
     def _first_prompt(self, system_prompt: str, text: str) -> TokenIds:
-        messages = self.messages(self.ids.mark(system_prompt), self.ids.mark(text))
+        system = self.ids.mark(system_prompt)
+        messages = self.messages(system, self.ids.mark(text))
         return tuple(self.ids.encode_marked(self.render(messages)))
 
     def _next_prompt(self, text: str) -> TokenIds:
-        content = self.ids.mark(text.strip() if self._strips else text)
+        if self._strips:
+            text = text.strip()
         # Encoded behind its stop token: some tokenizers put a space in front of a text's first word.
-        return tuple(self.ids.encode_marked(self.stop_text + self._before + content + self._after)[1:])
+        marked = self.stop_text + self._before + self.ids.mark(text) + self._after
+        return tuple(self.ids.encode_marked(marked)[1:])
 
     def _encode_answer(self, text: str) -> list[int]:
         """Encode what an assistant says. Tokens of the frame that it spells out stay letters; tools' and thoughts' are tokens."""
-        return self.ids.encode_marked(self.lead + self.ids.mark(text, only=self.frame_tokens()))
+        marked = self.ids.mark(text, only=self.frame_tokens())
+        return self.ids.encode_marked(self.lead + marked)
 
 
 def _lead(prompt: str, conversation: str) -> str:
     """What a template writes between the prompt and an answer; empty if it does not keep the prompt."""
-    return conversation[len(prompt) :].partition(_ANSWER)[0] if conversation.startswith(prompt) else ""
+    if not conversation.startswith(prompt):
+        return ""
+    return conversation[len(prompt) :].partition(_ANSWER)[0]
 
 
 def _dated(template: str, day: Date) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 from jinja2.exceptions import TemplateError
 
@@ -45,7 +46,8 @@ class PendingTurn:
 
         ``holder``: whose context it is. Raises ContextLengthError.
         """
-        return min(self.request.max_tokens or longest, room_behind(len(self.prompt), longest, context, holder))
+        room = room_behind(len(self.prompt), longest, context, holder)
+        return min(self.request.max_tokens or longest, room)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,8 @@ class Conversation:
     """An episode in the middle of a session, as a policy read and said it."""
 
     def __init__(self, start: EpisodeStart, renderer: ChatRenderer) -> None:
-        self._start, self._renderer = start, renderer
+        self._start = start
+        self._renderer = renderer
         self._ids: list[int] = []  # of the training sequence that the last answer stands in
         self._ends: list[_AnswerEnd] = []
 
@@ -73,10 +76,17 @@ class Conversation:
         request = observation.asked or Asked(tools=self._start.tools)
         renderer = self._renderer.for_tools(request.tools)
         restart = observation.restart or not self._ends
-        context = self._opening(renderer, observation) if restart else self._continuation(renderer, observation)
-        key = self._start.key if request.seed is None else (*self._start.key, "asked", request.seed)
+        if restart:
+            context = self._opening(renderer, observation)
+            prompt = context
+        else:
+            context = self._continuation(renderer, observation)
+            prompt = (*self._ids, *context)
+        key = self._start.key
+        if request.seed is not None:
+            key = (*key, "asked", request.seed)
         return PendingTurn(
-            prompt=context if restart else (*self._ids, *context),
+            prompt=prompt,
             context=context,
             restart=restart,
             request=request,
@@ -86,8 +96,10 @@ class Conversation:
 
     def _continuation(self, renderer: Speaker, observation: Observation) -> TokenIds:
         context = renderer.following(observation.shown)
+        if not self._ends[-1].cut:
+            return context
         # A cut answer has no stop token; the frame needs one, and nobody sampled it: it is context.
-        return (renderer.stop_id, *context) if self._ends[-1].cut else context
+        return (renderer.stop_id, *context)
 
     def _opening(self, renderer: Speaker, observation: Observation) -> TokenIds:
         request = observation.asked
@@ -106,7 +118,8 @@ class Conversation:
         legal: Sequence[TokenIds] | None = None,
     ) -> Action:
         """Take down a prompt and its answer, and say it in the words of the domain. A stop string of the request ends the answer."""
-        renderer, request = self._renderer, turn.request
+        renderer = self._renderer
+        request = turn.request
         text = renderer.decode(ids)
         places = [text.find(stop) for stop in request.stop if stop in text]
         count = len(ids)
@@ -118,7 +131,8 @@ class Conversation:
         if turn.restart:
             self._ids = []
         self._ids += [*turn.context, *ids]
-        self._ends.append(_AnswerEnd(sequence=self._ids, length=len(self._ids), cut=cut))
+        end = _AnswerEnd(sequence=self._ids, length=len(self._ids), cut=cut)
+        self._ends.append(end)
         tokens = TurnTokens(
             context_ids=turn.context,
             action_ids=ids,
@@ -176,7 +190,9 @@ def prompt_ids(renderer: Speaker, system_prompt: str, messages: Messages, *, lat
     render it.
     """
     turns = list(messages)
-    system = turns.pop(0).content if turns[0].role == "system" else system_prompt
+    system = system_prompt
+    if turns[0].role == "system":
+        system = turns.pop(0).content
     if not turns or turns[-1].role == "assistant":
         raise PolicyError("expected a conversation whose last message is the user's or a tool's")
     try:
@@ -190,10 +206,12 @@ def prompt_ids(renderer: Speaker, system_prompt: str, messages: Messages, *, lat
             if message.role != "assistant":
                 unanswered.append(message)
                 continue
-            ids += _prompt(renderer, system, unanswered, later or bool(ids))
+            ids += _prompt(renderer, system, unanswered, later)
             ids += _answer(renderer, message)
             unanswered = []
-        return (*ids, *_prompt(renderer, system, unanswered, later or bool(ids)))
+            later = True
+        ids += _prompt(renderer, system, unanswered, later)
+        return tuple(ids)
     except TemplateError as error:
         raise PolicyError(f"the chat template cannot render these messages: {error}") from error
 
@@ -201,12 +219,14 @@ def prompt_ids(renderer: Speaker, system_prompt: str, messages: Messages, *, lat
 def _alternate(messages: Messages) -> bool:
     """Says whether user and assistant speak in turn."""
     roles = [message.role for message in messages]
-    return roles == [("user", "assistant")[place % 2] for place in range(len(roles))]
+    expected = cycle(("user", "assistant"))
+    return all(role == next(expected) for role in roles)
 
 
 def _prompt(renderer: Speaker, system: str, messages: Messages, later: bool) -> TokenIds:
     content: str | Messages = messages
-    if isinstance(renderer, ChatRenderer) and [message.role for message in messages] == ["user"]:
+    is_question = len(messages) == 1 and messages[0].role == "user"
+    if is_question and isinstance(renderer, ChatRenderer):
         content = messages[0].content
     return renderer.following(content) if later else renderer.first(system, content)
 

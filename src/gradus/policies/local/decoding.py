@@ -74,7 +74,10 @@ class Drawing:
         self._place_of = {prompt.row: place for place, prompt in enumerate(prompts)}
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
         self._states = {prompt.row: grammar.begin() for prompt in prompts} if grammar else {}
-        self._sampling, self._stops, self._grammar, self._masks = sampling, stops, grammar, masks
+        self._sampling = sampling
+        self._stops = stops
+        self._grammar = grammar
+        self._masks = masks
 
     def draw(self, logits: Tensor, rows: Sequence[int], step: int) -> Tensor:
         """Draw a token (n,) of each of these rows from logits (n, V). An answer that has ended stays as it is."""
@@ -108,11 +111,14 @@ class Drawing:
 
 def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """Returns how many tokens all sequences begin with."""
-    low, high = min(sequences), max(sequences)  # what the extremes share, all share, and none is shorter
-    for place, (one, other) in enumerate(zip(low, high, strict=False)):
+    low = min(sequences)
+    high = max(sequences)  # what the extremes share, all share, and none is shorter
+    count = 0
+    for one, other in zip(low, high, strict=False):
         if one != other:
-            return place
-    return min(len(low), len(high))
+            break
+        count += 1
+    return count
 
 
 def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:
@@ -125,14 +131,16 @@ def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:
     rows = list(range(len(lengths)))
     if fits(len(rows), max(lengths), sum(lengths)):
         return [rows]
-    batches: list[list[int]] = []
+    batch: list[int] = []
+    batches = [batch]
     total = 0
     for row in sorted(rows, key=lengths.__getitem__):
         total += lengths[row]
-        if not batches or not fits(len(batches[-1]) + 1, lengths[row], total):
-            batches.append([])
+        if batch and not fits(len(batch) + 1, lengths[row], total):
+            batch = []
+            batches.append(batch)
             total = lengths[row]
-        batches[-1].append(row)
+        batch.append(row)
     return batches
 
 
@@ -148,12 +156,17 @@ class Decoder:
         *,
         rows: int,
     ) -> None:
-        self._loaded, self._device, self._dtype = loaded, loaded.device, loaded.dtype
-        self.sampling, self._plan, self._grammar = sampling, plan, grammar
+        self._loaded = loaded
+        self._device = loaded.device
+        self._dtype = loaded.dtype
+        self.sampling = sampling
+        self._plan = plan
+        self._grammar = grammar
         causal = causal_model(loaded.model)
         plain_attention = plan.window is None and causal.config._attn_implementation == "sdpa"
         self._lean = causal if plain_attention and has_lean_decoder(causal) else None
-        self._cache = RaggedCache(rows, min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY))
+        capacity = min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY)
+        self._cache = RaggedCache(rows, capacity)
         # Where each row stands in the cache, and which row stands in each slot.
         self._slot_of = list(range(rows))
         self._row_at = list(range(rows))
@@ -186,7 +199,8 @@ class Decoder:
         news: list[TokenIds] = []
         pasts: list[int] = []
         for row in rows:
-            past, new = prompt_of[row].past, prompt_of[row].new
+            past = prompt_of[row].past
+            new = prompt_of[row].new
             skipped = 0 if past else shared
             news.append(new[skipped:])
             pasts.append(past + skipped)
@@ -198,7 +212,8 @@ class Decoder:
         place_of = {row: place for place, row in enumerate(rows)}
         rows = self._to_front(list(prompt_of))
         self._copy(leader_of)
-        return rows, logits[[place_of[leader_of.get(row, row)] for row in rows]]
+        places = [place_of[leader_of.get(row, row)] for row in rows]
+        return rows, logits[places]
 
     def _share_prefix(self, leaders: Mapping[TokenIds, int]) -> int:
         """Read what all these prompts begin with once, in the first one's row, and copy it to the others."""
@@ -217,7 +232,8 @@ class Decoder:
         """Let rows begin as other ones do."""
         sources = [self._slot_of[source] for source in source_of.values()]
         targets = [self._slot_of[row] for row in source_of]
-        self._cache.copy(sources, targets, max(self._lengths[source] for source in source_of.values()))
+        width = max(self._lengths[source] for source in source_of.values())
+        self._cache.copy(sources, targets, width)
         for row, source in source_of.items():
             self._lengths[row] = self._lengths[source]
 
@@ -239,7 +255,8 @@ class Decoder:
     # -- decode ---------------------------------------------------------------------------------------------------
 
     def _decode(self, prompt_of: Mapping[int, Prompt], rows: list[int], logits: Tensor) -> Mapping[int, Answer]:
-        drawing = Drawing(list(prompt_of.values()), self.sampling, self._stops, self._grammar, self._masks)
+        prompts = list(prompt_of.values())
+        drawing = Drawing(prompts, self.sampling, self._stops, self._grammar, self._masks)
         answers = drawing.answers
         budgets = {row: prompt.budget for row, prompt in prompt_of.items()}
         for step in range(max(budgets.values())):
@@ -250,7 +267,8 @@ class Decoder:
             if len(going) < len(rows):
                 rows = self._to_front(going)
             pasts = [self._lengths[row] for row in rows]
-            logits = self._forward([answers[row].ids[-1:] for row in rows], pasts)
+            news = [answers[row].ids[-1:] for row in rows]
+            logits = self._forward(news, pasts)
             for row in rows:
                 self._lengths[row] += 1
         return answers
@@ -259,17 +277,20 @@ class Decoder:
 
     def _to_front(self, rows: Sequence[int]) -> list[int]:
         """Bring rows to slots 0..n-1, moving as few as possible; returns the row in each."""
-        count, coming = len(rows), set(rows)
+        count = len(rows)
+        coming = set(rows)
         holes = [slot for slot in range(count) if self._row_at[slot] not in coming]
         movers = [row for row in rows if self._slot_of[row] >= count]
         if holes:
             leavers = [self._row_at[hole] for hole in holes]
             width = max(self._lengths[row] for row in (*leavers, *movers))
-            self._cache.swap(holes, [self._slot_of[row] for row in movers], width)
-            for hole, leaver, mover in zip(holes, leavers, movers, strict=True):
-                slot = self._slot_of[mover]
-                self._row_at[hole], self._row_at[slot] = mover, leaver
-                self._slot_of[mover], self._slot_of[leaver] = hole, slot
+            slots = [self._slot_of[row] for row in movers]
+            self._cache.swap(holes, slots, width)
+            for hole, slot, leaver, mover in zip(holes, slots, leavers, movers, strict=True):
+                self._row_at[hole] = mover
+                self._row_at[slot] = leaver
+                self._slot_of[mover] = hole
+                self._slot_of[leaver] = slot
         return self._row_at[:count]
 
     def _forward(
@@ -283,12 +304,13 @@ class Decoder:
         lengths = [len(new) for new in news]
         longest = max(lengths)
         width = max(map(add, pasts, lengths))
-        positions = torch.tensor(pasts)[:, None] + torch.arange(longest)
+        places = torch.arange(longest)
+        positions = torch.tensor(pasts)[:, None] + places
         valid = None
         if min(lengths) < longest:
             news = [[0] * (longest - len(new)) + list(new) for new in news]
-            pads = torch.tensor([longest - length for length in lengths])[:, None]
-            valid = (torch.arange(longest) >= pads).to(self._device)
+            pads = longest - torch.tensor(lengths)[:, None]
+            valid = (places >= pads).to(self._device)
             positions = (positions - pads).clamp_(min=0)
         ids = torch.tensor(news).to(self._device)
         positions = positions.to(self._device)
@@ -309,4 +331,5 @@ class Decoder:
         assert isinstance(mask, Tensor)  # a lean decoder has one kind of layer
         last = torch.arange(longest - 1, count * longest, longest, device=self._device)
         attend = partial(self._cache.attend, count, mask)
-        return decode_positions(self._lean, ids.view(1, -1), positions.reshape(1, -1), attend, last)
+        positions = positions.reshape(1, -1)
+        return decode_positions(self._lean, ids.view(1, -1), positions, attend, last)

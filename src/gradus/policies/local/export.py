@@ -63,14 +63,16 @@ def export_model(
     """
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype is float32, bfloat16, float16 or auto, got {dtype!r}")
-    source, target = Path(folder).expanduser(), replaceable(Path(out).expanduser())
+    source = Path(folder).expanduser()
+    target = replaceable(Path(out).expanduser())
     occupied = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if occupied and not overwrite:
         raise ConfigError(f"{target} exists and is not empty; choose another folder, or give --overwrite")
     base = adapter_base(source)
     # Adapters are merged into the weights as they were published.
     loaded = load_model(source, dtype="float32", device="cpu", keep_history=True, quantize="none")
-    model, gap = loaded.model, None
+    model = loaded.model
+    gap = None
     if base is not None and merge:
         model, gap = _merge(loaded)
     if dtype == "auto":

@@ -89,7 +89,8 @@ def trained_precision(folder: str | Path) -> dict[str, Any]:
     """Returns the arguments by which ``load_model`` computes as the run of a checkpoint does; none for a model outside a run."""
     try:
         settings = read_json(Path(folder).expanduser().parent / "config.json")
-        autocast, dtype = settings["autocast"], settings["dtype"]
+        autocast = settings["autocast"]
+        dtype = settings["dtype"]
     except (StorageError, TypeError, KeyError):
         return {}
     samples = "group_size" in settings  # SFT samples nothing under its autocast

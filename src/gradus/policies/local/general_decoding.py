@@ -27,7 +27,9 @@ class GeneralDecoder:
     """As :class:`~gradus.policies.local.decoding.Decoder`, without a cache from turn to turn."""
 
     def __init__(self, loaded: LoadedModel, sampling: SamplingConfig, grammar: WordGrammar | None) -> None:
-        self._loaded, self.sampling, self._grammar = loaded, sampling, grammar
+        self._loaded = loaded
+        self.sampling = sampling
+        self._grammar = grammar
         self._masks: dict[GrammarState, Tensor] = {}
         self._read: dict[int, list[int]] = {}  # what each row has read and said, but for its last token
 

@@ -84,7 +84,8 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source = _source(file)
-    place, name = str(file.parent.resolve()), file.name
+    place = str(file.parent.resolve())
+    name = file.name
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
         model: Any = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.float32)
@@ -93,7 +94,8 @@ def dequantize(file: Path, folder: Path) -> ModelSource:
             f"{file} cannot be read by transformers: {first_line(error)}; take the model's folder or its name on the hub"
         ) from error
     # transformers refuses to save what it calls quantized; these weights are not quantized any more.
-    model.hf_quantizer, model.is_quantized = None, False
+    model.hf_quantizer = None
+    model.is_quantized = False
     vars(model.config).pop("quantization_config", None)
 
     def fill(aside: Path) -> None:

@@ -58,7 +58,8 @@ class RaggedCache(Cache):
         self._width = width
         count = positions.shape[0]
         if slots is None:
-            self._slots, slots = slice(0, count), torch.arange(count, device=positions.device)
+            self._slots = slice(0, count)
+            slots = torch.arange(count, device=positions.device)
         else:
             self._slots = slots
         if valid is not None:
@@ -68,8 +69,10 @@ class RaggedCache(Cache):
     def aim_together(self, rows: int, start: int, width: int) -> None:
         """As :meth:`aim`, but the first ``rows`` slots all write at ``start``, without padding."""
         self.reserve(width)
-        self._width, self._slots = width, slice(0, rows)
-        self._start, self._places = start, None
+        self._width = width
+        self._slots = slice(0, rows)
+        self._start = start
+        self._places = None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -136,7 +139,8 @@ class RaggedCache(Cache):
         if source is not None:
             mask = mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
-        heads, shared = query.shape[1], keys.shape[1]
+        heads = query.shape[1]
+        shared = keys.shape[1]
         if query.shape[2] == 1:
             query = query.reshape(rows, shared, heads // shared, -1)
             return attend_once(query, keys, values, mask, scaling).reshape(rows, heads, -1)

@@ -98,7 +98,9 @@ def _mix(module: Any, number: int, attention: _Attention, inputs: Tensor) -> Ten
     def heads(projection: Any, inputs: Tensor) -> Tensor:
         return projection(inputs).unflatten(1, (-1, module.head_dim))
 
-    cos, sin, narrow = attention.cos, attention.sin, attention.at_source
+    cos = attention.cos
+    sin = attention.sin
+    narrow = attention.at_source
     # Query, key, value in this order: gradients of the inputs are added in the reverse of it.
     query = _rotated(heads(module.q_proj, narrow(inputs)), narrow(cos), narrow(sin))
     key = _rotated(heads(module.k_proj, inputs), cos, sin)
@@ -163,7 +165,8 @@ class _Rotate(torch.autograd.Function):
 
 def _rotate(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = inputs.shape[-1] // 2
-    first, second = inputs[..., :half], inputs[..., half:]
+    first = inputs[..., :half]
+    second = inputs[..., half:]
     # Under autocast what a layer projects is narrower than what it read.
     out = inputs * cos.to(inputs.dtype)
     sin = sin.to(inputs.dtype)

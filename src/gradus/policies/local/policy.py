@@ -49,7 +49,9 @@ class LocalPolicy:
         batch_size: int | None = None,
         grammar: Sequence[Sequence[str]] | None = None,
     ) -> None:
-        self.loaded, self.sampling, self.batch_size = loaded, sampling, batch_size
+        self.loaded = loaded
+        self.sampling = sampling
+        self.batch_size = batch_size
         self.grammar = None
         if sampling.grammar:
             if grammar is None:
@@ -158,7 +160,8 @@ class LocalSession:
                 "smaller model"
             )
         self._size = self._policy.batch_size = self._size // 2
-        self._takes_turns, self._decoder = True, None
+        self._takes_turns = True
+        self._decoder = None
         gc.collect()
         torch.cuda.empty_cache()
         self._decoder = self._policy.decoder(self._size)

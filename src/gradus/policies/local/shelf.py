@@ -25,7 +25,8 @@ class ModelShelf:
         if self._loaded is None or key != self._key:
             self._loaded = None
             gc.collect()  # adapters and their model refer to each other
-            self._loaded, self._key = load(), key
+            self._loaded = load()
+            self._key = key
         return self._loaded
 
 
@@ -44,7 +45,10 @@ class ShelvedPolicy:
         *,
         name: str,
     ) -> None:
-        self._shelf, self._key, self._load, self._make = shelf, key, load, make
+        self._shelf = shelf
+        self._key = key
+        self._load = load
+        self._make = make
         self.name = name
         self._tokenizer: Any = None
 

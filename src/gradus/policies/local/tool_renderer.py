@@ -47,10 +47,14 @@ class ToolRenderer:
     """
 
     def __init__(self, chat: ChatTemplate, tools: Tools, *, plain: bool, listed: bool) -> None:
-        self.chat, self.tools, self.plain = chat, tuple(tools), plain
-        self.stop_id, self.lead = chat.stop_id, chat.lead
+        self.chat = chat
+        self.tools = tuple(tools)
+        self.plain = plain
+        self.stop_id = chat.stop_id
+        self.lead = chat.lead
         self._listing = tool_listing(tools) if plain and listed else ""
-        self.form, self.several = "json", True
+        self.form = "json"
+        self.several = True
         self._frame = chat.frame_tokens()
         if plain or not tools:
             return
@@ -162,9 +166,11 @@ class ToolRenderer:
         results = [message for message in messages if message.role == "tool"]
         calls = tuple(replace(_PROBE, id=result.call_id, name=result.name) for result in results)
         if calls:
-            answer, stop = Message(role="assistant", calls=calls), self._stop_text
+            answer = Message(role="assistant", calls=calls)
+            stop = self._stop_text
         else:
-            answer, stop = _PROBE_ANSWER, self.chat.stop_text
+            answer = _PROBE_ANSWER
+            stop = self.chat.stop_text
         text = self.render([_PROBE_USER, answer, *messages])[len(self._start) :]
         if not calls:
             text = text.partition(_ANSWER)[2]

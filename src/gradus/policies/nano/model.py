@@ -220,7 +220,8 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
     )
     with torch_seeded(child_seed(seed, "nano")), torch.no_grad():
         model: Any = LlamaForCausalLM(shape)
-        embeddings, layers = model.model.embed_tokens.weight, model.model.layers
+        embeddings = model.model.embed_tokens.weight
+        layers = model.model.layers
         embeddings.mul_(config.embedding_std / shape.initializer_range)
         if config.number_init:
             _init_numbers(embeddings, tokenizer.get_vocab(), config.embedding_std)
@@ -252,13 +253,15 @@ def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float)
             letters, sign, digits = match.groups()
             kinds.setdefault((letters, bool(sign)), {})[place] = float(sign + digits)
     width = embeddings.shape[1]
-    line, rates = torch.randn(width), torch.randn(_WAVE_COUNT) * _WAVE_SPREAD
+    line = torch.randn(width)
+    rates = torch.randn(_WAVE_COUNT) * _WAVE_SPREAD
     directions = torch.randn(2 * _WAVE_COUNT, width) / _WAVE_COUNT**0.5
     for members in kinds.values():
         if len(members) < _FEWEST_NUMBERS:
             continue
         numbers = torch.tensor(list(members.values()))
-        low, high = numbers.min(), numbers.max()
+        low = numbers.min()
+        high = numbers.max()
         along = ((2 * numbers - low - high) / (high - low).clamp(min=1e-9)).unsqueeze(1)
         waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1)
         vectors = _KIND * torch.randn(width) + _LINE * along * line + _WORD * torch.randn(len(members), width)
@@ -279,10 +282,12 @@ def _init_looking_back(attention: Any, config: NanoConfig) -> None:
     queries = attention.q_proj.bias.view(-1, 2, size // 2)
     for pair in range(pairs):
         radians = config.rope_theta ** (-2 * pair / size)
-        keys[:, 0, pair], keys[:, 1, pair] = length, 0.0
+        keys[:, 0, pair] = length
+        keys[:, 1, pair] = 0.0
         for head, query in enumerate(queries):
             angle = -(head + 1) * radians
-            query[0, pair], query[1, pair] = length * math.cos(angle), length * math.sin(angle)
+            query[0, pair] = length * math.cos(angle)
+            query[1, pair] = length * math.sin(angle)
 
 
 def _init_mimetically(layers: Any, config: NanoConfig) -> None:
@@ -294,7 +299,8 @@ def _init_mimetically(layers: Any, config: NanoConfig) -> None:
     """
     import torch
 
-    size, width = config.hidden_size // config.heads, config.hidden_size
+    size = config.hidden_size // config.heads
+    width = config.hidden_size
     shared = config.heads // config.kv_heads
     rates = config.rope_theta ** -(torch.arange(size // 2) / (size // 2))
     slow = (rates < _SLOW).repeat(2)  # a pair is a place in a head's first half and the same in its second

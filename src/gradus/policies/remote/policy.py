@@ -74,12 +74,14 @@ class RemotePolicy:
                 "a remote policy needs a model's name, concurrency, timeout and max_tokens above 0, and retries from 0, got "
                 f"{model!r}, {concurrency}, {timeout}, {max_tokens} and {retries}"
             )
-        self.model, self.name = model, f"remote:{model}"
+        self.model = model
+        self.name = f"remote:{model}"
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
         self.usage = RemoteUsage(price=price)
         self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
         self.concurrency = concurrency
-        self._retries, self._timeout = retries, timeout
+        self._retries = retries
+        self._timeout = timeout
         self.patience = timeout * (retries + 1)  # seconds for an answer
         self.options = {"temperature": temperature, "max_tokens": max_tokens, **(options or {})}
         self.takes = ChatOptions(model)
@@ -149,7 +151,8 @@ class RemoteSession:
     """Conversations in progress, one for each row. They are held in a thread of their own, so that ``act`` works in a notebook too."""
 
     def __init__(self, policy: RemotePolicy, client: openai.AsyncOpenAI, episodes: Sequence[EpisodeStart]) -> None:
-        self._policy, self._client = policy, client
+        self._policy = policy
+        self._client = client
         self._chats = [_Chat(start) for start in episodes]
         self._slots = asyncio.Semaphore(policy.concurrency)
         self._open = ExitStack()
@@ -201,7 +204,8 @@ class RemoteSession:
         self, messages: Sequence[Record], seed: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> RemoteAnswer:
         """One answer to a conversation. Raises PolicyError if none comes, ContextLengthError if the conversation is too long."""
-        policy, conversation = self._policy, cast(Any, list(messages))
+        policy = self._policy
+        conversation = cast(Any, list(messages))
         options = {"seed": seed, **policy.options, "tools": [dict(tool) for tool in tools] or None}
 
         def create(body: dict[str, Any]) -> Any:
@@ -242,7 +246,8 @@ def _with_results(answer: Record, results: Sequence[str]) -> Record:
 
 def _read_call(record: Record) -> tuple[str, ToolCall]:
     """A call as a line of text, and as what can be read of it."""
-    name, arguments = record["function"]["name"], record["function"]["arguments"]
+    name = record["function"]["name"]
+    arguments = record["function"]["arguments"]
     line = f'{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}'
     calls = read_message(line, "json").calls
     if not calls:

@@ -53,7 +53,9 @@ class HttpSampler:
     ) -> None:
         if sampling.grammar:
             raise ConfigError("a grammar cannot be enforced by a server; set sampling.grammar = false")
-        self.model, self.renderer, self.sampling = model, renderer, sampling
+        self.model = model
+        self.renderer = renderer
+        self.sampling = sampling
         self.concurrency = concurrency
         self.name = name or f"http:{model}"
         self._base = base_url.rstrip("/")
@@ -216,7 +218,8 @@ def _sampled(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
         ids = [int(token) for token in choice["token_ids"]]
         logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
     except (KeyError, TypeError, ValueError):
-        ids, logprobs = [], []
+        ids = []
+        logprobs = []
     if not ids or len(ids) != len(logprobs) or not all(map(isfinite, logprobs)):
         raise PolicyError(
             "the server gives no token ids with one finite log-prob for each, without which nothing can be trained on; use vLLM (0.10 or "
@@ -242,7 +245,8 @@ class HttpSession:
         self._pool.shutdown()
 
     def _answer(self, request: Request) -> Action:
-        conversation, sampler = self._conversations[request.row], self._sampler
+        conversation = self._conversations[request.row]
+        sampler = self._sampler
         try:
             turn = conversation.pending(request.observation)
             budget = turn.room(sampler.sampling.max_new_tokens, sampler.context, "server")

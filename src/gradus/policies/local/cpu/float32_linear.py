@@ -118,7 +118,8 @@ class LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(inputs.to(dtype) if weight.requires_grad else None, weight)
-        ctx.has_bias, ctx.dtype = bias is not None, dtype
+        ctx.has_bias = bias is not None
+        ctx.dtype = dtype
         return product(inputs, weight, bias)
 
     @staticmethod

@@ -49,7 +49,8 @@ class AttentionTile:
 
     def group(self, part: Tensor, shared: int) -> Tensor:
         """Its queries of (B, H, S, D), those of heads with the same keys one after another: (b * KH, H / KH * s, D)."""
-        return part[self.rows, :, self.queries].reshape(self.count * shared, -1, part.shape[3])
+        queries = part[self.rows, :, self.queries]
+        return queries.reshape(self.count * shared, -1, part.shape[3])
 
     def keys(self, part: Tensor) -> Tensor:
         """Its keys or values of (B, KH, T, D): (b * KH, end, D)."""
@@ -59,9 +60,11 @@ class AttentionTile:
 def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iterator[AttentionTile]:
     """Cut chunks of queries (first, behind the last, keys seen at most) of all rows into tiles."""
     for first, last, end in chunks:
-        step = max(1, _SCORES // (heads * (last - first) * end))
+        scores = heads * (last - first) * end  # of one row
+        step = max(1, _SCORES // scores)
         for start in range(0, rows, step):
-            yield AttentionTile(slice(start, min(start + step, rows)), slice(first, last), end)
+            stop = min(start + step, rows)
+            yield AttentionTile(slice(start, stop), slice(first, last), end)
 
 
 def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scaling: float) -> Tensor:
@@ -79,7 +82,8 @@ def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scalin
 
 def gather(weights: Tensor, values: Tensor) -> Tensor:
     """Sums values (N, T, D) by the weights of a tile's queries; returns (b, H, s, D)."""
-    mixed = products(weights.view(len(values), -1, values.shape[1]), values.mT)
+    count, length, _ = values.shape
+    mixed = products(weights.view(count, -1, length), values.mT)
     return mixed.view(*weights.shape[:3], -1)
 
 
@@ -90,7 +94,8 @@ def attend_tiles(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scalin
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     for tile in tiles(rows, heads, [(0, length, key.shape[2])]):
         hidden = mask if len(mask) == 1 else mask[tile.rows]
-        weights = tile_weights(tile.group(query, shared), tile.keys(key), hidden, heads, scaling)
+        queries = tile.group(query, shared)
+        weights = tile_weights(queries, tile.keys(key), hidden, heads, scaling)
         out[tile.rows] = gather(weights, tile.keys(value))
     return out
 
@@ -110,5 +115,7 @@ def attend_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)[:, :, :count]
     rows, shared = key.shape[:2]
     hidden = mask.expand(-1, shared, -1, -1).flatten(0, 1)
-    scores = torch.baddbmm(hidden, query.flatten(0, 1), key.flatten(0, 1).mT, alpha=scaling)
-    return torch.bmm(scores.softmax(-1), value.flatten(0, 1)).unflatten(0, (rows, shared))
+    keys = key.flatten(0, 1)
+    scores = torch.baddbmm(hidden, query.flatten(0, 1), keys.mT, alpha=scaling)
+    mixed = torch.bmm(scores.softmax(-1), value.flatten(0, 1))
+    return mixed.unflatten(0, (rows, shared))
