@@ -32,7 +32,8 @@ class WordGrammar:
         for place, words in enumerate(places):
             if not words:
                 raise ConfigError(f"place {place + 1} of the grammar has no legal word; name at least one")
-            self._words.append(sorted({spell(word, place, encode, self._stops) for word in words}))
+            spellings = {spell(word, place, encode, self._stops) for word in words}
+            self._words.append(sorted(spellings))
         self._legal: dict[GrammarState, TokenIds] = {}
 
     def begin(self) -> GrammarState:
@@ -66,7 +67,8 @@ class WordGrammar:
         if place == len(self._words):
             return set(self._stops)
         count = len(part)
-        return {word[count] for word in self._words[place] if word[:count] == part and len(word) > count}
+        longer = [word for word in self._words[place] if len(word) > count]
+        return {word[count] for word in longer if word[:count] == part}
 
 
 def spell(word: str, place: int, encode: Encode, stop_ids: Iterable[int]) -> TokenIds:
@@ -74,8 +76,10 @@ def spell(word: str, place: int, encode: Encode, stop_ids: Iterable[int]) -> Tok
     ids = tuple(encode(word if place == 0 else f" {word}"))
     alone = tuple(encode(word))
     # Tokenizers that imply the space before a word would write it twice.
-    if place and len(ids) > len(alone) and tuple(encode(f"{word} {word}")) == alone + alone:
-        ids = alone
+    if place and len(ids) > len(alone):
+        twice = tuple(encode(f"{word} {word}"))
+        if twice == alone + alone:
+            ids = alone
     if not ids:
         raise ConfigError(f"the tokenizer has no tokens for the word {word!r} of the grammar")
     if not set(stop_ids).isdisjoint(ids):

@@ -78,15 +78,19 @@ class RaggedCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write (n, heads, S, head size) of one layer; return views of all that attention may read."""
-        return self._write(2 * layer_idx, key_states), self._write(2 * layer_idx + 1, value_states)
+        keys = self._write(2 * layer_idx, key_states)
+        values = self._write(2 * layer_idx + 1, value_states)
+        return keys, values
 
     def _write(self, number: int, states: Tensor) -> Tensor:
         _, heads, length, size = states.shape
         while len(self._buffers) <= number:
-            self._buffers.append(states.new_zeros(self.rows, heads, self.capacity, size))
+            buffer = states.new_zeros(self.rows, heads, self.capacity, size)
+            self._buffers.append(buffer)
         buffer = self._buffers[number]
         if self._places is None:
-            buffer[self._slots, :, self._start : self._start + length] = states
+            stop = self._start + length
+            buffer[self._slots, :, self._start : stop] = states
         else:
             slots, positions = self._places
             buffer[slots, :, positions] = states.transpose(1, 2)
@@ -98,7 +102,8 @@ class RaggedCache(Cache):
             return
         # At least a quarter more, so that a row of many turns is not copied at each; at most twice as much.
         at_least = self.capacity + self.capacity // 4
-        growth = min(2 * self.capacity, max(self.expected + _SLACK, at_least))
+        expected = max(self.expected + _SLACK, at_least)
+        growth = min(2 * self.capacity, expected)
         self.capacity = max(width + _SLACK, growth)
         for number, old in enumerate(self._buffers):
             filled = old.shape[2]
@@ -135,7 +140,9 @@ class RaggedCache(Cache):
         ``mask`` is additive, (rows, 1, S, width). ``source``: not None if the last token of each row asks alone. If each row asks one
         question, the heads that share keys ask it together: they read the past once.
         """
-        query, key, value = (part.unflatten(1, (rows, -1)).transpose(0, 1) for part in (query, key, value))
+        query = _by_row(query, rows)
+        key = _by_row(key, rows)
+        value = _by_row(value, rows)
         if source is not None:
             mask = mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
@@ -143,14 +150,16 @@ class RaggedCache(Cache):
         shared = keys.shape[1]
         if query.shape[2] == 1:
             query = query.reshape(rows, shared, heads // shared, -1)
-            return attend_once(query, keys, values, mask, scaling).reshape(rows, heads, -1)
+            mixed = attend_once(query, keys, values, mask, scaling)
+            return mixed.reshape(rows, heads, -1)
         if takes_tiles(query, shared):
             mixed = attend_tiles(query, keys, values, mask, scaling)
             return mixed.transpose(1, 2).flatten(0, 1)
         grouped = heads != shared
         # With a mask, shared heads leave a GPU's fast kernels.
         if grouped and query.device.type != "cpu":
-            keys, values = (part.repeat_interleave(heads // shared, dim=1) for part in (keys, values))
+            keys = keys.repeat_interleave(heads // shared, dim=1)
+            values = values.repeat_interleave(heads // shared, dim=1)
             grouped = False
         mixed = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(0, 1)
@@ -165,6 +174,11 @@ class RaggedCache(Cache):
 
     def __len__(self) -> int:
         return len(self._buffers) // 2
+
+
+def _by_row(part: Tensor, rows: int) -> Tensor:
+    """(H, rows x S, D) as (rows, H, S, D)."""
+    return part.unflatten(1, (rows, -1)).transpose(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +206,8 @@ class MaskPlan:
         visible = keys <= queries
         if self.window is None:
             return _additive(visible, dtype)
-        sliding = _additive(visible & (keys > queries - self.window), dtype)
+        near = keys > queries - self.window
+        sliding = _additive(visible & near, dtype)
         if not self.by_layer:
             return sliding
         return {"full_attention": _additive(visible, dtype), "sliding_attention": sliding}
@@ -236,7 +251,8 @@ def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
     """Says if the logits of eight tokens read at once, without a cache, are those of the same read in two pieces with one."""
     model = loaded.model
     count = model.get_input_embeddings().weight.shape[0]
-    ids = torch.tensor([[(7 * i + 3) % count for i in range(8)]], device=loaded.device)
+    probe = [(7 * place + 3) % count for place in range(8)]
+    ids = torch.tensor([probe], device=loaded.device)
     cache = RaggedCache(1, 8)
 
     def read(start: int, stop: int) -> Tensor:
@@ -250,5 +266,6 @@ def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
         plain = model(input_ids=ids, use_cache=False).logits[0, -1].float()
         read(0, 5)
         cached = read(5, 8)
-    gap = float((plain - cached).abs().max() / plain.abs().max().clamp(min=1.0))
+    scale = plain.abs().max().clamp(min=1.0)
+    gap = float((plain - cached).abs().max() / scale)
     return gap <= _TOLERANCE.get(loaded.dtype, 0.1)

@@ -34,7 +34,9 @@ def has_lean_decoder(model: nn.Module) -> bool:
     the class is one of FSDP's.
     """
     causal: Any = model
-    return type(causal) in (LlamaForCausalLM, Qwen2ForCausalLM) and causal.config.hidden_act == "silu"
+    if type(causal) not in (LlamaForCausalLM, Qwen2ForCausalLM):
+        return False
+    return causal.config.hidden_act == "silu"
 
 
 def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
@@ -51,7 +53,9 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     """
     decoder = model.model
     hidden = decoder.embed_tokens(input_ids)[0]
-    cos, sin = (part[0][:, None].to(hidden.dtype) for part in decoder.rotary_emb(hidden[None], positions))
+    cos, sin = decoder.rotary_emb(hidden[None], positions)
+    cos = cos[0][:, None].to(hidden.dtype)
+    sin = sin[0][:, None].to(hidden.dtype)
     half = sin.shape[-1] // 2
     everywhere = _Attention(attend=attend, cos=cos, sin=sin[..., :half], source=None)  # the halves of sin are equal
     last = everywhere if len(source) == len(hidden) else everywhere._replace(source=source)
@@ -105,8 +109,11 @@ def _mix(module: Any, number: int, attention: _Attention, inputs: Tensor) -> Ten
     query = _rotated(heads(module.q_proj, narrow(inputs)), narrow(cos), narrow(sin))
     key = _rotated(heads(module.k_proj, inputs), cos, sin)
     value = heads(module.v_proj, inputs)
-    query, key, value = (part.transpose(0, 1) for part in (query, key, value))
-    return attention.attend(number, query, key, value, module.scaling, attention.source).flatten(1)
+    query = query.transpose(0, 1)
+    key = key.transpose(0, 1)
+    value = value.transpose(0, 1)
+    mixed = attention.attend(number, query, key, value, module.scaling, attention.source)
+    return mixed.flatten(1)
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
@@ -120,7 +127,8 @@ def _scaled(inputs: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]
     """The norm of (N, d), and what each row was multiplied with."""
     narrow = inputs.dtype in (torch.bfloat16, torch.float16)
     wide = inputs.float() if narrow else inputs
-    scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+    mean_square = wide.square().mean(-1, keepdim=True)
+    scale = (mean_square + eps).rsqrt()
     return weight * (wide * scale).to(inputs.dtype), scale
 
 
@@ -139,14 +147,19 @@ class _RmsNorm(torch.autograd.Function):
         unit = inputs.to(scale.dtype) * scale
         wide = grads[0].to(scale.dtype)
         product = wide * unit
-        weight_grad = product.sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
-        along = (product @ weight.to(scale.dtype)).unsqueeze(-1) / inputs.shape[-1]
+        weight_grad = None
+        if ctx.needs_input_grad[1]:
+            weight_grad = product.sum(0).to(weight.dtype)
+        along = product @ weight.to(scale.dtype)
+        along = along.unsqueeze(-1) / inputs.shape[-1]
         inner = torch.addcmul(wide * weight, unit, along, value=-1.0)
         return inner.mul_(scale).to(inputs.dtype), weight_grad, None
 
 
 def _rotated(inputs: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return _rotate(inputs, cos, sin) if torch.is_inference_mode_enabled() else _Rotate.apply(inputs, cos, sin)
+    if torch.is_inference_mode_enabled():
+        return _rotate(inputs, cos, sin)
+    return _Rotate.apply(inputs, cos, sin)
 
 
 class _Rotate(torch.autograd.Function):

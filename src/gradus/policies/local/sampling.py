@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from gradus.core import child_seed
 
@@ -45,7 +46,7 @@ class SamplingConfig(BaseModel):
 
     @model_validator(mode="after")
     def _no_silent_knobs(self) -> SamplingConfig:
-        if self.greedy and (self.temperature != 1.0 or self.top_k or self.top_p != 1.0):
+        if self.greedy and (self.temperature != 1.0 or self.truncates):
             raise ValueError(
                 "greedy takes the likeliest token, so temperature, top_k and top_p have no effect; leave them out or unset greedy"
             )
@@ -104,9 +105,11 @@ def _outside(scores: Tensor, config: SamplingConfig, drawn_ids: Tensor | None) -
     """(N, V) true on tokens that top-k or top-p leave out. Ties with the last one that stays in stay in."""
     outside = torch.zeros_like(scores, dtype=torch.bool)
     if 0 < config.top_k < scores.shape[-1]:
-        outside = scores < scores.topk(config.top_k, dim=-1).values[..., -1:]
+        likely = scores.topk(config.top_k, dim=-1).values
+        outside = scores < likely[..., -1:]
     if config.top_p < 1.0:
-        outside = outside | _outside_nucleus(scores.masked_fill(outside, NEVER), config.top_p)
+        scores = scores.masked_fill(outside, NEVER)
+        outside = outside | _outside_nucleus(scores, config.top_p)
     if drawn_ids is not None:
         outside = outside.scatter(-1, drawn_ids[..., None], False)
     return outside
@@ -117,8 +120,10 @@ def _outside_nucleus(scores: Tensor, top_p: float) -> Tensor:
     if scores.shape[-1] < MANY_WORDS:
         return _outside_by_sorting(scores, top_p)
     likely = scores.topk(_NUCLEUS, dim=-1).values
-    mass = (likely - scores.logsumexp(-1, keepdim=True)).exp_().cumsum(-1)
-    last = (mass < top_p).sum(-1, keepdim=True).clamp_(max=_NUCLEUS - 1)
+    total = scores.logsumexp(-1, keepdim=True)
+    mass = (likely - total).exp_().cumsum(-1)
+    count = (mass < top_p).sum(-1, keepdim=True)
+    last = count.clamp_(max=_NUCLEUS - 1)
     outside = scores < likely.gather(-1, last)
     flat_rows = mass[..., -1] < top_p
     if flat_rows.any():
@@ -130,14 +135,22 @@ def _outside_by_sorting(scores: Tensor, top_p: float) -> Tensor:
     ordered, order = scores.sort(dim=-1, descending=True)
     mass = ordered.softmax(-1)
     mass_before = mass.cumsum(-1) - mass  # a token stays in while this is below top_p: at least one does
-    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, mass_before >= top_p)
+    outside = torch.zeros_like(scores, dtype=torch.bool)
+    return outside.scatter(-1, order, mass_before >= top_p)
 
 
 def chosen_logprobs(logits: Tensor, ids: Tensor, config: SamplingConfig, legal: Tensor | None = None) -> Tensor:
     """(N,) log-probs of the tokens ``ids`` (N,), which were drawn under ``config``; what a trainer compares with the sampler's."""
     if legal is None and not config.greedy and not config.truncates:
-        return -torch.nn.functional.cross_entropy(_scaled(logits, config.temperature), ids, reduction="none")
-    return sampling_logprobs(logits, config, legal, drawn_ids=ids).gather(-1, ids[:, None]).squeeze(-1)
+        scores = _scaled(logits, config.temperature)
+        return -cross_entropy(scores, ids, reduction="none")
+    logprobs = sampling_logprobs(logits, config, legal, drawn_ids=ids)
+    return _of_ids(logprobs, ids)
+
+
+def _of_ids(values: Tensor, ids: Tensor) -> Tensor:
+    """(N,) the value of each row's id, of (N, V)."""
+    return values.gather(-1, ids[:, None]).squeeze(-1)
 
 
 def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
@@ -152,7 +165,8 @@ def draw(logprobs: Tensor, uniforms: Tensor) -> Tensor:
     """
     cumulative = logprobs.double().exp().cumsum(-1)
     # A float64 below 1 is at most 1 - 2**-53, so its product with the total is rounded to less than the total.
-    return torch.searchsorted(cumulative, uniforms[:, None] * cumulative[:, -1:], right=True).squeeze(-1)
+    points = uniforms[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True).squeeze(-1)
 
 
 def draw_tokens(
@@ -169,15 +183,20 @@ def draw_tokens(
         (N,) ids and (N,) their log-probs in nats.
     """
     if config.greedy:  # no sums over many words for one that is certain
-        ids = (logits if legal is None else logits.masked_fill(~legal, NEVER)).argmax(-1)
-        largest = logits.gather(-1, ids[:, None]).squeeze(-1)
-        certain = torch.zeros(ids.shape, dtype=torch.promote_types(logits.dtype, torch.float32), device=ids.device)
+        allowed = logits
+        if legal is not None:
+            allowed = logits.masked_fill(~legal, NEVER)
+        ids = allowed.argmax(-1)
+        largest = _of_ids(logits, ids)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        certain = torch.zeros(ids.shape, dtype=dtype, device=ids.device)
         return ids, certain.where(largest.isfinite(), torch.nan)  # the caller refuses what is not finite
     if legal is None and not config.truncates and logits.shape[-1] >= MANY_WORDS:
         return _draw_by_blocks(_scaled(logits, config.temperature), uniforms)
     logprobs = sampling_logprobs(logits, config, legal)
-    ids = draw(logprobs, uniforms).clamp_(max=logits.shape[-1] - 1)
-    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+    last = logits.shape[-1] - 1
+    ids = draw(logprobs, uniforms).clamp_(max=last)
+    return ids, _of_ids(logprobs, ids)
 
 
 def _draw_by_blocks(scores: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,23 +205,29 @@ def _draw_by_blocks(scores: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     largest = scores.amax(-1, keepdim=True)
     mass = (scores - largest).exp_()
     in_blocks = count // _BLOCK * _BLOCK
-    sums = mass[:, :in_blocks].unflatten(-1, (-1, _BLOCK)).sum(-1)
+    blocks = mass[:, :in_blocks].unflatten(-1, (-1, _BLOCK))
+    sums = blocks.sum(-1)
     if in_blocks < count:
-        sums = torch.cat([sums, mass[:, in_blocks:].sum(-1, keepdim=True)], dim=-1)
+        rest = mass[:, in_blocks:].sum(-1, keepdim=True)
+        sums = torch.cat([sums, rest], dim=-1)
     cumulative = sums.double().cumsum(-1)
     total = cumulative[:, -1:]
     point = uniforms[:, None] * total
-    block = torch.searchsorted(cumulative, point, right=True).clamp_(max=sums.shape[-1] - 1)
+    last_block = sums.shape[-1] - 1
+    block = torch.searchsorted(cumulative, point, right=True).clamp_(max=last_block)
     words = block * _BLOCK + torch.arange(_BLOCK, device=scores.device)
     inside = mass.gather(-1, words.clamp(max=count - 1)).double()
     inside = inside.masked_fill_(words >= count, 0.0).cumsum(-1)
-    point = point - (cumulative - sums.double()).gather(-1, block)
+    before = cumulative - sums.double()
+    point = point - before.gather(-1, block)
     # The sums of blocks are rounded, so the rest may lie beyond the block's last word that has any mass: stay below it.
     last = inside[:, -1:]
-    point = torch.minimum(point.clamp_(min=0.0), torch.nextafter(last, torch.zeros_like(last)))
+    below = torch.nextafter(last, torch.zeros_like(last))
+    point = torch.minimum(point.clamp_(min=0.0), below)
     word = torch.searchsorted(inside, point, right=True)
     ids = (block * _BLOCK + word).clamp_(max=count - 1)
-    logprobs = scores.gather(-1, ids) - largest - total.log().to(scores.dtype)
+    normalizer = total.log().to(scores.dtype)
+    logprobs = scores.gather(-1, ids) - largest - normalizer
     return ids.squeeze(-1), logprobs.squeeze(-1)
 
 

@@ -90,7 +90,8 @@ class ToolRenderer:
 
     def conversation(self, system_prompt: str, messages: Messages) -> TokenIds:
         """Ids of a conversation as the chat template writes it, up to where the model speaks."""
-        return tuple(self.chat.ids.encode_marked(self.render(messages, system=system_prompt)))
+        text = self.render(messages, system=system_prompt)
+        return tuple(self.chat.ids.encode_marked(text))
 
     def decode(self, action_ids: Sequence[int]) -> str:
         """The text of an action, stop token left out."""
@@ -112,7 +113,8 @@ class ToolRenderer:
             return self.chat.encode_answer(text)
         if not self.plain:
             answer, _ = self._answer(message)
-            return (*self.chat.ids.encode_marked(close_thought(self.chat.opened, answer)), self._call_stop)
+            spoken = close_thought(self.chat.opened, answer)
+            return (*self.chat.ids.encode_marked(spoken), self._call_stop)
         if read_message(text, "json").calls != message.calls:
             text = f"{message.content}\n{write_calls(message.calls)}".strip()
         return self.chat.encode_answer(text)
@@ -134,12 +136,14 @@ class ToolRenderer:
             records.insert(0, {"role": "system", "content": self._mark(system)})
         elif system:
             records[0]["content"] = f"{self._mark(system)}\n\n{records[0]['content']}"
-        return self.chat.render(records, tools=self._mark([dict(tool) for tool in self.tools]) or None)
+        schemas = self._mark([dict(tool) for tool in self.tools])
+        return self.chat.render(records, tools=schemas or None)
 
     def _record(self, message: Message) -> dict[str, Any]:
         """A message as chat templates take it."""
         spoken = message.role == "assistant"
-        record: dict[str, Any] = {"role": message.role, "content": self._mark(message.content, frame=spoken)}
+        content = self._mark(message.content, frame=spoken)
+        record: dict[str, Any] = {"role": message.role, "content": content}
         if message.role == "tool":
             record |= {"tool_call_id": message.call_id, "name": self._mark(message.name)}
         elif message.calls:
@@ -147,7 +151,8 @@ class ToolRenderer:
         return record
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        function = {"name": self._mark(call.name), "arguments": self._mark(dict(call.arguments))}
+        arguments = self._mark(dict(call.arguments))
+        function = {"name": self._mark(call.name), "arguments": arguments}
         return {"type": "function", "id": call.id, "function": function}
 
     @cached_property
@@ -157,9 +162,10 @@ class ToolRenderer:
 
     def _answer(self, message: Message) -> tuple[str, str]:
         """Returns what the template writes for an answer with calls, and behind the token that ends it."""
-        results = [Message(role="tool", content=_RESULT, call_id=call.id, name=call.name) for call in message.calls]
+        results = [replace(_PROBE_RESULT, call_id=call.id, name=call.name) for call in message.calls]
         text = self.render([_PROBE_USER, message, *results])
-        return self.chat.ids.cut(text[len(self._start) :], self._stop_text)
+        behind = text[len(self._start) :]
+        return self.chat.ids.cut(behind, self._stop_text)
 
     def _following(self, messages: Messages) -> tuple[str, str]:
         """The text behind an answer's stop token, and that token's."""
@@ -183,7 +189,8 @@ class ToolRenderer:
         except (TemplateError, TypeError) as error:
             raise ConfigError(f"the chat template cannot render a call of a tool ({error}); {_WAY_OUT}") from error
         prompt = self._start
-        name = self.tools[0].get("function", self.tools[0])["name"]
+        tool = self.tools[0]
+        name = tool.get("function", tool)["name"]
         written = {"schemas": name in prompt, "calls": _VALUE in text, "results": _RESULT in text}
         dropped = [part for part, is_written in written.items() if not is_written]
         if dropped:
@@ -200,7 +207,8 @@ class ToolRenderer:
             for form in FORMS:
                 message = read_message(rest[: token.start()], form, self.tools)
                 calls = [(call.name, call.arguments, call.fault) for call in message.calls]
-                if calls == [(_NAME, {_KEY: _VALUE}, None)] and not message.content.strip():
+                is_probe = calls == [(_NAME, {_KEY: _VALUE}, None)]
+                if is_probe and not message.content.strip():
                     return form, token[0]
         raise ConfigError(f"the chat template writes a call as {rest[:80]!r}, which cannot be read back; {_WAY_OUT}")
 
@@ -218,9 +226,11 @@ class ToolRenderer:
         question = Message(role="user", content=_QUESTION)
         step = [_PROBE_CALL, _PROBE_RESULT]
         text = self.render([_PROBE_USER, *step, *step, _PROBE_ANSWER, question])
+        call, _ = self._answer(_PROBE_CALL)
+        result, _ = self._following([_PROBE_RESULT])
         later, stop = self._following([question])
-        piece = self._answer(_PROBE_CALL)[0] + self._stop_text + self._following([_PROBE_RESULT])[0]
-        if text != self._start + piece + piece + self.lead + _ANSWER + stop + later:
+        turn = call + self._stop_text + result
+        if text != self._start + turn + turn + self.lead + _ANSWER + stop + later:
             raise ConfigError(
                 "the chat template rewrites history: earlier calls, results or schemas are not written as they were, so a later "
                 "prompt would not extend the sampled tokens; keep them with model.keep_history = true, or " + _WAY_OUT
@@ -239,9 +249,10 @@ class ToolRenderer:
 
 def tool_listing(tools: Tools) -> str:
     """Returns the system prompt's part on tools, for a template that does not know them."""
-    schemas = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
+    functions = [tool.get("function", tool) for tool in tools]
+    schemas = [json.dumps(function, ensure_ascii=False) for function in functions]
     return (
-        f"These are the tools:\n{schemas}\n"
+        "\n".join(["These are the tools:", *schemas]) + "\n"
         'To call one, answer with one line of JSON and nothing else: {"name": "the tool", "arguments": {"the argument": "its value"}}'
     )
 

@@ -166,9 +166,10 @@ def _scores(vocabulary: Vocabulary) -> list[tuple[str, float]]:
         spaced = any(letter.isspace() or letter == SPACE for letter in word)
         if not word or spaced or word in FRAME_TOKENS:
             raise ConfigError(f"a nano vocabulary needs words without spaces, other than frame tokens, got {word!r}")
-    unknown = [(PAD, -1000.0)]  # never written: bytes spell whatever is left
+    unknown = [(PAD, -1000.0)]  # never written: bytes spell what no word or piece fits
     words = [(SPACE + word, -1.0) for word in dict.fromkeys(vocabulary.words)]
-    pieces = [(piece, -10.0) for piece in dict.fromkeys((*vocabulary.pieces, SPACE, "\n"))]
+    unique_pieces = dict.fromkeys((*vocabulary.pieces, SPACE, "\n"))
+    pieces = [(piece, -10.0) for piece in unique_pieces]
     raw = [(f"<0x{byte:02X}>", -100.0) for byte in range(256)]
     return [*unknown, *words, *pieces, *raw]
 
@@ -262,9 +263,13 @@ def _init_numbers(embeddings: Tensor, vocabulary: Mapping[str, int], std: float)
         numbers = torch.tensor(list(members.values()))
         low = numbers.min()
         high = numbers.max()
-        along = ((2 * numbers - low - high) / (high - low).clamp(min=1e-9)).unsqueeze(1)
-        waves = torch.cat([(along * rates).sin(), (along * rates).cos()], dim=1)
-        vectors = _KIND * torch.randn(width) + _LINE * along * line + _WORD * torch.randn(len(members), width)
+        extent = (high - low).clamp(min=1e-9)
+        along = ((2 * numbers - low - high) / extent).unsqueeze(1)  # from -1 to 1
+        phases = along * rates
+        waves = torch.cat([phases.sin(), phases.cos()], dim=1)
+        kind = torch.randn(width)
+        words = torch.randn(len(members), width)
+        vectors = _KIND * kind + _LINE * along * line + _WORD * words
         # One wave after another: a matrix product's last bit depends on the number of threads.
         for wave, direction in zip(waves.T, directions, strict=True):
             vectors += _WAVES * wave.unsqueeze(1) * direction
@@ -314,7 +319,8 @@ def _init_mimetically(layers: Any, config: NanoConfig) -> None:
         _set_rows(attention.k_proj, match, slow)
         values = attention.v_proj.weight.view(config.kv_heads, size, width)
         values = values.repeat_interleave(shared, 0).flatten(0, 1)
-        attention.o_proj.weight.copy_(values.T * (_FETCHED / (width * values.var())))
+        factor = _FETCHED / (width * values.var())
+        attention.o_proj.weight.copy_(values.T * factor)
 
 
 def _set_rows(projection: Any, heads: Tensor, slow: Tensor) -> None:

@@ -131,8 +131,9 @@ class _Chat:
         if not self.turn or request.observation.restart:
             system = self.start.system_prompt
             self.messages = [{"role": "system", "content": system}] if system else []
-        shown = request.observation.shown
-        new = (Message(role="user", content=shown),) if isinstance(shown, str) else shown
+        new = request.observation.shown
+        if isinstance(new, str):
+            new = (Message(role="user", content=new),)
         results = [message.call_id for message in new if message.role == "tool"]
         if self.messages and "tool_calls" in self.messages[-1]:
             self.messages[-1] = _with_results(self.messages[-1], results)
@@ -143,7 +144,8 @@ class _Chat:
         message = Message(role="assistant", content=text)
         if self.start.tools:
             with_calls = read_message(text)
-            message = message if any(call.fault for call in with_calls.calls) else with_calls
+            if not any(call.fault for call in with_calls.calls):
+                message = with_calls
         return _record(message)
 
 
@@ -218,8 +220,10 @@ class RemoteSession:
         except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:
             cause = f" ({error.__cause__})" if error.__cause__ else ""
             reason = brief(self._clean(f"{policy.model}: {type(error).__name__}: {error}{cause}"))
-            too_long = getattr(error, "code", None) == "context_length_exceeded" or "context length" in reason.lower()
-            raise (ContextLengthError if too_long else PolicyError)(reason) from None
+            code = getattr(error, "code", None)
+            if code == "context_length_exceeded" or "context length" in reason.lower():
+                raise ContextLengthError(reason) from None
+            raise PolicyError(reason) from None
 
     def _clean(self, text: str) -> str:
         """Returns a server's message, without the key."""
@@ -238,7 +242,8 @@ def _with_results(answer: Record, results: Sequence[str]) -> Record:
     answered = [call for call in calls if call["id"] in results]
     lines = [_read_call(call)[0] for call in calls if call["id"] not in results]
     if lines:
-        answer = {**answer, "content": "\n".join([answer["content"], *lines] if answer["content"] else lines)}
+        content = filter(None, [answer["content"], *lines])
+        answer = {**answer, "content": "\n".join(content)}
     if answered:
         return {**answer, "tool_calls": answered}
     return {"role": answer["role"], "content": answer["content"]}
@@ -246,15 +251,18 @@ def _with_results(answer: Record, results: Sequence[str]) -> Record:
 
 def _read_call(record: Record) -> tuple[str, ToolCall]:
     """A call as a line of text, and as what can be read of it."""
-    name = record["function"]["name"]
-    arguments = record["function"]["arguments"]
+    function = record["function"]
+    name = function["name"]
+    arguments = function["arguments"]
     line = f'{{"name": {json.dumps(name)}, "arguments": {arguments or "{}"}}}'
     calls = read_message(line, "json").calls
     if not calls:
         error = f"the call of {name} has no arguments in JSON"
         return f"{name} {arguments}", ToolCall(name="", fault="malformed", error=error)
     call = calls[0]
-    return write_calls([call]) if call.fault is None else f"{name} {arguments}", call
+    if call.fault is None:
+        return write_calls([call]), call
+    return f"{name} {arguments}", call
 
 
 def _record(message: Message) -> Record:
@@ -277,7 +285,8 @@ def _action(answer: RemoteAnswer) -> Action:
     for record in answer.calls:
         line, call = _read_call(record)
         text = f"{text}\n{line}" if text else line
-        calls.append(replace(call, id=record["id"], start=len(text) - len(line), end=len(text)))
+        end = len(text)
+        calls.append(replace(call, id=record["id"], start=end - len(line), end=end))
     return Action(
         text=text,
         message=Message(role="assistant", content=answer.text, calls=tuple(calls)) if calls else None,

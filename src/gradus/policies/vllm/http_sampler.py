@@ -146,7 +146,8 @@ class HttpSampler:
         except openai.APIStatusError as error:
             reason = _reason(error)
             too_long = error.status_code == 400 and "context" in reason.lower()
-            raise (ContextLengthError if too_long else PolicyError)(f"{address} answered {reason}") from error
+            kind = ContextLengthError if too_long else PolicyError
+            raise kind(f"{address} answered {reason}") from error
         try:
             return read(answer)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -234,7 +235,8 @@ class HttpSession:
     def __init__(self, sampler: HttpSampler, episodes: Sequence[EpisodeStart]) -> None:
         self._sampler = sampler
         self._conversations = [Conversation(start, sampler.renderer) for start in episodes]
-        self._pool = ThreadPoolExecutor(max_workers=min(sampler.concurrency, max(1, len(episodes))))
+        workers = min(sampler.concurrency, max(1, len(episodes)))
+        self._pool = ThreadPoolExecutor(max_workers=workers)
 
     def act(self, requests: Sequence[Request]) -> list[Action]:
         """Answer all, in order; a request that fails fails its own row."""

@@ -131,7 +131,8 @@ class LinearFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             inputs_grad = product(narrow, weight.to(ctx.dtype).T).float()
         if ctx.needs_input_grad[1]:
-            weight_grad = product(narrow.flatten(0, -2).T, inputs.flatten(0, -2).T).float()
+            rows = narrow.flatten(0, -2)
+            weight_grad = product(rows.T, inputs.flatten(0, -2).T).float()
         if ctx.has_bias and ctx.needs_input_grad[2]:
             bias_grad = grad.flatten(0, -2).sum(0)
         return inputs_grad, weight_grad, bias_grad, None
@@ -139,11 +140,14 @@ class LinearFunction(torch.autograd.Function):
 
 def products(rows: Tensor, columns: Tensor, factor: float = 1.0) -> Tensor:
     """Batched products: rows (B, M, K), columns (B, N, K); returns (B, M, N), times ``factor``. Without a gradient."""
-    work = rows.shape[1] * columns.shape[1] * rows.shape[2]
+    _, height, depth = rows.shape
+    work = height * columns.shape[1] * depth
     if work >= _LARGE and _multiplies_here(rows, columns):
         if factor != 1.0:
             rows = rows * factor
-        return torch.stack([product(row, column) for row, column in zip(rows, columns, strict=True)])
+        pairs = zip(rows, columns, strict=True)
+        return torch.stack([product(row, column) for row, column in pairs])
     if factor == 1.0:
         return torch.bmm(rows, columns.mT)
-    return torch.baddbmm(rows.new_empty(1, 1, 1), rows, columns.mT, beta=0.0, alpha=factor)
+    nothing = rows.new_empty(1, 1, 1)
+    return torch.baddbmm(nothing, rows, columns.mT, beta=0.0, alpha=factor)
