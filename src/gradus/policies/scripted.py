@@ -52,6 +52,7 @@ class FunctionPolicy:
 
     def start(self, episodes: Sequence[EpisodeStart]) -> _ScriptSession:
         scripts = [Script(self.name, start) for start in episodes]
+        # A session that states distributions is another kind: distillation asks for the method.
         if self._distribution is None:
             return _ScriptSession(self._answer, scripts)
         return _DistributionSession(self._answer, scripts, self._distribution)

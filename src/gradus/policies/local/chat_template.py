@@ -91,6 +91,7 @@ class ChatTemplate:
                 "the tokenizer has neither a chat template nor an end-of-sequence token, so an answer could not end; "
                 "set tokenizer.eos_token, or give the tokenizer a chat template"
             )
+        # The order matters: each step renders with what the steps before it have found.
         self.has_system_role = self._accepts_system()
         prompt, self._conversation = self._probe()
         self.opened = open_thought(prompt)
@@ -140,6 +141,7 @@ class ChatTemplate:
     def dated_tokenizer(self) -> Any:
         """The tokenizer with a chat template that says the renderer's day, for rendering without Gradus."""
         dated = copy.deepcopy(self.tokenizer)
+        # Without a template there is nothing to date.
         if isinstance(dated.chat_template, str):
             dated.chat_template = self._template
         return dated
@@ -169,6 +171,7 @@ class ChatTemplate:
             return turns
         if self.has_system_role:
             return [{"role": "system", "content": system}, *turns]
+        # Without a system role the prompt stands in front of the first observation.
         turns[0]["content"] = f"{system}\n\n{turns[0]['content']}"
         return turns
 
@@ -196,6 +199,7 @@ class ChatTemplate:
             ) from error
         counts = {prompt.count(word) for word in words[:2]}
         counts |= {conversation.count(word) for word in words}
+        # Pieces are cut at these words, so each must stand where it can be found.
         if counts != {1}:
             raise ConfigError(
                 "the chat template does not write every message exactly once, so turns cannot be told apart; "

@@ -105,6 +105,7 @@ class Conversation:
         request = observation.asked
         if request is None or request.after is None:
             return opening_ids(renderer, self._start.system_prompt, observation)
+        # A foreign agent goes on from an earlier answer of ours: its tokens are taken as they were sampled.
         end = self._ends[request.after]
         stop = (renderer.stop_id,) if end.cut else ()
         later = prompt_ids(renderer, "", observation.messages[request.known :], later=True)
@@ -125,9 +126,11 @@ class Conversation:
         count = len(ids)
         if places:
             text = text[: min(places)]
+            # What was sampled behind the stop string is no part of the answer, nor of what is trained.
             count = _spelled(request.stop, renderer, ids)
         ids = tuple(ids[:count])
         cut = ids[-1] not in renderer.stop_ids
+        # A new list, because earlier answers refer to the old one.
         if turn.restart:
             self._ids = []
         self._ids += [*turn.context, *ids]
@@ -172,6 +175,7 @@ def _spelled(stops: Sequence[str], renderer: ChatRenderer, ids: Sequence[int]) -
         text = renderer.decode(ids[:count])
         return any(stop in text for stop in stops)
 
+    # Decoding is not additive, but a text that holds the stop string holds it with more tokens too.
     return bisect_left(range(len(ids)), True, key=holds)
 
 

@@ -72,6 +72,7 @@ class Drawing:
     ) -> None:
         self.answers = {prompt.row: Answer(legal=[] if grammar else None) for prompt in prompts}
         self._place_of = {prompt.row: place for place, prompt in enumerate(prompts)}
+        # On the CPU: the numbers of one step are moved, not the table.
         self._uniforms = torch.from_numpy(np.stack([prompt.uniforms for prompt in prompts]))
         self._states = {prompt.row: grammar.begin() for prompt in prompts} if grammar else {}
         self._sampling = sampling
@@ -86,6 +87,7 @@ class Drawing:
         tokens, logprobs = draw_tokens(logits, uniforms, self._sampling, self._legal(logits, rows))
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             answer = self.answers[row]
+            # GeneralDecoder goes on with rows that have ended until the last one has.
             if answer.stopped:
                 continue
             answer.ids.append(token)
@@ -93,6 +95,7 @@ class Drawing:
             answer.stopped = token in self._stops
             if self._grammar is not None and answer.legal is not None:
                 state = self._states[row]
+                # The trainer needs what was legal to know the distribution that was drawn from.
                 answer.legal.append(self._grammar.legal(state))
                 if not answer.stopped:
                     self._states[row] = self._grammar.advance(state, token)
@@ -134,6 +137,7 @@ def _similar(lengths: Sequence[int], past: int) -> list[list[int]]:
     batch: list[int] = []
     batches = [batch]
     total = 0
+    # Neighbors in this order differ least in length, so that little is padding.
     for row in sorted(rows, key=lengths.__getitem__):
         total += lengths[row]
         if batch and not fits(len(batch) + 1, lengths[row], total):
@@ -163,6 +167,7 @@ class Decoder:
         self._plan = plan
         self._grammar = grammar
         causal = causal_model(loaded.model)
+        # The lean decoder knows one kind of mask, and attends by our own kernels.
         plain_attention = plan.window is None and causal.config._attn_implementation == "sdpa"
         self._lean = causal if plain_attention and has_lean_decoder(causal) else None
         capacity = min(_FIRST_CAPACITY, loaded.context or _FIRST_CAPACITY)
@@ -176,6 +181,7 @@ class Decoder:
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Read all prompts and sample an answer to each; the last token of an answer is not in the cache yet."""
+        # The cache grows once to what is needed, not at every token.
         self._cache.expected = max(prompt.end for prompt in prompts)
         prompt_of = {prompt.row: prompt for prompt in prompts}
         with evaluating(self._loaded):
@@ -194,6 +200,7 @@ class Decoder:
             leader = row if prompt.past else leaders.setdefault(prompt.new, row)
             if leader != row:
                 leader_of[row] = leader
+        # Only rows that are read take part in the forward passes of the prefill.
         rows = self._to_front([row for row in prompt_of if row not in leader_of])
         shared = self._share_prefix(leaders)
         news: list[TokenIds] = []
@@ -220,6 +227,7 @@ class Decoder:
         if len(leaders) < 2:
             return 0
         shared = common_prefix([new[:-1] for new in leaders])  # one token stays, for the logits behind it
+        # Few tokens are read faster by all rows at once than by one row before the others.
         if shared < _WORTH_SHARING:
             return 0
         (first, row), *others = leaders.items()
@@ -261,6 +269,7 @@ class Decoder:
         budgets = {row: prompt.budget for row, prompt in prompt_of.items()}
         for step in range(max(budgets.values())):
             drawing.draw(logits, rows, step)
+            # A row leaves as soon as it has ended: what is computed is only what is still sampled.
             going = [row for row in rows if not answers[row].stopped and step + 1 < budgets[row]]
             if not going:
                 break
@@ -279,6 +288,7 @@ class Decoder:
         """Bring rows to slots 0..n-1, moving as few as possible; returns the row in each."""
         count = len(rows)
         coming = set(rows)
+        # Rows that stand in front already stay; only as many move as there are holes.
         holes = [slot for slot in range(count) if self._row_at[slot] not in coming]
         movers = [row for row in rows if self._slot_of[row] >= count]
         if holes:
@@ -308,12 +318,14 @@ class Decoder:
         positions = torch.tensor(pasts)[:, None] + places
         valid = None
         if min(lengths) < longest:
+            # Padding stands on the left, so that the last column is the last token of all rows.
             news = [[0] * (longest - len(new)) + list(new) for new in news]
             pads = longest - torch.tensor(lengths)[:, None]
             valid = (places >= pads).to(self._device)
             positions = (positions - pads).clamp_(min=0)
         ids = torch.tensor(news).to(self._device)
         positions = positions.to(self._device)
+        # One slice per layer instead of an index: most steps of a batch of equal prompts are this case.
         if valid is None and slots is None and min(pasts) == max(pasts):
             self._cache.aim_together(count, pasts[0], width)
         else:

@@ -75,6 +75,7 @@ def export_model(
     gap = None
     if base is not None and merge:
         model, gap = _merge(loaded)
+    # A model that was published in bfloat16 and trained in float32 goes back to what its users load.
     if dtype == "auto":
         dtype = loaded.settings.dtype or "float32"
     model.to(getattr(torch, dtype))
@@ -113,6 +114,7 @@ def _merge(loaded: LoadedModel) -> tuple[Any, float]:
     ids = torch.tensor([[(7 * place + 3) % vocabulary for place in range(32)]])
     with torch.inference_mode():
         before = adapted(input_ids=ids, use_cache=False).logits
+    # ``safe_merge`` refuses weights that are not numbers.
     merged = adapted.merge_and_unload(safe_merge=True)
     with torch.inference_mode():
         gap = logp_diff(before, merged(input_ids=ids, use_cache=False).logits)
@@ -151,6 +153,7 @@ def generation_config(loaded: LoadedModel, config: SamplingConfig) -> Generation
     if loaded.tokenizer.bos_token_id is not None:
         values["bos_token_id"] = loaded.tokenizer.bos_token_id
     if not config.greedy:
+        # transformers warns of settings that greedy decoding does not use.
         values |= {"temperature": config.temperature, "top_p": config.top_p, "top_k": config.top_k}
     return GenerationConfig(**values)
 

@@ -61,6 +61,7 @@ def find_model(name: str | Path) -> Path | None:
     path = Path(name).expanduser()
     if model_kind(path):
         return path
+    # seed-10 comes after seed-9.
     seeds = sorted(path.glob("seed-*"), key=lambda seed: (len(seed.name), seed.name))
     for run in (path, *seeds[:1]):
         for checkpoint in RUN_MODELS:
@@ -100,6 +101,7 @@ def trained_precision(folder: str | Path) -> dict[str, Any]:
 def is_nano(name: str | Path) -> bool:
     """Says whether a model's folder, or a run's, holds a nano model, or adapters of one: its chat template is a nano model's."""
     folder = find_model(name)
+    # A name on the hub: no nano model is published under one.
     if folder is None:
         return False
     base = adapter_base(folder)

@@ -39,6 +39,7 @@ class GeneralDecoder:
         for prompt in prompts:
             ids = [*self._read.get(prompt.row, [])[: prompt.past], *prompt.new]
             self._read[prompt.row] = ids
+            # Padding would change the state of a recurrent model, so a batch has one length.
             batches.setdefault((len(ids), prompt.budget), []).append(prompt)
         answers: dict[int, Answer] = {}
         for batch in batches.values():
@@ -55,6 +56,7 @@ class GeneralDecoder:
         stops = sorted(self._loaded.renderer.stop_ids)
         drawing = Drawing(prompts, self.sampling, frozenset(stops), self._grammar, self._masks)
         config = GenerationConfig(
+            # The draw is ours; generate takes what is left over as the likeliest.
             do_sample=False,
             max_new_tokens=prompts[0].budget,
             eos_token_id=stops,

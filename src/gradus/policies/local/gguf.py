@@ -44,6 +44,7 @@ def dequantized(file: str | Path) -> Path:
     if not path.is_file():
         raise ConfigError(f"no file {path}; expected a GGUF file, as in --model models/smollm2.gguf")
     with path.open("rb") as opened:
+        # By content: a file that was replaced under the same name is another model.
         digest = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "gradus" / "models" / f"{path.stem}-{digest}"
@@ -120,6 +121,7 @@ def _source(file: Path) -> ModelSource:
         field = reader.get_field(f"general.{key}")
         return str(field.contents()) if field is not None else ""
 
+    # Vectors (norms, biases) are mostly in float32, whatever the file is called.
     kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
     kind = kinds.most_common(1)[0][0] if kinds else "nothing"
     return {"file": file.name, "name": text("name") or file.stem, "license": text("license"), "quantization": kind}

@@ -48,6 +48,7 @@ class WordGrammar:
                 continue
             grown = (*part, token)
             for word in self._words[place]:
+                # One word may begin another: both readings are followed.
                 if word == grown:
                     following.add((place + 1, ()))
                 elif word[: len(grown)] == grown:
@@ -56,6 +57,7 @@ class WordGrammar:
 
     def legal(self, state: GrammarState) -> TokenIds:
         """Ids that may come next, sorted; never empty."""
+        # States repeat from answer to answer; what may follow is computed once for each.
         if state not in self._legal:
             ids: set[int] = set()
             for place, part in state:

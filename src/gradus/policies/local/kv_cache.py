@@ -63,6 +63,7 @@ class RaggedCache(Cache):
         else:
             self._slots = slots
         if valid is not None:
+            # Keys of padding go to the last position, which nobody reads.
             positions = torch.where(valid, positions, self.capacity - _SLACK)
         self._places = slots[:, None], positions
 
@@ -84,6 +85,7 @@ class RaggedCache(Cache):
 
     def _write(self, number: int, states: Tensor) -> Tensor:
         _, heads, length, size = states.shape
+        # Buffers are made when the first forward shows their heads and sizes.
         while len(self._buffers) <= number:
             buffer = states.new_zeros(self.rows, heads, self.capacity, size)
             self._buffers.append(buffer)
@@ -115,6 +117,7 @@ class RaggedCache(Cache):
     def swap(self, slots: Sequence[int], others: Sequence[int], width: int) -> None:
         """Exchange ``slots[i]`` and ``others[i]``, as far as ``width`` positions. No slot may stand in both lists."""
         for buffer in self._buffers:
+            # Indexing by a list copies, so that the second line does not read what the first wrote.
             content = buffer[slots, :, :width]
             buffer[slots, :, :width] = buffer[others, :, :width]
             buffer[others, :, :width] = content
@@ -143,6 +146,7 @@ class RaggedCache(Cache):
         query = _by_row(query, rows)
         key = _by_row(key, rows)
         value = _by_row(value, rows)
+        # In the last layer one token of each row asks: the others give keys and values alone.
         if source is not None:
             mask = mask[:, :, -1:]
         keys, values = self.update(key, value, layer)
@@ -229,6 +233,7 @@ def plan_masks(model: Any) -> MaskPlan | None:
     """Reads from a model's config and signature which masks it takes; None if it cannot be driven with positions, masks and a cache of ours."""
     causal = causal_model(model)
     config: Any = causal.config.get_text_config(decoder=True)
+    # The signature is asked and not the class: models that are new to us work if they take the same arguments.
     parameters = inspect.signature(causal.forward).parameters
     cache_name = "cache" if "cache" in parameters else "past_key_values"
     kinds = set(getattr(config, "layer_types", None) or ())
@@ -237,6 +242,7 @@ def plan_masks(model: Any) -> MaskPlan | None:
     takes_ours = {"input_ids", "attention_mask", "position_ids", cache_name} <= set(parameters)
     if not takes_ours or not all_kinds <= _KNOWN_LAYERS:
         return None
+    # Flash and flex attention take no additive mask.
     if getattr(config, "_attn_implementation", "sdpa") not in ("sdpa", "eager"):
         return None
     window = getattr(config, "sliding_window", None)
@@ -262,6 +268,7 @@ def keeps_function(loaded: LoadedModel, plan: MaskPlan) -> bool:
         out = model(input_ids=ids[:, start:stop], attention_mask=mask, position_ids=positions, **plan.cached(cache))
         return out.logits[0, -1].float()
 
+    # Without autocast: bfloat16 rounds more than a wrong mask changes in a small model.
     with evaluating(replace(loaded, autocast=False)):
         plain = model(input_ids=ids, use_cache=False).logits[0, -1].float()
         read(0, 5)

@@ -39,12 +39,24 @@ def has_lean_decoder(model: nn.Module) -> bool:
     return causal.config.hidden_act == "silu"
 
 
-def decode_positions(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
+def decode_positions(
+    model: Any,
+    input_ids: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    source: Tensor,
+) -> Tensor:
     """Logits (S, V) at the places ``source`` (S,), ascending, of one row; see :func:`decode_hidden`."""
     return model.lm_head(decode_hidden(model, input_ids, positions, attend, source))
 
 
-def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Attend, source: Tensor) -> Tensor:
+def decode_hidden(
+    model: Any,
+    input_ids: Tensor,
+    positions: Tensor,
+    attend: Attend,
+    source: Tensor,
+) -> Tensor:
     """Hidden states (S, d) that the language-model head reads, at the places ``source`` (S,), ascending, of one row.
 
     ``input_ids`` and ``positions`` are (1, N). ``attend`` takes a layer's number, query (H, N, D), key and value (KH, N, D), the scale of
@@ -58,9 +70,11 @@ def decode_hidden(model: Any, input_ids: Tensor, positions: Tensor, attend: Atte
     sin = sin[0][:, None].to(hidden.dtype)
     half = sin.shape[-1] // 2
     everywhere = _Attention(attend=attend, cos=cos, sin=sin[..., :half], source=None)  # the halves of sin are equal
+    # Nobody reads what else the last layer would compute.
     last = everywhere if len(source) == len(hidden) else everywhere._replace(source=source)
     for number, layer in enumerate(decoder.layers):
         attention = last if number == len(decoder.layers) - 1 else everywhere
+        # transformers sets this flag when a run asks for checkpoints of activations.
         if getattr(layer, "gradient_checkpointing", False) and torch.is_grad_enabled():
             hidden = checkpoint(_layer, layer, number, attention, hidden, use_reentrant=False)
         else:
@@ -87,6 +101,7 @@ def _layer(layer: Any, number: int, attention: _Attention, hidden: Tensor) -> Te
     """One layer over hidden states (N, d); returns (N or S, d)."""
     inputs = _norm(layer.input_layernorm, hidden)
     mixed = _mix(layer.self_attn, number, attention, inputs)
+    # From here on only the places that ask go on.
     hidden = attention.at_source(hidden) + layer.self_attn.o_proj(mixed)
     return hidden + _mlp(layer.mlp, _norm(layer.post_attention_layernorm, hidden))
 

@@ -79,10 +79,12 @@ def load_model(
     Raises:
         ConfigError: no such folder, files missing in it, a name that cannot be reached, a tokenizer that does not fit.
     """
+    # A mistyped path is refused here, before transformers looks for it on the hub.
     name = check_model_source(os.fspath(path_or_name))
     base = adapter_base(name) or name
     adapter = name if base != name else None
     settings = read_settings(name) or read_settings(base) or ModelSettings()
+    # What is not asked for stays as the model was trained.
     changes = {
         "keep_history": keep_history,
         "template_options": template_options,
@@ -107,6 +109,7 @@ def load_model(
     else:
         model.to(place)
     model.eval()
+    # Weights stay what they are; the layers get another forward.
     if place.type == "cpu":
         use_faster_products(model)
     return LoadedModel(
@@ -185,6 +188,7 @@ def _published_dtype(base: str) -> str:
     from transformers import AutoConfig
 
     with quiet_transformers():
+        # Export rounds back to this dtype.
         dtype = AutoConfig.from_pretrained(base).dtype
     return str(dtype or "float32").removeprefix("torch.")
 

@@ -58,6 +58,7 @@ class LocalPolicy:
                 raise ConfigError(
                     "sampling.grammar is set but there is no grammar; give one, or unset sampling.grammar"
                 )
+            # The grammar spells words as the tokenizer does in a line, without added tokens.
             encode = partial(loaded.tokenizer.encode, add_special_tokens=False)
             self.grammar = WordGrammar(grammar, encode, loaded.renderer.stop_ids)
         self.plan = cache_plan(loaded)
@@ -103,6 +104,7 @@ class LocalSession:
         renderer = policy.loaded.renderer
         self._episodes = [_CachedEpisode(Conversation(start, renderer)) for start in episodes]
         self._size = policy.batch_size or max(1, len(episodes))
+        # Rows that take turns leave nothing in the cache for their next turn.
         self._takes_turns = len(episodes) > self._size
         for start in episodes:
             renderer.for_tools(start.tools)  # refused before anything is sampled; a call may end with its own token
@@ -143,6 +145,7 @@ class LocalSession:
                 readings[place] = self._reading(request)
             except PolicyError as error:  # it is too long, or the chat template refuses a foreign agent's messages
                 actions[place] = Action.failed(error)
+        # Rows keep their order, so that a batch is the same in every run.
         waiting = list(readings)
         for start in range(0, len(waiting), self._size):
             places = waiting[start : start + self._size]
@@ -162,6 +165,7 @@ class LocalSession:
         self._size = self._policy.batch_size = self._size // 2
         self._takes_turns = True
         self._decoder = None
+        # Tensors of the failed batch may hang in cycles; they must be gone before a new cache is made.
         gc.collect()
         torch.cuda.empty_cache()
         self._decoder = self._policy.decoder(self._size)
@@ -190,10 +194,12 @@ class LocalSession:
             return len(episode.cached)
         if observation.asked is None:
             return 0
+        # One token at least is read anew: its logits are what the first draw needs.
         return common_prefix([tuple(episode.cached), turn.prompt[:-1]])
 
 
 def _finish(reading: _Reading, answer: Answer) -> Action:
+    # What is not a number would be trained on, and would break the weights for good.
     if not all(map(math.isfinite, answer.logprobs)):
         return Action.failed(
             PolicyError(
@@ -202,5 +208,6 @@ def _finish(reading: _Reading, answer: Answer) -> Action:
         )
     action = reading.episode.conversation.add_answer(reading.turn, answer.ids, answer.logprobs, answer.legal)
     assert action.tokens is not None
+    # The last token of an answer was drawn, but no forward pass has read it yet.
     reading.episode.cached = [*reading.turn.prompt, *action.tokens.action_ids[:-1]]
     return action

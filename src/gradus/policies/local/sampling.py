@@ -92,6 +92,7 @@ def sampling_logprobs(
     scores = _scaled(logits, config.temperature)
     if legal is not None:
         scores = scores.masked_fill(~legal, NEVER)
+    # The distribution is one point: probability 1 at the likeliest token.
     if config.greedy:
         best = scores.argmax(-1, keepdim=True)
         return torch.full_like(scores, NEVER).scatter(-1, best, 0.0)
@@ -120,6 +121,7 @@ def _outside_nucleus(scores: Tensor, top_p: float) -> Tensor:
     if scores.shape[-1] < MANY_WORDS:
         return _outside_by_sorting(scores, top_p)
     likely = scores.topk(_NUCLEUS, dim=-1).values
+    # The mass of all words, though only the likeliest are sorted.
     total = scores.logsumexp(-1, keepdim=True)
     mass = (likely - total).exp_().cumsum(-1)
     count = (mass < top_p).sum(-1, keepdim=True)
@@ -203,6 +205,7 @@ def _draw_by_blocks(scores: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """As :func:`draw` from a softmax, with few passes over many words: sums of blocks first, then the words of one block."""
     count = scores.shape[-1]
     largest = scores.amax(-1, keepdim=True)
+    # In the dtype of the scores; only the sums of blocks are added in float64.
     mass = (scores - largest).exp_()
     in_blocks = count // _BLOCK * _BLOCK
     blocks = mass[:, :in_blocks].unflatten(-1, (-1, _BLOCK))

@@ -24,6 +24,7 @@ class ModelShelf:
         """The model called ``key``, loaded if it is not the one that is there."""
         if self._loaded is None or key != self._key:
             self._loaded = None
+            # Two models at once may not fit into memory.
             gc.collect()  # adapters and their model refer to each other
             self._loaded = load()
             self._key = key

@@ -31,6 +31,7 @@ class TextIds:
         # Tokens around messages: letters in content, also if they are not declared special.
         self.frame: frozenset[str] = frozenset()
         self.added = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items()}
+        # Longest first: one added token may begin another.
         longest_first = sorted(set(self.added.values()), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
         self._letters: dict[frozenset[str], Any] = {}
@@ -53,6 +54,7 @@ class TextIds:
 
         A copy of the tokenizer's core splits them: the wrapper would switch the one core that all threads encode with.
         """
+        # A frame that grows later needs another copy, in which its tokens are special too.
         if self.frame not in self._letters:
             core = copy.deepcopy(self._tokenizer.backend_tokenizer)
             tokens = sorted(self.frame.intersection(self.added.values()))
@@ -146,6 +148,7 @@ class RunningText:
         text = self._decode(self._window)
         settled = text.rstrip(_HALF)
         added = settled[len(self._emitted) :]
+        # The window forgets what was complete before the last token: its cost stays the same.
         if settled == text:
             self._window = self._window[self._complete :]
             self._complete = len(self._window)

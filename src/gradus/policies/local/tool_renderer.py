@@ -101,6 +101,7 @@ class ToolRenderer:
         """An answer with its calls, in the template's own form."""
         message = read_message(text, self.form, self.tools)
         calls = message.calls
+        # The template would leave out all calls but one when it writes the answer again.
         if len(calls) > 1 and not self.several:
             error = f"this model's chat template takes one call an answer, got {len(calls)}"
             calls = tuple(replace(call, fault="malformed", error=error) for call in calls)
@@ -115,12 +116,14 @@ class ToolRenderer:
             answer, _ = self._answer(message)
             spoken = close_thought(self.chat.opened, answer)
             return (*self.chat.ids.encode_marked(spoken), self._call_stop)
+        # The text has calls in another form, and training should teach the plain one.
         if read_message(text, "json").calls != message.calls:
             text = f"{message.content}\n{write_calls(message.calls)}".strip()
         return self.chat.encode_answer(text)
 
     def _read_any(self, text: str) -> Message | None:
         """An answer in the first form in which all of its calls can be read; None without calls."""
+        # JSON first: a teacher writes it whatever the student speaks.
         for form in ("json", self.form, None):
             message = read_message(text, form, self.tools)
             if message.calls and all(call.fault is None for call in message.calls):
@@ -198,6 +201,7 @@ class ToolRenderer:
         if not text.startswith(prompt):
             raise ConfigError(f"the chat template rewrites the prompt behind a call; {_WAY_OUT}")
         rest = text[len(prompt) :]
+        # What stands around calls and results belongs to the frame: content may not spell it.
         self.chat.add_frame(rest)
         return self._form(rest.partition(_RESULT)[0])
 

@@ -186,6 +186,7 @@ def make_nano(folder: str | Path, vocabulary: Vocabulary, config: NanoConfig | N
         raise StorageError(
             f"a nano model needs a new or empty folder, but {target} has something in it; remove it first"
         )
+    # The vocabulary is checked before any weight is drawn.
     tokenizer = build_tokenizer(vocabulary)
     model = _fresh_model(config or NanoConfig(), tokenizer, seed)
 
@@ -223,6 +224,7 @@ def _fresh_model(config: NanoConfig, tokenizer: PreTrainedTokenizerFast, seed: i
         model: Any = LlamaForCausalLM(shape)
         embeddings = model.model.embed_tokens.weight
         layers = model.model.layers
+        # transformers has drawn them with its own spread: the same draws, scaled.
         embeddings.mul_(config.embedding_std / shape.initializer_range)
         if config.number_init:
             _init_numbers(embeddings, tokenizer.get_vocab(), config.embedding_std)

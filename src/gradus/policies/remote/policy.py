@@ -100,6 +100,7 @@ class RemotePolicy:
                 f"{self.name} at {self.base_url} did not answer a first short request: {error}. "
                 "Check the address (OPENAI_BASE_URL), the key (OPENAI_API_KEY) and the model's name"
             ) from None
+        # Once per policy, not once per evaluation.
         self._probed = True
         return session
 
@@ -129,6 +130,7 @@ class _Chat:
     def observe(self, request: Request) -> None:
         """Add the new observation; a restart forgets the earlier turns."""
         if not self.turn or request.observation.restart:
+            # A first turn, or a restart: the conversation begins again.
             system = self.start.system_prompt
             self.messages = [{"role": "system", "content": system}] if system else []
         new = request.observation.shown
@@ -198,6 +200,7 @@ class RemoteSession:
             return Action.failed(error)
         record = chat.answer_record(answer.text)
         if answer.calls:
+            # Calls that came as calls go back as calls; those in the text were read by answer_record.
             record["tool_calls"] = list(answer.calls)
         chat.messages.append(record)
         return _action(answer)
@@ -215,6 +218,7 @@ class RemoteSession:
 
         try:
             async with self._slots, asyncio.timeout(policy.patience):
+                # Waiting for a slot does not count: the time limit begins inside it.
                 reply = await policy.takes.ask(create, options)
             return read_answer(reply, policy.usage, self._clean)
         except (TimeoutError, openai.OpenAIError, *UNREADABLE) as error:

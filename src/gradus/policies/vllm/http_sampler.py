@@ -61,6 +61,7 @@ class HttpSampler:
         self._base = base_url.rstrip("/")
         self._client = _client(base_url, api_key, max_retries=retries, timeout=timeout)
         self.context = self._context()
+        # Before a run loads data or audits: a server without log-probs is of no use to it.
         self._check()
 
     def start(self, episodes: Sequence[EpisodeStart]) -> HttpSession:
@@ -145,6 +146,7 @@ class HttpSampler:
             answer = self._post(address, body)
         except openai.APIStatusError as error:
             reason = _reason(error)
+            # vLLM says it in its message alone; there is no code for it.
             too_long = error.status_code == 400 and "context" in reason.lower()
             kind = ContextLengthError if too_long else PolicyError
             raise kind(f"{address} answered {reason}") from error
@@ -181,6 +183,7 @@ class HttpSampler:
 
 
 def _client(base_url: str, api_key: str | None, **options: Any) -> openai.OpenAI:
+    # A proxy of the environment would be in the way of a server on this machine.
     http = openai.DefaultHttpxClient(trust_env=not is_loopback(base_url))
     return openai.OpenAI(api_key=api_key or "none", base_url=base_url.rstrip("/"), http_client=http, **options)
 

@@ -55,6 +55,7 @@ def use_faster_products(model: nn.Module) -> None:
     if not prefers_onednn():
         return
     for layer in model.modules():
+        # Subclasses compute something else, such as adapters or four bits.
         if type(layer) is nn.Linear and layer.weight.dtype == torch.float32:
             layer.__class__ = FastLinear
 
@@ -126,6 +127,7 @@ class LinearFunction(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         inputs, weight = ctx.saved_tensors
+        # A run may take its backward pass in bfloat16; the forward pass is always exact.
         narrow = grad.to(ctx.dtype)
         inputs_grad = weight_grad = bias_grad = None
         if ctx.needs_input_grad[0]:

@@ -62,12 +62,19 @@ def tiles(rows: int, heads: int, chunks: Sequence[tuple[int, int, int]]) -> Iter
     for first, last, end in chunks:
         scores = heads * (last - first) * end  # of one row
         step = max(1, _SCORES // scores)
+        # Rows are cut, not queries: the keys of a row are read once for all of its queries.
         for start in range(0, rows, step):
             stop = min(start + step, rows)
             yield AttentionTile(slice(start, stop), slice(first, last), end)
 
 
-def tile_weights(query: Tensor, keys: Tensor, hidden: Tensor, heads: int, scaling: float) -> Tensor:
+def tile_weights(
+    query: Tensor,
+    keys: Tensor,
+    hidden: Tensor,
+    heads: int,
+    scaling: float,
+) -> Tensor:
     """Attention weights (b, H, s, T) of the queries (N, G, D) of a tile for keys (N, T, D), in the dtype of the queries.
 
     ``hidden`` (b or 1, 1, s, t) is added to the scores of the last t keys: 0, or -inf where a query may not look. The
@@ -87,7 +94,13 @@ def gather(weights: Tensor, values: Tensor) -> Tensor:
     return mixed.view(*weights.shape[:3], -1)
 
 
-def attend_tiles(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def attend_tiles(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+) -> Tensor:
     """Attention of (B, H, S, D) queries to (B, KH, T, D) keys without a gradient; ``mask`` (B or 1, 1, S, T) is additive."""
     rows, heads, length, _ = query.shape
     shared = key.shape[1]
@@ -100,7 +113,13 @@ def attend_tiles(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scalin
     return out
 
 
-def attend_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float) -> Tensor:
+def attend_once(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+) -> Tensor:
     """Attention of one place of each row, without a gradient: (B, KH, G, D) queries, G of each head of keys, to (B, KH, T, D) keys.
 
     ``mask`` (B, 1, 1, T) is additive. On a CPU in float32 two products take 0.5 to 0.8 of what torch's kernel takes. In bfloat16 that
@@ -110,6 +129,7 @@ def attend_once(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
     if query.device.type != "cpu" or query.dtype != torch.float32:
         count = query.shape[2]
+        # The second query is thrown away.
         if query.device.type == "cpu" and count == 1:
             query = query.repeat(1, 1, 2, 1)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)[:, :, :count]
