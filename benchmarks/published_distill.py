@@ -22,9 +22,9 @@ ENVIRONMENT = f"{PUBLISHED / 'sums.py'}:spec"
 COMMON = {
     "distill.lr": 1e-5,
     "distill.batch_size": 16,
-    "distill.schedule": "constant",
-    "distill.checkpoint_every": 100,
-    "distill.autocast": "auto",
+    "sft.schedule": "constant",
+    "sft.checkpoint_every": 100,
+    "sft.autocast": "auto",
 }
 OWN = {"distill.on_policy": 1.0}
 STUDENTS: Mapping[str, tuple[str | None, int, Mapping[str, Any]]] = {  # teacher, steps, settings; no teacher: the run

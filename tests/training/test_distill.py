@@ -33,7 +33,7 @@ from gradus.training.engine.forward import compare_tokens, vocabulary_size
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.engine.tree_support import tree_attention
 from gradus.training.grpo import train_grpo
-from gradus.training.lesson_config import DistillConfig
+from gradus.training.lesson_config import DistillConfig, DistillTable, SftConfig
 from gradus.training.run.folder import RunFolder
 from gradus.training.run.options import GrpoOptions, RunOptions
 from gradus.training.teachers import ModelTeacher, ScriptedTeacher, Teacher, with_teacher
@@ -265,13 +265,16 @@ def test_chunks_and_microbatches_change_nothing(
     loaded.model.zero_grad()
 
 
-def test_settings_without_effect_are_refused() -> None:
-    with pytest.raises(ValueError, match="has no effect"):
-        settings(beta=0.3)
+def test_a_recipe_distills_as_its_table_sft_says() -> None:
+    sft = SftConfig(lr=1e-4, optimizer="muon", muon_lr=0.03, batch_size=9, seed=3, validation_every=5, max_steps=8)
+    config = DistillTable(teacher="bayes", batch_size=2).over(sft)
+    assert (config.lr, config.optimizer, config.muon_lr, config.batch_size) == (1e-4, "muon", 0.03, 2)
+    assert (config.teacher, config.max_steps, config.validation_every) == ("bayes", 100, None)
+    assert "seed" not in config.model_fields_set
 
 
 def test_the_command_teaches_a_new_model_and_a_run_teaches_the_next(tmp_path: Path) -> None:
-    small = {"model.nano.hidden_size": 32, "model.nano.layers": 1, "distill.batch_size": 2, "distill.threads": 1}
+    small = {"model.nano.hidden_size": 32, "model.nano.layers": 1, "distill.batch_size": 2, "sft.threads": 1}
     first = gradus.distill(
         "nano", "bayes", "rhythm", steps=2, out=tmp_path / "one", settings={**small, "distill.on_policy": 0.5}
     )

@@ -22,7 +22,7 @@ from gradus.core.files import digest, write_json
 from gradus.evidence.stage_files import changed_files, remove_stages, stage_files
 from gradus.runs.recipe.record import Recipe
 from gradus.training.config import GrpoConfig
-from gradus.training.lesson_config import DistillConfig, SftConfig
+from gradus.training.lesson_config import SftConfig
 
 # The stages that a stage builds on: if one of these is done again, so must the stage be.
 UPSTREAM: Mapping[str, tuple[str, ...]] = {
@@ -51,7 +51,7 @@ CHECKPOINTS: Mapping[str, tuple[str, bool]] = {
     "grpo-greedy": ("grpo", True),
 }
 
-_CONFIGS = {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}
+_CONFIGS = {"sft": SftConfig, "grpo": GrpoConfig}
 # Settings that change no number, such as the number of threads.
 _RESOURCES = {f"{stage}.{key}" for stage, config in _CONFIGS.items() for key in config.resources}
 _SHOWN = 4  # settings in an error

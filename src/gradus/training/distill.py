@@ -83,10 +83,10 @@ class _DistillLessons:
         self._loaded, self._teacher, self._spec, self._config = loaded, teacher, spec, config
         self.steps = self.validation_every = config.max_steps
         self._own = round(config.on_policy * config.batch_size)  # episodes of a step that the student rolls out
-        count = config.max_steps * config.batch_size + config.validation_tasks
+        count = config.max_steps * config.batch_size
         self.tasks = [spec.train_task(config.first_task + index) for index in taught_indices(spec, count, reserved)]
         self._student = LocalPolicy(loaded, sampling, name="student", grammar=spec.language.grammar)
-        self._divergence = find_divergence(config.divergence, config.beta)
+        self._divergence = find_divergence(config.divergence)
 
     @property
     def kind(self) -> Literal["distill"]:
@@ -96,9 +96,7 @@ class _DistillLessons:
         return 1
 
     def checks(self) -> list[TrainingSample]:
-        """Further episodes, of the teacher if it rolls out any."""
-        tasks = self.tasks[self._config.max_steps * self._config.batch_size :]
-        return self._rolled_out(tasks, len(self.tasks), own=self._config.on_policy == 1)
+        return []
 
     def batch(self, step: int) -> list[TrainingSample]:
         size = self._config.batch_size

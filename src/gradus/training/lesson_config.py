@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradus.algorithms.distillation import DivergenceName
 from gradus.training.trainer_config import TrainerConfig, refuse_without_effect
@@ -67,11 +67,12 @@ class SftConfig(LessonConfig):
     )
 
 
-class DistillConfig(LessonConfig):
-    """Distillation: the student learns its teacher's distribution of every token, not only what the teacher would have said."""
+class DistillObjective(BaseModel):
+    """What distillation learns, from whom, and on which tasks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_steps: int = Field(default=100, ge=1, description="Optimizer steps.")
-    validation_every: int | None = Field(default=0, ge=0, description="Steps between validations, 0 for never.")
     teacher: str | None = Field(
         default=None,
         description="A policy of the environment, best one that states distributions, a model folder with the student's tokenizer, or the "
@@ -79,13 +80,8 @@ class DistillConfig(LessonConfig):
     )
     divergence: DivergenceName = Field(
         default="forward",
-        description="`forward` covers all that the teacher may say, `reverse` keeps to what it finds likely, `jsd` lies between (beta).",
-    )
-    beta: float = Field(
-        default=0.5,
-        gt=0,
-        lt=1,
-        description="Share of the teacher in `jsd`'s mixture: near 0 as forward, near 1 as reverse.",
+        description="`forward` covers all that the teacher may say, `reverse` keeps to what it finds likely, `jsd` is the mean of both to "
+        "their mixture.",
     )
     on_policy: float = Field(
         default=1.0,
@@ -94,4 +90,22 @@ class DistillConfig(LessonConfig):
         description="Share of the episodes that the student rolls out; the teacher rolls out the others.",
     )
     first_task: int = Field(default=0, ge=0, description="Index of the first training task that this stage may use.")
-    validation_tasks: int = Field(default=0, ge=0, description="Further tasks whose divergence is measured.")
+
+
+class DistillConfig(DistillObjective, LessonConfig):
+    """Distillation: the student learns its teacher's distribution of every token, not only what the teacher would have said."""
+
+
+class DistillTable(DistillObjective):
+    """The table ``distill`` of a recipe. Optimizer, precision, adapters and memory are those of the table ``sft``."""
+
+    lr: float | None = Field(default=None, gt=0, description="Peak learning rate; that of `sft` by default.")
+    batch_size: int | None = Field(
+        default=None, ge=1, description="Episodes of an optimizer step; as many as in `sft` by default."
+    )
+
+    def over(self, sft: SftConfig) -> DistillConfig:
+        """The settings of distillation, with what this table leaves to those of SFT."""
+        names = (LessonConfig.model_fields.keys() & sft.model_fields_set) - {"seed", "validation_every"}
+        shared = {name: getattr(sft, name) for name in names}
+        return DistillConfig(**{**shared, **self.model_dump(exclude_none=True)})

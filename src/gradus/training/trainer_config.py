@@ -61,7 +61,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 OWNED_SETTINGS = (
     ("optimizer", ("muon",), ("muon_lr",)),
     ("schedule", ("cosine", "linear"), ("min_lr_ratio",)),
-    ("divergence", ("jsd",), ("beta",)),
     ("sampler", ("http", "vllm"), ("sampler_url",)),
 )
 

@@ -29,7 +29,7 @@ from gradus.runs.recipe.starter import by_size
 from gradus.runs.recipe.tables import Layer, changes_of, merge, own_table, parse_changes, raw_recipe
 from gradus.runs.shapes import read_shape
 from gradus.training.config import GrpoConfig
-from gradus.training.lesson_config import DistillConfig, SftConfig
+from gradus.training.lesson_config import SftConfig
 from gradus.training.trainer_config import OWNED_SETTINGS
 
 _WITHOUT_SFT = {"sft": "base", "sft-greedy": "base-greedy"}
@@ -135,7 +135,7 @@ def _for_rewards(rewards: Sequence[RewardConfig], *, whole: bool) -> dict[str, A
 def _consequences(table: Mapping[str, Any], edits: Mapping[str, Any]) -> dict[str, Any]:
     """Changes that follow from those of a command line; a key that it names itself stays as it is."""
     changes: dict[str, Any] = {}
-    for stage, config in {"sft": SftConfig, "distill": DistillConfig, "grpo": GrpoConfig}.items():
+    for stage, config in {"sft": SftConfig, "grpo": GrpoConfig}.items():
         changes |= _left_behind(stage, config, _section(table, stage), edits)
     evaluation = _section(table, "eval")
     policies, pairs = _texts(evaluation.get("policies")), _texts(evaluation.get("pairs"))

@@ -16,9 +16,7 @@ from gradus.rewards.grading import OWN_GRADER
 from gradus.runs.recipe import MOST_EPISODES
 from gradus.runs.recipe.promises import Promise
 from gradus.training.config import GrpoConfig
-from gradus.training.lesson_config import DistillConfig, LessonConfig, SftConfig
-
-_OF_SFT = {"seed", "max_steps", "validation_every"}  # what distillation does not take from SFT
+from gradus.training.lesson_config import DistillTable, SftConfig
 
 
 class _Section(BaseModel):
@@ -125,8 +123,8 @@ class Recipe(_Section):
     audit: AuditSection = AuditSection()
     teach: TeachSection = TeachSection()
     sft: SftConfig = SftConfig()
-    distill: DistillConfig | None = Field(
-        default=None, description="Distillation before GRPO; none without this table."
+    distill: DistillTable | None = Field(
+        default=None, description="Distillation before GRPO, trained as `sft` says; none without this table."
     )
     grpo: GrpoConfig = GrpoConfig()
     rewards: tuple[RewardConfig, ...] = Field(
@@ -146,17 +144,6 @@ class Recipe(_Section):
     def _rows(cls, environment: str) -> str:
         """``rows.jsonl`` as on a command line."""
         return file_name(environment)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _distills_as_it_tunes(cls, table: Any) -> Any:
-        """The table ``distill`` takes from ``sft`` what it leaves out of optimizer, batches and noise."""
-        distill: Any = table.get("distill") if isinstance(table, Mapping) else None
-        sft: Any = table.get("sft", {}) if isinstance(distill, Mapping) else None
-        if not isinstance(sft, Mapping):
-            return table
-        shared = {key: value for key, value in sft.items() if key in LessonConfig.model_fields and key not in _OF_SFT}
-        return {**table, "distill": {**shared, **distill}}
 
     @model_validator(mode="before")
     @classmethod

@@ -187,7 +187,6 @@ def seed_recipe(recipe: Recipe, seed: int) -> Recipe:
             "seed": seed,
             "audit": recipe.audit.model_copy(update={"enabled": False}),
             "sft": recipe.sft.model_copy(update=own(recipe.sft)),
-            "distill": recipe.distill and recipe.distill.model_copy(update=own(recipe.distill)),
             "grpo": recipe.grpo.model_copy(update=own(recipe.grpo)),
             "eval": recipe.eval.model_copy(update={"seed": judged}),
         }

@@ -36,7 +36,7 @@ from gradus.training.distributed.processes import barrier, world
 from gradus.training.engine.fsdp import full_state_dict
 from gradus.training.engine.prepare import prepare_model
 from gradus.training.grpo import GrpoResult, train_grpo
-from gradus.training.lesson_config import DistillConfig, SftConfig
+from gradus.training.lesson_config import DistillConfig, DistillTable, SftConfig
 from gradus.training.lessons import LessonResult
 from gradus.training.run.options import GrpoOptions, Observer, PushWeights, RunOptions
 from gradus.training.run.trackers import open_trackers
@@ -130,7 +130,7 @@ def sft_stage(job: Job, model: str, episodes: Sequence[Episode], folder: Path, *
 def distill_stage(job: Job, model: str, folder: Path, *, resume: bool) -> LessonResult:
     """Distillation with the trackers of the recipe."""
     recipe, spec = job.recipe, job.environment
-    config = _seeded(recipe.distill or DistillConfig(), recipe)
+    config = _seeded((recipe.distill or DistillTable()).over(recipe.sft), recipe)
     with track(recipe.trackers, folder, config) as trackers:
         loaded = prepare_model(_model_to_train(job, model, config), config)
         return train_distill(
