@@ -201,4 +201,9 @@ def _csv_rows(path: Path) -> list[Row]:
         )
     if any(reader.restkey in row for row in rows):
         raise StorageError(f"{path} has a line with more cells than the header has columns")
-    return [{name: cell for name, cell in row.items() if cell is not None} for row in rows]
+    return [_without_gaps(row) for row in rows]
+
+
+def _without_gaps(row: Row) -> Row:
+    """Leaves out the columns behind the end of a short line."""
+    return {name: cell for name, cell in row.items() if cell is not None}

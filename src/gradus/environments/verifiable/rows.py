@@ -108,12 +108,14 @@ def _item(row: Row, columns: Columns) -> Item:
         raise ConfigError("the question is empty; leave the row out")
     gold = plain(row[columns.answer]) if columns.answer else None
     answer = cell_text(gold)
-    answers = {"answer": answer if is_chat(gold) else gold} if columns.answer else {}
+    values = dict(row)
+    if columns.answer:
+        values["answer"] = answer if is_chat(gold) else gold
     return Item(
         question=question,
         answer=answer,
         worked=cell_text(plain(row.get(columns.worked))) or None,
-        columns={**row, **answers},
+        columns=values,
         system=system,
         chat=is_chat(prompt),
     )

@@ -22,7 +22,7 @@ from gradus.interop.secret_scan import refuse_secrets
 from gradus.version import __version__
 
 _ELSEWHERE = ("openenv", "verifiers")  # their code or server would be missing where the package runs
-_EXTRAS = {"gymnasium": "gymnasium", "reasoning-gym": "suites", "textarena": "suites"}
+_EXTRAS = {"gymnasium": "[gymnasium]", "reasoning-gym": "[suites]", "textarena": "[suites]"}
 _LONGEST_NAME = 60
 
 
@@ -45,28 +45,29 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
         raise ConfigError(f"{folder} is there and not an empty folder; choose another, or remove it first")
     name = environments.file_name(name)
     head, _, argument = name.partition(":")
-    distribution = _distribution(head)
-    if distribution is None:
+    place, mark, query = argument.partition("?")
+    requirement = _requirement(head)
+    if requirement is None:
         raise ConfigError(
             f"only environments of Gradus and of installed packages can be packaged, got {name!r}; "
             f"`gradus serve-env {name}` serves any environment where it is installed"
         )
-    spec = environments.load(name)
-    place, mark, query = argument.partition("?")
-    source = Path(place).expanduser() if place else None
-    source = source if source is not None and source.exists() else None
-    # verifiers finds a taskset by the name of its module, in small letters. The hyphen of reasoning-gym is not allowed in Python's names.
-    words = re.findall(r"[0-9A-Za-z]+", f"{head} {source.stem if source else place}"[:_LONGEST_NAME])
-    module = "_".join(("gradus", *words)).lower()
+    source = Path(place).expanduser()
+    travels = place != "" and source.exists()
+    module = _module_name(f"{head} {source.stem if travels else place}")
+    loaded = json.dumps(name)
+    if travels:  # a file of rows lies in the folder of the module
+        file = json.dumps(f"data/{source.name}", ensure_ascii=False)
+        loaded = f'"{head}:" + str(ROOT / {file})' + (f" + {json.dumps(mark + query)}" if query else "")
     values = {
-        "loaded": _loaded(head, place, mark + query, source),
+        "loaded": loaded,
         "module": module,
         "project": module.replace("_", "-"),
-        "requirements": ["verifiers==0.4.*", distribution],
-        "spec": spec,
+        "requirements": ["verifiers==0.4.*", requirement],
+        "spec": environments.load(name),
         "version": __version__,
     }
-    contents: dict[str, bytes] = {**_texts(values), **(_data(source, f"{module}/data") if source else {})}
+    contents = _texts(values) | (_data(source, f"{module}/data") if travels else {})
     refuse_secrets(contents.items(), doing="packaged")
     for path, content in contents.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -74,22 +75,21 @@ def write_package(name: str, folder: Path | str) -> PackageResult:
     return PackageResult(folder=folder, module=module, files=sorted(contents))
 
 
-def _distribution(head: str) -> str | None:
+def _module_name(words: str) -> str:
+    """The name by which verifiers finds a taskset: small letters, and no hyphen, which Python's names do not allow."""
+    return "_".join(["gradus", *re.findall(r"[0-9A-Za-z]+", words[:_LONGEST_NAME])]).lower()
+
+
+def _requirement(head: str) -> str | None:
     """The requirement that brings an environment: Gradus itself, or the installed package whose entry point it is."""
+    if head in _ELSEWHERE:
+        return None
     if head in environments.own_names():
-        extra = _EXTRAS.get(head)
-        own = f"gradus-rl[{extra}]=={__version__}" if extra else f"gradus-rl=={__version__}"
-        return None if head in _ELSEWHERE else own
-    found = [each.dist for each in entry_points(group="gradus.environments") if each.name == head]
-    return f"{found[0].name}=={found[0].version}" if found and found[0] is not None else None
-
-
-def _loaded(head: str, place: str, options: str, source: Path | None) -> str:
-    """The Python expression for the name that the package loads; a file travels in the package's folder ``data``."""
-    if source is None:
-        return json.dumps(f"{head}:{place}{options}" if place else head)
-    name = json.dumps(f"data/{source.name}", ensure_ascii=False)
-    return f'"{head}:" + str(ROOT / {name})' + (f" + {json.dumps(options)}" if options else "")
+        return f"gradus-rl{_EXTRAS.get(head, '')}=={__version__}"
+    for entry in entry_points(group="gradus.environments", name=head):
+        if entry.dist is not None:
+            return f"{entry.dist.name}=={entry.dist.version}"
+    return None
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -103,15 +103,14 @@ def _texts(values: Mapping[str, Any]) -> dict[str, bytes]:
     )
     filters: dict[str, Any] = templates.filters
     filters["json"] = json.dumps
-    return {
-        name.removesuffix(".j2").replace("package/", f"{values['module']}/"): templates.get_template(name)
-        .render(values)
-        .encode()
-        for name in templates.list_templates()
-    }
+    texts: dict[str, bytes] = {}
+    for name in templates.list_templates():
+        path = name.removesuffix(".j2").replace("package/", f"{values['module']}/")
+        texts[path] = templates.get_template(name).render(values).encode()
+    return texts
 
 
 def _data(source: Path, folder: str) -> dict[str, bytes]:
     """The same of the file or folder that travels along."""
-    files = [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]
-    return {f"{folder}/{each.relative_to(source.parent).as_posix()}": each.read_bytes() for each in files}
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return {f"{folder}/{file.relative_to(source.parent).as_posix()}": file.read_bytes() for file in files}

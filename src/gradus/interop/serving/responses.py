@@ -64,9 +64,9 @@ def chat_body(body: Json) -> Json:
     messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
     for item in items:
         _add(messages, item)
-    others = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
+    shared = {name: value for name, value in (request.model_extra or {}).items() if name not in _WITHOUT_EFFECT}
     return {
-        **others,
+        **shared,
         "messages": messages,
         "tools": [{"type": tool.type, "function": tool.model_extra} for tool in request.tools or ()],
         "max_tokens": request.max_output_tokens,

@@ -59,7 +59,7 @@ class Game:
 
     def _first_legal(self, moves, player, state):
         """The first of the moves that a copy of the game takes. ``state``: the game's of the global ``random``."""
-        kept = random.getstate()
+        before = random.getstate()
         try:
             for move in moves:
                 random.setstate(state)
@@ -70,7 +70,7 @@ class Game:
                     return move
             return None
         finally:
-            random.setstate(kept)
+            random.setstate(before)
 
     def _errors(self):
         return getattr(self.env.state, "error_count", 0)

@@ -83,9 +83,9 @@ def _prompt(task):
 
 
 def _row(task):
-    messages = [_plain(each) for each in _prompt(task)]
+    messages = [_plain(message) for message in _prompt(task)]
     system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
-    question = "\n".join(each["content"] for each in messages)
+    question = "\n".join(message["content"] for message in messages)
     answer = getattr(task.data, "answer", None)
     return {"question": question, "answer": answer, "system": system, "messages": messages}
 
@@ -95,7 +95,7 @@ def _plain(message):
     values = message if isinstance(message, dict) else message.model_dump()
     content = values.get("content") or ""
     if not isinstance(content, str):
-        content = "\n".join(each["text"] for each in content)  # an image has no text
+        content = "\n".join(part["text"] for part in content)  # an image has no text
     return {"role": values["role"], "content": content}
 
 
