@@ -87,8 +87,8 @@ def _attributes(kind: type) -> tuple[Sequence[str], int]:
         actions, turns = getattr(instance, "actions", ()), getattr(instance, "max_turns", _TURNS)
     except Exception as error:
         raise ConfigError(f"{kind.__name__} cannot be made: {type(error).__name__}: {error}") from error
-    texts = list(cast(Sequence[Any], actions)) if isinstance(actions, list | tuple) else [None]
-    if not all(isinstance(action, str) for action in texts):
+    texts = list(cast(Sequence[Any], actions)) if isinstance(actions, list | tuple) else None
+    if texts is None or not all(isinstance(action, str) for action in texts):
         raise ConfigError(
             f"{kind.__name__}.actions is {actions!r}; expected a list of texts, the answers it understands"
         )

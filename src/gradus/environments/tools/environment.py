@@ -112,10 +112,13 @@ class ToolEnvironment:
 
     def _collect(self) -> dict[str, Tool]:
         """Finds the tools by name: public functions of the class, then its list ``tools``."""
-        names = [name for name in public_methods(type(self.instance)) if name not in HOOKS]
+        names = [name for name in public_methods(self.instance.__class__) if name not in HOOKS]
         entries: list[Any] = [getattr(self.instance, name) for name in names]
         listed: Any = getattr(self.instance, "tools", ())
-        entries += [listed] if isinstance(listed, str | McpTools | Tool) else listed
+        if isinstance(listed, str | McpTools | Tool):
+            entries.append(listed)
+        else:
+            entries += cast(Sequence[Any], listed)
         tools = [tool for entry in entries for tool in self._expanded(entry)]
         by_name = {tool.name: tool for tool in tools}
         if len(by_name) < len(tools):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from gradus.core import ConfigError
 from gradus.core.waiting import begin, wait_for
@@ -137,13 +137,12 @@ class McpTools:
 def _cause(error: BaseException) -> str:
     """Returns the first error in the groups that the client's tasks wrap around it."""
     while isinstance(error, BaseExceptionGroup):
-        group: BaseExceptionGroup[BaseException] = error
-        error = group.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return str(error)
 
 
 def _as_tool(tool: Any, run: Any) -> Tool:
-    parameters = dict(tool.input_schema or {"type": "object", "properties": {}})
+    parameters: dict[str, Any] = tool.input_schema or {"type": "object", "properties": {}}
     function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
     return Tool(schema={"type": "function", "function": function}, run=run)
 

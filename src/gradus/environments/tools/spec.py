@@ -59,7 +59,7 @@ def tool_environment(
         return episode.outcome.get("reward")
 
     names = components or (("reward", "call") if reward else ("reward",))
-    fields = {"true_reward": true_reward, "true_reward_name": "reward", **more}
+    fields: dict[str, Any] = {"true_reward": true_reward, "true_reward_name": "reward", **more}
     return EnvironmentSpec(
         name=name,
         summary=summary or f"calls of tools: {name}",

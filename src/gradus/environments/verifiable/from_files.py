@@ -28,7 +28,7 @@ from gradus.environments.verifiable.from_rows import spec_of
 from gradus.environments.verifiable.items import SYSTEM_PROMPT, Item, TableTasks, split_items
 from gradus.environments.verifiable.rows import Columns, Row, check_answers, read_items, usual_columns
 
-_OPTIONS = dict.fromkeys(("question", "answer", "worked", "test", "system"), str)
+_OPTIONS = {"question": str, "answer": str, "worked": str, "test": str, "system": str}
 _QUOTED = str.maketrans({character: quote(character) for character in "%&+= "})
 
 

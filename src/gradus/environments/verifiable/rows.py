@@ -124,6 +124,7 @@ def _item(row: Row, columns: Columns) -> Item:
 def list_rows(data: Any) -> list[Row]:
     """Returns the rows of a list, of a data set or of a table of pandas. Raises ConfigError for anything else."""
     rows: list[Any] = []
+    kind = type(data).__name__
     if hasattr(data, "iterrows"):
         rows = data.astype(object).where(data.notna(), None).to_dict("records")  # what is missing is None, not NaN
     elif isinstance(data, Iterator) or (hasattr(data, "__getitem__") and not isinstance(data, str | Mapping)):
@@ -138,7 +139,7 @@ def list_rows(data: Any) -> list[Row]:
     empty = " without rows" if isinstance(data, list) and not data else ""
     raise ConfigError(
         "data is the name of an environment, a file, or a list of rows such as {'question': ..., 'answer': ...}, got "
-        f"{type(data).__name__}{empty}{way_out}"
+        f"{kind}{empty}{way_out}"
     )
 
 
@@ -150,13 +151,14 @@ def cell_text(cell: Any) -> str:
     if is_chat(cell) and "content" in cell[-1]:
         return read_content(cell[-1]["content"]).strip()
     if isinstance(cell, list | Mapping):
-        return json.dumps(cell, ensure_ascii=False)
+        return json.dumps(cast(Any, cell), ensure_ascii=False)
     return "" if cell is None else str(cell).strip()
 
 
 def is_chat(cell: Any) -> TypeGuard[list[dict[str, Any]]]:
     """True for chat messages, one at least."""
-    return isinstance(cell, list) and bool(cell) and all(isinstance(part, Mapping) for part in cast(list[Any], cell))
+    parts = cast(list[Any], cell) if isinstance(cell, list) else []
+    return bool(parts) and all(isinstance(part, Mapping) for part in parts)
 
 
 def read_messages(cell: Any) -> tuple[str, str | None]:
@@ -195,8 +197,11 @@ def read_content(content: Any) -> str:
         return str(content or "")
     texts: list[str] = []
     for part in cast(list[Any], content):
-        kind = part.get("type", "text") if isinstance(part, dict) else type(part).__name__
-        if kind not in ("text", "str"):
+        kind = "text" if isinstance(part, str) else type(part).__name__
+        if isinstance(part, dict):
+            part = cast(dict[str, Any], part)
+            kind, part = part.get("type", "text"), part.get("text")
+        if kind != "text" or not isinstance(part, str):
             raise ConfigError(f"a message has a part of the type {kind!r}; expected parts of the type 'text' alone")
-        texts.append(part if isinstance(part, str) else part["text"])
+        texts.append(part)
     return "".join(texts)

@@ -12,9 +12,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from gradus.core import ConfigError, EnvironmentSpec, Episode, Grader, Language, Policy, Stepping, Task
+from gradus.core import ConfigError, Environment, EnvironmentSpec, Episode, Grader, Language, Policy, Stepping, Task
 from gradus.core.naming import file_sources, import_file, import_object
 from gradus.core.values import Json
 from gradus.environments.options import known_options
@@ -57,6 +57,9 @@ def agent_spec(
     base = tasks if isinstance(tasks, EnvironmentSpec) else _rows_of(tasks, name)
     grader = _grader(rewards)
 
+    def make() -> Environment:  # its steps are coroutines, which the rollout waits for
+        return cast(Environment, AgentEnvironment(agent, _tasks_of(base), limits))
+
     def train_task(index: int) -> Task:
         return replace(base.train_task(index), environment=name)
 
@@ -67,7 +70,7 @@ def agent_spec(
     return EnvironmentSpec(
         name=name,
         summary=(inspect.getdoc(agent) or "").partition("\n")[0] or "an agent that calls the model as it likes",
-        make=lambda: AgentEnvironment(agent, _tasks_of(base), limits),
+        make=make,
         graders={grader.name: grader},
         conditions=base.conditions,
         train_task=train_task,

@@ -11,8 +11,8 @@ observation's ``metadata``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from gradus.policies.scripted import constant_policy
 FIELDS = ("text", "system_prompt", "tools", "terminated", "truncated", "restart", "action_valid", "action_error")
 """Observation fields that every environment has on the wire; the environment's own ``data`` stands beside them."""
 
+_dial: Callable[..., AbstractContextManager[ClientConnection]] = connect
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -242,12 +243,11 @@ class OpenEnvClient:
     def _connect(self) -> ClientConnection:
         extra: dict[str, Any] = {"proxy": None} if is_loopback(self._server.socket) else {}
         try:
-            self._connection = self._stack.enter_context(
-                connect(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
-            )
+            opening = _dial(self._server.socket, open_timeout=10, compression=None, max_size=_MAX_MESSAGE, **extra)
+            self._connection = connection = self._stack.enter_context(opening)
         except (OSError, WebSocketException, TimeoutError) as error:
             raise EnvironmentFault(f"no OpenEnv server answers at {self._server.socket}: {error}") from error
-        return self._connection
+        return connection
 
 
 def _observation(fields: Json, answer: Json) -> Observation:

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from random import SystemRandom
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 import uvicorn
@@ -177,7 +177,7 @@ class EnvironmentSession:
             data: Any = message.get("data")
             if data is not None and not isinstance(data, dict):
                 raise WireError("VALIDATION_ERROR", f"data must be an object, got {type(data).__name__}")
-            answer = self._acts[kind](data or {})
+            answer = self._acts[kind](cast(Json, data or {}))
             return dumps({"type": "state" if kind == "state" else "observation", "data": answer})
         except WireError as error:
             failure = error

@@ -184,13 +184,15 @@ class _LocalBackend:
         """Token ids of a prompt; ids are checked against the vocabulary."""
         if isinstance(prompt, str):
             check_length(self._loaded, [prompt], "prompt")
-            prompt = self._loaded.tokenizer.encode(prompt)
-        if not prompt:
+            ids: list[int] = self._loaded.tokenizer.encode(prompt)
+        else:
+            ids = prompt
+        if not ids:
             raise ApiError("the prompt is empty; give at least one token", param="prompt", code="invalid_value")
         vocabulary = self._loaded.model.get_input_embeddings().weight.shape[0]
-        if not all(0 <= token < vocabulary for token in prompt):
+        if not all(0 <= token < vocabulary for token in ids):
             raise ApiError(f"token ids must lie between 0 and {vocabulary - 1}", param="prompt", code="invalid_value")
-        return prompt
+        return ids
 
     def _generations(self, request: RequestBody, prompt: Sequence[int], count: int, param: str) -> Sequence[Generation]:
         """Plan ``count`` answers to a prompt. Raises ApiError if they do not fit."""

@@ -115,9 +115,9 @@ def response_reply(number: int, request: ChatRequest, answer: ChatAnswer) -> dic
 
 def _items(number: int, message: Message) -> Iterator[dict[str, Any]]:
     if message.content or not message.calls:
-        content = [{"type": "output_text", "text": message.content, "annotations": []}]
+        text: dict[str, Any] = {"type": "output_text", "text": message.content, "annotations": []}
         head = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
-        yield {**head, "content": content}
+        yield {**head, "content": [text]}
     for place, call in enumerate(message.calls):
         head = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed"}
         yield {**head, "call_id": call.id, "name": call.name, "arguments": arguments_text(call)}

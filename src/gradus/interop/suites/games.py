@@ -210,11 +210,12 @@ class ClassEnvironment:
 
     def _next(self, error: str | None, result: Any) -> Observation:
         self._steps += 1
+        kind = type(result).__name__
         if isinstance(result, Observation):
             return result if error is None else replace(result, action_valid=False, action_error=error)
-        values = cast(tuple[Any, ...], result) if isinstance(result, tuple) else ()
+        values = list(cast(tuple[Any, ...], result)) if isinstance(result, tuple) else []
         if len(values) not in (3, 4, 5):
-            raise EnvironmentFault(f"{self._name}.step returned {type(result).__name__}; expected {_FORMS}")
+            raise EnvironmentFault(f"{self._name}.step returned {kind}; expected {_FORMS}")
         truncated = values[3] if len(values) > 3 else False
         return Observation(
             text=self._text(values[0]),

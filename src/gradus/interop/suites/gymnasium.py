@@ -92,7 +92,7 @@ class GymnasiumText(ClassEnvironment):
     @property
     def system_prompt(self) -> str:
         """Says what the actions are, in the environment's own words if it has some, and how colors of a drawing are told."""
-        section = _ACTIONS.search(inspect.getdoc(type(self.inner.unwrapped)) or "")
+        section = _ACTIONS.search(inspect.getdoc(self.inner.unwrapped.__class__) or "")
         rules = section[1].strip()[:_RULES] if section else ""
         prompt = f"You act in {self._name}. Answer with the number of an action, 0 to {self.actions - 1}.\n{rules}"
         legend = (
