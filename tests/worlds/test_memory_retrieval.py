@@ -1,62 +1,31 @@
-"""Retrieval over a memory that changes gives what one fresh index would give, and the readers keep their rules."""
+"""Retrieval scores as the published library does, and the readers keep their rules."""
+
+from collections import Counter
 
 import bm25s
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus_worlds.memory import NINE_BANKS, Memory, read_generous, read_strict
 from gradus_worlds.memory.readers.claims import claim_of
-from gradus_worlds.memory.store.index import BANK_B, K1, Index
+from gradus_worlds.memory.store.index import BANK_B, ENTRY_B, K1, bm25
 from gradus_worlds.memory.text import exact_match, substring_match, token_f1
 from gradus_worlds.memory.worlds.records import Hop, Question, Slot
 
 WORDS = [f"w{i}" for i in range(12)]
-BANKS = ["one", "two", "three"]
-STEPS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(BANKS), st.lists(st.sampled_from(WORDS), min_size=1, max_size=6)),
-    min_size=1,
-    max_size=40,
-)
-
-
-def fresh_scores(documents: list[list[str]], query: list[str], b: float) -> np.ndarray:
-    reference = bm25s.BM25(method="lucene", k1=K1, b=b)
-    reference.index(documents, show_progress=False)
-    return reference.get_scores(sorted(set(query)))
+DOCUMENTS = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=6), min_size=1, max_size=20)
 
 
 @settings(max_examples=40)
-@given(steps=STEPS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), n=st.integers(1, 6))
-def test_a_memory_that_changes_scores_like_one_fresh_index(steps, query, n) -> None:
-    index = Index()
-    live: dict[int, tuple[str, list[str]]] = {}
-    for number, (what, bank, tokens) in enumerate(steps):
-        if what == 0 and live:
-            gone = next(iter(live))
-            index.drop(gone, live.pop(gone)[1])
-        else:
-            index.put(number, bank, tokens)
-            live[number] = (bank, tokens)
-    ranked = index.rank_entries(query, n)
-    if not live:
-        assert ranked == []
-        return
-    scores = fresh_scores([tokens for _, tokens in live.values()], query, 0.0)
-    expected = {i: float(s) for i, s in zip(live, scores, strict=True) if s > 0}
-    assert len(ranked) == min(n, len(expected))
-    for entry_id, score in ranked:
-        assert score == pytest.approx(expected[entry_id], abs=2e-5)
-    best = sorted(expected.values(), reverse=True)[:n]
-    assert [score for _, score in ranked] == pytest.approx(best, abs=2e-5)
-    only = index.rank_entries(query, 50, {"two"})
-    assert {entry_id for entry_id, _ in only} == {i for i in expected if live[i][0] == "two"}
-    used = [bank for bank in BANKS if any(own == bank for own, _ in live.values())]
-    texts = [[token for own, tokens in live.values() if own == bank for token in tokens] for bank in used]
-    bank_scores = fresh_scores(texts, query, BANK_B)
-    wanted = {bank: float(score) for bank, score in zip(used, bank_scores, strict=True) if score > 0}
-    assert dict(index.rank_banks(query, BANKS, 3)) == pytest.approx(wanted, abs=2e-5)
+@given(texts=DOCUMENTS, query=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4))
+@pytest.mark.parametrize("b", [ENTRY_B, BANK_B])
+def test_scores_are_those_of_bm25s(texts: list[list[str]], query: list[str], b: float) -> None:
+    reference = bm25s.BM25(method="lucene", k1=K1, b=b)
+    reference.index(texts, show_progress=False)
+    scores = reference.get_scores(sorted(set(query)))
+    expected = {number: float(score) for number, score in enumerate(scores) if score > 0}
+    assert bm25(dict(enumerate(map(Counter, texts))), query, b) == pytest.approx(expected, abs=2e-5)
 
 
 def test_what_shares_no_word_is_never_returned() -> None:

@@ -44,6 +44,12 @@ def index_tokens(text: str) -> tuple[str, ...]:
     return tuple(_singular(word) for word in plain_words(text) if word not in _STOPWORDS)
 
 
+@lru_cache(maxsize=1 << 15)
+def token_counts(text: str) -> Counter[str]:
+    """How often each index token stands in a text; not to be changed."""
+    return Counter(index_tokens(text))
+
+
 def content_words(text: str) -> set[str]:
     """The set of index tokens of a text."""
     return set(index_tokens(text))

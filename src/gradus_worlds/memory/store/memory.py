@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from gradus.core import GradusError, StorageError, beginning
-from gradus_worlds.memory.store.index import Index
-from gradus_worlds.memory.text import count_tokens, count_words, index_tokens
+from gradus_worlds.memory.store.index import BANK_B, ENTRY_B, bm25
+from gradus_worlds.memory.text import count_tokens, count_words, index_tokens, token_counts
 
 Clock = Callable[[], str | None]
 
@@ -111,7 +112,6 @@ class Memory:
         self.next_id = first_id
         self.entries: dict[int, Entry] = {}  # live ones by id, in the order in which they were inserted
         self.operations: list[Operation] = []
-        self._index = Index()
 
     @property
     def words(self) -> int:
@@ -208,16 +208,25 @@ class Memory:
 
     def search(self, query: str, *, banks: int = 3, entries: int = 5) -> list[Hit]:
         """Two layers of BM25: the ``banks`` best banks, then the ``entries`` best entries within them, best first."""
-        tokens = index_tokens(query)
-        best = [bank for bank, _ in self._index.rank_banks(tokens, tuple(self.schema.banks), banks)]
-        return self._hits(self._index.rank_entries(tokens, entries, best))
+        documents: dict[str, Counter[str]] = {bank: Counter() for bank in self.schema.banks}
+        for entry in self.entries.values():
+            documents[entry.bank].update(token_counts(entry.content))
+        used = {bank: counts for bank, counts in documents.items() if counts}
+        scores = bm25(used, index_tokens(query), BANK_B)
+        best = sorted((bank for bank in used if bank in scores), key=lambda bank: -scores[bank])[:banks]
+        hits = [hit for hit in self._hits(query) if hit.entry.bank in best]
+        return hits[:entries]
 
     def related(self, text: str, *, entries: int = 5) -> list[Hit]:
         """The entries of any bank that a text is about, best first: what one may want to change after reading it."""
-        return self._hits(self._index.rank_entries(index_tokens(text), entries))
+        return self._hits(text)[:entries]
 
-    def _hits(self, ranked: Iterable[tuple[int, float]]) -> list[Hit]:
-        return [Hit(entry=self.entries[number], score=score) for number, score in ranked]
+    def _hits(self, query: str) -> list[Hit]:
+        """All entries that share a token with the query, best first, the newer one first of two with the same score."""
+        documents = {entry.id: token_counts(entry.content) for entry in self.entries.values()}
+        scores = bm25(documents, index_tokens(query), ENTRY_B)
+        hits = [Hit(entry=self.entries[number], score=round(score, 5)) for number, score in scores.items()]
+        return sorted(hits, key=lambda hit: (-hit.score, -hit.entry.id))
 
     def apply(self, operation: Operation) -> None:
         """Carry out one operation, whose checks are made, and write it into the log."""
@@ -226,14 +235,10 @@ class Memory:
         if entry is None:
             self.core = operation.core or ""
             return
-        if operation.kind != "insert":
-            old = self.entries[entry.id]
-            self._index.drop(old.id, index_tokens(old.content))
         if operation.kind == "delete":
             del self.entries[entry.id]
             return
         self.entries[entry.id] = entry
-        self._index.put(entry.id, entry.bank, index_tokens(entry.content))
         self.next_id = max(self.next_id, entry.id + 1)
 
     def state(self) -> dict[str, Any]:
