@@ -32,6 +32,7 @@ from gradus_worlds.rhythm.tables import (
     REWARD_LIMIT,
     REWARD_SCALE,
     SIGNATURE,
+    SLOTS,
     Array,
     Integers,
 )
@@ -53,7 +54,7 @@ _RESILIENCE = MODIFIERS.index("event_resilience")
 class ShownStep:
     """One step as the lines showed it, for R episodes at the same step of their weeks."""
 
-    slots: Integers  # (R,)
+    step: int  # of the week, 0 is Monday morning
     actions: Integers  # (R,), nothing included
     events: Integers  # (R,)
     before: Array  # (R, 5) meters
@@ -63,14 +64,14 @@ class ShownStep:
 
     def slopes(self) -> Array:
         """Change of each meter per unit of each modifier in this step, (R, 9, 5)."""
-        slopes = SIGNATURE[:, self.slots, self.actions].transpose(1, 0, 2).copy()
+        slopes = SIGNATURE[:, self.step % len(SLOTS), self.actions].transpose(1, 0, 2).copy()
         slopes[:, :, PROGRESS] *= vitality_factor(self.before[:, 0])[:, None]
         slopes[:, _RESILIENCE] -= RESILIENCE * EVENT_EFFECTS[self.events]
         return slopes
 
     def neutral(self) -> Array:
         """The meters of a neutral person after this step, without noise and before clipping, (R, 5)."""
-        actions = BASE[self.slots, self.actions]
+        actions = BASE[self.step % len(SLOTS), self.actions]
         effects = actions + EVENT_EFFECTS[self.events]
         effects[:, PROGRESS] += actions[:, PROGRESS] * (vitality_factor(self.before[:, 0]) - 1.0)
         return self.before + effects
@@ -97,7 +98,6 @@ class Posterior:
         rng = np.random.default_rng(child_seed(0, "rhythm", "posterior"))
         cloud = rng.dirichlet(np.full(len(METERS), WEIGHT_CONCENTRATION), WEIGHT_PARTICLES)
         self._keys = keys
-        self._updates = [0] * rows
         self._log_modifiers = np.tile(_prior(_PLACES), (rows, len(MODIFIERS), 1))  # (R, 9, M)
         self._cloud = np.tile(cloud, (rows, 1, 1))  # (R, N, 5)
         self._log_cloud = np.zeros((rows, WEIGHT_PARTICLES))
@@ -119,8 +119,6 @@ class Posterior:
 
     def update(self, rows: Sequence[int], step: ShownStep) -> None:
         """Learn from one step of the given rows."""
-        for row in rows:
-            self._updates[row] += 1
         self._learn_modifiers(rows, step)
         self._learn_weights(rows, step)
 
@@ -167,11 +165,11 @@ class Posterior:
         mass = normalised(self._log_cloud[rows])
         particles = 1.0 / (mass**2).sum(axis=1)  # the effective number of them
         for place in np.flatnonzero(particles < WEIGHT_PARTICLES / 3).tolist():
-            self._resample(rows[place], mass[place])
+            self._resample(rows[place], mass[place], step.step)
 
-    def _resample(self, row: int, mass: Array) -> None:
+    def _resample(self, row: int, mass: Array, step: int) -> None:
         """Systematic resampling, then a shrunken kernel that keeps mean and covariance."""
-        rng = np.random.default_rng(child_seed(0, *self._keys[row], "resample", self._updates[row]))
+        rng = np.random.default_rng(child_seed(0, *self._keys[row], "resample", step + 1))
         marks = (np.arange(WEIGHT_PARTICLES) + rng.random()) / WEIGHT_PARTICLES
         drawn = np.minimum(np.searchsorted(np.cumsum(mass), marks), WEIGHT_PARTICLES - 1)
         cloud = self._cloud[row]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradus.core import (
     AuditHints,
     Condition,
@@ -17,7 +15,7 @@ from gradus.core import (
 from gradus_worlds.rhythm.environment import RhythmEnvironment
 from gradus_worlds.rhythm.graders import GRADERS
 from gradus_worlds.rhythm.scripted import REFLEXES, random_answer
-from gradus_worlds.rhythm.tables import ACTIONS, STEPS
+from gradus_worlds.rhythm.tables import ACTIONS, FIGURES, STEPS
 from gradus_worlds.rhythm.teacher import bayes, heuristic_and_bayes
 from gradus_worlds.rhythm.text import vocabulary
 from gradus_worlds.rhythm.view import curves, metrics, view
@@ -48,31 +46,6 @@ _CONDITIONS = {
         options={"persons": "discrete"},
         cluster=lambda episode: str(episode.outcome.get("person", "unknown")),
     ),
-}
-
-_COLUMNS = ("random", "heuristic", "sft_student_3b", "grpo", "teacher_llm", "student_belief_mae", "teacher_belief_mae")
-_PUBLISHED: dict[str, tuple[float | None, ...]] = {
-    "in-distribution": (0.393, 0.463, 0.574, 0.573, 0.611, 0.216, 0.196),
-    "held-out": (0.393, 0.455, 0.536, 0.559, 0.621, 0.263, 0.214),
-    "discrete-3": (0.426, 0.455, 0.507, 0.520, None, 0.430, None),
-}
-
-_REFERENCE: dict[str, Any] = {
-    "source": "RhythmEnv, an OpenEnv space; grader v2 there",
-    "note": (
-        "Our scores are calibrated to the original's baselines; it is not the same environment. "
-        "What the original calls OOD is our held-out."
-    ),
-    "grader": "v2",
-    "conditions": {name: dict(zip(_COLUMNS, row, strict=True)) for name, row in _PUBLISHED.items()},
-    "constant_belief_mae": {"in-distribution": 0.20, "held-out": 0.21},
-    # Which of our figures stands beside which of theirs.
-    "ours": {
-        "sft_student_3b": "sft",
-        "teacher_llm": "bayes",
-        "student_belief_mae": "grpo/belief_mae",
-        "teacher_belief_mae": "bayes/belief_mae",
-    },
 }
 
 
@@ -111,7 +84,7 @@ def load(argument: str | None = None) -> EnvironmentSpec:
         teacher="bayes",
         metrics=metrics,
         presentation=Presentation(
-            watched={"belief error": "belief_mae"}, curves=curves, view=view, reference=_REFERENCE
+            watched={"belief error": "belief_mae"}, curves=curves, view=view, reference=FIGURES["reference"]
         ),
         language=Language(vocabulary=vocabulary, grammar=(_DIGITS, _DIGITS, _DIGITS, ACTIONS)),
         recipe="rhythm.toml",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,7 @@ class _Figures(TypedDict):
     events: dict[str, _Event]
     beliefs: dict[str, dict[str, float]]
     persons: dict[str, _Person]
+    reference: dict[str, Any]
 
 
 FIGURES = TypeAdapter(_Figures).validate_python(

@@ -131,7 +131,7 @@ class BayesSession(WeekSession):
             records = [request.observation.data["history"][-1] for request in fresh.values()]
             actions = [NOTHING if record["action"] is None else ACTION_INDEX[record["action"]] for record in records]
             shown = ShownStep(
-                slots=np.full(len(fresh), (step - 1) % len(SLOTS)),
+                step=step - 1,
                 actions=np.array(actions),
                 events=np.array([EVENTS.index(record["event"]) for record in records]),
                 before=np.array([self._lines[row].meters for row in fresh]),
