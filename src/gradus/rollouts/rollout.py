@@ -88,9 +88,9 @@ def roll_out(
     return RolloutResult(groups=groups, seconds=seconds)
 
 
-def _tell(progress: Progress | None, before: int, total: int, done: float) -> None:
+def _tell(progress: Progress | None, before: int, total: int, finished: float) -> None:
     if progress is not None:
-        progress(before + done, total)
+        progress(before + finished, total)
 
 
 @contextmanager

@@ -72,7 +72,10 @@ class Stepper:
     def collect(self) -> list[Done]:
         """Wait for at least one call (with ``stepping.rounds`` for all), and return those that are done, in the order of rows."""
         results: list[Done] = []
-        while self._out and (not results or self._stepping.rounds or not self._done.empty()):
+        while self._out:
+            may_wait = not results or self._stepping.rounds
+            if not may_wait and self._done.empty():
+                break
             results.append(self._done.get())
             self._out -= 1
         return sorted(results, key=itemgetter(0))

@@ -62,6 +62,6 @@ def ask(
     reading = ask_memory(agent, question, memory=memory, reader=reader)
     typer.echo(printable(reading.answer))
     note(reading.why)
-    for shown in reading.notes:
-        since = f"  (since {shown.timestamp})" if shown.timestamp else ""
-        note(f"  {'core' if shown.id is None else shown.id}  {shown.text}{since}")
+    for text in reading.notes:
+        since = f"  (since {text.timestamp})" if text.timestamp else ""
+        note(f"  {'core' if text.id is None else text.id}  {text.text}{since}")

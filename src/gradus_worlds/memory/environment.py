@@ -193,13 +193,15 @@ def _recall(question: Question, entries: list[Entry]) -> float | None:
     """Share of the evidence that the two-layer search brought back."""
     if not question.evidence:
         return None
-    recalled = [any(_recalls(entry, evidence) for entry in entries) for evidence in question.evidence]
-    return sum(recalled) / len(recalled)
+    recalled = 0
+    for evidence in question.evidence:
+        recalled += any(_recalls(entry, evidence) for entry in entries)
+    return recalled / len(question.evidence)
 
 
 def _recalls(entry: Entry, evidence: Evidence) -> bool:
     """Says whether an entry was written at the evidence's chunk and shares at least a third of its content words, or all that the entry has."""
     words, entry_words = content_words(evidence.text), content_words(entry.content)
     shared = len(words & entry_words)
-    enough = 3 * shared >= min(len(words), len(entry_words))
-    return entry.source == evidence.chunk and shared > 0 and enough
+    enough = 3 * shared >= min(len(words), len(entry_words)) and shared > 0
+    return enough and entry.source == evidence.chunk

@@ -70,8 +70,9 @@ def _split(text: str) -> Iterator[Chunk]:
     lines: list[str] = []
     for piece in [*pieces, ""]:
         is_date = piece.startswith(_DATE)
-        ends_chunk = is_date or not piece or count_words(" ".join([*lines, piece])) > CHUNK_WORDS
-        if lines and ends_chunk:
+        ends_chunk = is_date or not piece
+        is_full = count_words(" ".join([*lines, piece])) > CHUNK_WORDS
+        if lines and (ends_chunk or is_full):
             yield Chunk(text="\n".join(lines), timestamp=date)
             lines = []
         if is_date:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from math import fsum
@@ -21,7 +22,9 @@ def metrics(episode: Episode) -> Figures:
     """Accuracy, token F1 and evidence recall, of all questions and by kind, memory share of the input, and calls per chunk."""
     outcome = episode.outcome
     turns, questions = outcome.get("turns", ()), outcome.get("questions", ())
-    totals = {name: sum(turn[name] for turn in turns) for name in _COUNTS}
+    totals = Counter[str]()
+    for turn in turns:
+        totals.update({name: turn[name] for name in _COUNTS})
     figures: Figures = {
         **_answers(questions),
         "balanced_accuracy": balanced_accuracy(marks_of(questions)) if questions else None,

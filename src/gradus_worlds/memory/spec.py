@@ -39,7 +39,8 @@ def load(argument: str | None = None) -> EnvironmentSpec:
     ``locomo:PATH``, ``babi:PATH`` or ``jsonl:PATH``."""
     world = argument or "synthetic"
     kind, _, rest = world.partition(":")
-    if kind not in _SOURCES or (kind != "synthetic" and not rest):
+    lacks_path = kind != "synthetic" and not rest
+    if kind not in _SOURCES or lacks_path:
         raise ConfigError(
             f"unknown memory world {world!r}; there are synthetic:KNOBS, locomo:PATH, babi:PATH and jsonl:PATH"
         )
@@ -179,4 +180,4 @@ def scripted_policies(
 
 def _answer(respond: Respond) -> Answer:
     """Calls as a text; no call means ``memory_noop``."""
-    return lambda seen, script: "\n".join(respond(seen.data) or [NOOP])
+    return lambda observation, script: "\n".join(respond(observation.data) or [NOOP])

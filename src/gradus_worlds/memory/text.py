@@ -18,6 +18,11 @@ _MINUS = re.compile(r"(?<![^\s(\"'“])[-\u2212](?=\d)")
 _ARTICLES = frozenset({"a", "an", "the"})
 _QUESTION_WORDS = ("what", "when", "where", "which", "who", "whose", "whom", "how", "why", "did", "does", "do", "has")
 _PRONOUNS = ("i", "me", "my", "you", "your", "he", "she", "him", "her", "his", "we", "our", "us", "they", "them", "s")
+_PLURALS = (
+    (re.compile(r"(.+[^ea])ies"), r"\1y"),
+    (re.compile(r"(.+[^aeo])es"), r"\1e"),
+    (re.compile(r"(..+[^us])s"), r"\1"),
+)
 _STOPWORDS_EN = "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was will with"  # Lucene's
 _STOPWORDS = frozenset(
     (*_STOPWORDS_EN.split(), *_QUESTION_WORDS, *_PRONOUNS, "had", "have", "were", "been", "from", "am", "m")
@@ -56,12 +61,10 @@ def content_words(text: str) -> set[str]:
 
 
 def _singular(word: str) -> str:
-    if len(word) > 4 and word.endswith("ies") and not word.endswith(("eies", "aies")):
-        return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
-        return word[:-1]
-    if len(word) > 3 and word.endswith("s") and not word.endswith(("us", "ss")):
-        return word[:-1]
+    for plural, singular in _PLURALS:
+        match = plural.fullmatch(word)
+        if match:
+            return match.expand(singular)
     return word
 
 

@@ -176,13 +176,13 @@ def _belief_terms(skills: list[float], weight: float, spans: set[str]) -> list[R
     return terms
 
 
-_OneReward = Callable[[str, Mapping[str, float], Episode], Reward]
+_Grade = Callable[[str, Mapping[str, float], Episode], Reward]
 
 
-def _grader(name: str, summary: str, weights: Mapping[str, float], one: _OneReward, *, per_turn: bool) -> Grader:
+def _grader(name: str, summary: str, weights: Mapping[str, float], grade: _Grade, *, per_turn: bool) -> Grader:
     def reward(episode: Episode) -> Reward:
         try:
-            return one(name, weights, episode)
+            return grade(name, weights, episode)
         except GradingError as error:
             return Reward(grader=name, value=None, error=str(error))
 

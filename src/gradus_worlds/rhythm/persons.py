@@ -16,9 +16,10 @@ WEIGHT_CONCENTRATION = 0.8  # of the symmetric Dirichlet over the five reward we
 
 def _shares(parameters: Sequence[str]) -> Array:
     """The shares of parameters in the beliefs, (parameters, 3)."""
-    parts = FIGURES["beliefs"]
-    rows = [[parts[belief].get(name, 0.0) for belief in BELIEFS] for name in parameters]
-    return np.array(rows)
+    table = np.zeros((len(parameters), len(BELIEFS)))
+    for column, belief in enumerate(BELIEFS):
+        table[:, column] = [FIGURES["beliefs"][belief].get(name, 0.0) for name in parameters]
+    return table
 
 
 TARGET_MODIFIERS = _shares(MODIFIERS)  # (9, 3)

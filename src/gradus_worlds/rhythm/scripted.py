@@ -62,7 +62,7 @@ def _two_cycle_action(data: Data, _: EpisodeStart) -> str:
 
 def reflex_policy(name: str, reflex: Reflex, belief: Belief = None) -> Policy:
     """Answers each observation by a rule of its own; with ``belief`` the same belief is stated at every turn."""
-    return FunctionPolicy(name, lambda seen, script: answer_text(reflex(seen.data, script.start), belief))
+    return FunctionPolicy(name, lambda observation, script: answer_text(reflex(observation.data, script.start), belief))
 
 
 class SessionPolicy:
@@ -209,7 +209,7 @@ REFLEXES: Mapping[str, Factory] = {
     "constant": _constant,
     "two-cycle": _reflex("two-cycle", _two_cycle_action),
     "sandbagger": _reflex("sandbagger", _sandbagger_action),
-    "silence": lambda argument: FunctionPolicy("silence", lambda seen, script: ""),
+    "silence": lambda argument: FunctionPolicy("silence", lambda _, script: ""),
     "profile-blind": _blind,
     "profile-blind+random": _blind_and_random,
     "clairvoyant": _clairvoyant,

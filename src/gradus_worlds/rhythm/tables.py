@@ -65,7 +65,7 @@ class _Person(TypedDict):
     modifiers: dict[str, float]
 
 
-class _Figures(TypedDict):
+class _WorldFigures(TypedDict):
     """The contents of ``world.toml``, where each table is explained."""
 
     effects: dict[str, list[float]]
@@ -79,7 +79,7 @@ class _Figures(TypedDict):
     reference: dict[str, Any]
 
 
-FIGURES = TypeAdapter(_Figures).validate_python(
+FIGURES = TypeAdapter(_WorldFigures).validate_python(
     tomllib.loads(files("gradus_worlds.rhythm").joinpath("world.toml").read_text(encoding="utf-8"))
 )
 

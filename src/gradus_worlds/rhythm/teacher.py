@@ -130,7 +130,7 @@ class BayesSession(WeekSession):
         if step > 0 and fresh:
             records = [request.observation.data["history"][-1] for request in fresh.values()]
             actions = [NOTHING if record["action"] is None else ACTION_INDEX[record["action"]] for record in records]
-            shown = ShownStep(
+            last_step = ShownStep(
                 step=step - 1,
                 actions=np.array(actions),
                 events=np.array([EVENTS.index(record["event"]) for record in records]),
@@ -139,7 +139,7 @@ class BayesSession(WeekSession):
                 anomalies=np.array([line.anomalies for line in lines.values()]),
                 rewards=np.array([line.reward for line in lines.values()]),
             )
-            self.posterior.update(list(fresh), shown)
+            self.posterior.update(list(fresh), last_step)
         self._lines |= lines
         self._steps |= dict.fromkeys(fresh, step)
 

@@ -17,7 +17,9 @@ Figures = Mapping[str, float | None]
 def _play(episode: Episode) -> float | None:
     """The reward without its belief part, divided by the weight that is left, so that it has the reward's scale."""
     reward = episode.reward
-    if reward is None or reward.value is None or reward.grader not in GRADERS:
+    if reward is None or reward.value is None:
+        return None
+    if reward.grader not in GRADERS:
         return None
     total, weights = 0.0, 0.0
     for name, weight in GRADERS[reward.grader].weights.items():

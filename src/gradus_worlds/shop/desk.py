@@ -108,8 +108,13 @@ def draw_case(seed: int, rules: str = "known") -> Case:
 def _draw_rule(reason: str, rng: Random, rules: str) -> DueRule:
     recent, old = NEW_RULES[reason]
     if rules == "known":
-        recent, old = (rng.choice([remedy for remedy in REMEDIES if remedy != new]) for new in (recent, old))
+        recent = _choose_but(recent, rng)
+        old = _choose_but(old, rng)
     return DueRule(reason=reason, recent=recent, old=old)
+
+
+def _choose_but(new: str, rng: Random) -> str:
+    return rng.choice([remedy for remedy in REMEDIES if remedy != new])
 
 
 def _draw_order(rng: Random, id: int, customer: str, item: str) -> Order:

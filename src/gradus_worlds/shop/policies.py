@@ -29,9 +29,9 @@ def remedy_call(remedy: str) -> str:
     return call("refund", share=remedy) if remedy in ("full", "half") else call(remedy)
 
 
-def _last_text(seen: Observation) -> str:
+def _last_text(observation: Observation) -> str:
     """Returns the text of the last message."""
-    return seen.messages[-1].content if seen.messages else seen.text
+    return observation.messages[-1].content if observation.messages else observation.text
 
 
 # What a message says -> the names under which a script remembers it.
@@ -43,9 +43,9 @@ _NOTES: Mapping[re.Pattern[str], Sequence[str]] = {
 _REASON_OF = {words: reason for reason, words in REASONS.items()}
 
 
-def _read(seen: Observation, script: Script) -> dict[str, Any]:
+def _read(observation: Observation, script: Script) -> dict[str, Any]:
     """Remember what an observation tells: who calls, the order, the reason, the rule."""
-    memory, text = script.memory, _last_text(seen)
+    memory, text = script.memory, _last_text(observation)
     for pattern, names in _NOTES.items():
         match = pattern.match(text)
         if match:
@@ -65,8 +65,8 @@ def _settle(memory: dict[str, Any], remedy: str) -> str:
     return remedy_call(remedy)
 
 
-def _teach(seen: Observation, script: Script) -> str:
-    return _next(_read(seen, script))
+def _teach(observation: Observation, script: Script) -> str:
+    return _next(_read(observation, script))
 
 
 def _next(memory: dict[str, Any]) -> str:
@@ -81,9 +81,9 @@ def _next(memory: dict[str, Any]) -> str:
 def _careless(share: float) -> Answer:
     """The teacher's steps; a remedy is guessed in ``share`` of the cases, and a call spoilt in a third of that share."""
 
-    def answer(seen: Observation, script: Script) -> str:
-        memory, rng = _read(seen, script), script.rng
-        if _last_text(seen).startswith("Error:"):
+    def answer(observation: Observation, script: Script) -> str:
+        memory, rng = _read(observation, script), script.rng
+        if _last_text(observation).startswith("Error:"):
             memory["acted"] = False
         decides = "due" in memory and not memory.get("acted")
         if decides and rng.random() < share:
@@ -112,14 +112,14 @@ def _spoil(text: str, rng: Random) -> str:
 
 def _always(remedy: str) -> Answer:
     """Gives the same to everybody who calls, without asking anything."""
-    return lambda seen, script: _settle(_read(seen, script), remedy)
+    return lambda observation, script: _settle(_read(observation, script), remedy)
 
 
-def _obliging(seen: Observation, script: Script) -> str:
+def _obliging(observation: Observation, script: Script) -> str:
     """Gives what the customer wants."""
-    memory = _read(seen, script)
+    memory = _read(observation, script)
     for remedy, words in WISHES.items():
-        if words in _last_text(seen):
+        if words in _last_text(observation):
             memory["wish"] = remedy
     return _settle(memory, memory["wish"])
 
@@ -148,7 +148,7 @@ def _make_careless(argument: str | None) -> Policy:
 
 _ANSWERS: Mapping[str, Answer] = {
     "teacher": _teach,
-    "silent": lambda seen, script: DONE,
+    "silent": lambda observation, script: DONE,
     "refuse-all": _always("refuse"),
     "generous": _always("full"),
     "obliging": _obliging,

@@ -90,5 +90,8 @@ def grounded(results: Sequence[CallResult], chunk: str, entries: Sequence[Entry]
     for entry in entries:
         read.update(index_tokens(entry.content))
     written = [index_tokens(result.content or "") for result in results if result.wrote]
-    valid = [tokens for tokens in written if tokens and 2 * sum(token in read for token in tokens) >= len(tokens)]
-    return len(valid), len(written)
+    valid = 0
+    for tokens in written:
+        share = sum(token in read for token in tokens) / max(1, len(tokens))
+        valid += share >= 0.5
+    return valid, len(written)

@@ -84,14 +84,14 @@ def read_strict(memory: Memory, question: Question) -> Reading:
     attribute; two different values make it wrong; nothing makes it "unknown". Free text has a rule of its own."""
     if not question.hops:
         return _read_free_text(memory, question)
-    shown: Notes = ()
+    texts: Notes = ()
     why = ""
     for hop in question.hops:
         notes, values, why = _follow(memory, question, hop)
-        shown = notes or shown
+        texts = notes or texts
         if values:
             return judge(question, " and ".join(values), why, notes)
-    return judge(question, UNKNOWN, why, shown)
+    return judge(question, UNKNOWN, why, texts)
 
 
 def read_generous(memory: Memory, question: Question) -> Reading:
@@ -113,11 +113,15 @@ def _search_kindly(memory: Memory, question: Question) -> list[ShownText]:
     queries: list[str] = []
     for hop in question.hops:
         if hop.then is not None:
-            values = [value for value in hop.slot.values if any(substring_match(note.text, value) for note in notes)]
-            queries += [hop.then.query.format(value) for value in values]
+            query = hop.then.query
+            queries += [query.format(value) for value in hop.slot.values if _stands_in(notes, value)]
     for query in queries:
         notes += search_notes(memory, query, banks=banks, entries=GENEROUS_ENTRIES)
     return list({note.id: note for note in notes}.values())
+
+
+def _stands_in(notes: Notes, value: str) -> bool:
+    return any(substring_match(note.text, value) for note in notes)
 
 
 READERS: Mapping[str, Reader] = {"strict": read_strict, "generous": read_generous}
@@ -181,14 +185,14 @@ def _read(memory: Memory, query: str, hops: int = 1) -> list[ShownText]:
     core = [note for note in notes if note.id is None]
     entries = [note for note in notes if note.id is not None]
     words = STRICT_WORDS // hops
-    shown: list[ShownText] = []
+    texts: list[ShownText] = []
     for note in entries[: STRICT_ENTRIES // hops]:
         words -= count_words(note.text)
         if words < 0:
             words += count_words(note.text)
             break
-        shown.append(note)
-    return [note for note in core if count_words(note.text) <= words] + shown
+        texts.append(note)
+    return [note for note in core if count_words(note.text) <= words] + texts
 
 
 def _read_free_text(memory: Memory, question: Question) -> Reading:

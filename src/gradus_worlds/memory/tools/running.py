@@ -239,7 +239,8 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 
 
 def _checked_value(argument: str, value: Any) -> Any:
-    if argument == "entry_id" and isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value):
+    is_digits = isinstance(value, str) and _ENTRY_NUMBER.fullmatch(value)
+    if argument == "entry_id" and is_digits:
         return int(value)
     kind, words = _TYPES.get(argument, (str, "a string"))
     if isinstance(value, bool) or not isinstance(value, kind):

@@ -154,12 +154,12 @@ def _stories(stem: Path, split: str) -> list[World]:
 def _story(lines: Sequence[Line], name: str) -> World:
     chunks: list[list[str]] = []
     evidence: dict[int, Evidence] = {}
-    asked: list[tuple[int, list[str]]] = []  # the chunk behind which a question stands, and its parts
+    question_lines: list[tuple[int, list[str]]] = []  # the chunk behind which a question stands, and its parts
     new_chunk = True
     for number, text in lines:
         parts = [part.strip() for part in re.split(r"[\t|]", text)]
         if len(parts) > 1:
-            asked.append((len(chunks) - 1, parts))
+            question_lines.append((len(chunks) - 1, parts))
             new_chunk = True
             continue
         if new_chunk or len(chunks[-1]) >= CHUNK_SENTENCES:
@@ -178,7 +178,7 @@ def _story(lines: Sequence[Line], name: str) -> World:
         }
         records.append(Chunk(text="\n".join(chunk), facts=tuple(facts.values())))
     questions: list[Question] = []
-    for after, (text, answer, *support) in asked:
+    for after, (text, answer, *support) in question_lines:
         numbers = [int(number) for number in " ".join(support).split()]
         question = Question(
             text=text,

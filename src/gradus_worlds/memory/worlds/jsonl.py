@@ -70,10 +70,10 @@ def jsonl_source(path: str) -> Source:
     return file_source(f"memory:jsonl:{path}", f"your own dialogues in {Path(path).name}", worlds)
 
 
-def _world_of(line: str, number: int, path: str) -> World:
+def _world_of(text: str, number: int, path: str) -> World:
     where = f"line {number} of {path}"
     try:
-        record = _WorldLine.model_validate_json(line)
+        record = _WorldLine.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
@@ -82,15 +82,11 @@ def _world_of(line: str, number: int, path: str) -> World:
             "questions: [{question, answers, evidence?}]}"
         ) from error
     chunks = [Chunk(text=chunk.text, timestamp=chunk.timestamp) for chunk in record.chunks]
-    questions = [
-        Question(
-            text=question.question,
-            answers=_known_answers(question.answers),
-            kind=question.kind,
-            evidence=tuple(_evidence(item, chunks, where) for item in question.evidence),
-        )
-        for question in record.questions
-    ]
+    questions: list[Question] = []
+    for line in record.questions:
+        evidence = tuple(_evidence(item, chunks, where) for item in line.evidence)
+        answers = _known_answers(line.answers)
+        questions.append(Question(text=line.question, answers=answers, kind=line.kind, evidence=evidence))
     return _world(f"{Path(path).stem}-{number}", chunks, questions)
 
 
@@ -174,8 +170,8 @@ class _Turn(BaseModel):
     dia_id: str | None = None
 
     def line(self) -> str:
-        shown = f"(shares {self.blip_caption})" if self.blip_caption else ""
-        return " ".join(f"{self.speaker}: {self.text} {shown}".split())
+        image = f"(shares {self.blip_caption})" if self.blip_caption else ""
+        return " ".join(f"{self.speaker}: {self.text} {image}".split())
 
 
 class _LocomoQuestion(BaseModel):
@@ -184,7 +180,7 @@ class _LocomoQuestion(BaseModel):
     evidence: Any = None
     category: int | None = None
 
-    def record(self, said: Mapping[str, Evidence]) -> Question:
+    def record(self, turns: Mapping[str, Evidence]) -> Question:
         """The question, with the evidence that is really a turn; those of category 5 have no answer."""
         answers = [] if self.category == 5 or self.answer is None else [str(self.answer)]
         pairs = _EVIDENCE.findall(json.dumps(self.evidence))
@@ -194,7 +190,7 @@ class _LocomoQuestion(BaseModel):
             text=self.question.strip(),
             answers=_known_answers(answers),
             kind=f"{category} {CATEGORIES[category]}" if category in CATEGORIES else "uncategorised",
-            evidence=tuple(said[turn_id] for turn_id in ids if turn_id in said),
+            evidence=tuple(turns[turn_id] for turn_id in ids if turn_id in turns),
         )
 
 

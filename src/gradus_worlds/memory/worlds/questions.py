@@ -116,7 +116,8 @@ def _candidates(timeline: Timeline, people: Sequence[str]) -> dict[str, list[Key
     two_hops: list[Key] = []
     for person, noun in slots:
         friend = current.get((person, "friend"))
-        if friend and noun != "friend" and (friend.value, noun) in current:
+        is_known = friend is not None and (friend.value, noun) in current
+        if is_known and noun != "friend":
             two_hops.append((person, noun))
     return {
         "changed": [key for key in current if key in timeline.rewritten],

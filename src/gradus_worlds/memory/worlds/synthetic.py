@@ -183,8 +183,8 @@ class _Writer:
         lines = [self._falsehood(slot, value, session)] if false else []
         lines.append(self._line("correct" if false else kind, slot, value, session))
         self.timeline.spoken(slot, value)
-        nothing_new = kind in NO_FACT or (held and false)
-        if not nothing_new:
+        set_right = false and held is not None
+        if kind not in NO_FACT and not set_right:
             evidence = Evidence(chunk=session.index, text=lines[-1])
             new = None if kind == "retract" else HeldValue(value=value, since=session.today, evidence=evidence)
             self.timeline.set(slot, new, changed=kind == "change")
