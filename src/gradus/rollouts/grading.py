@@ -32,6 +32,7 @@ def grade_episodes(spec: EnvironmentSpec, episodes: Sequence[Episode], grader: G
         metrics, raised = _metrics(spec, episode)
         graded[index] = replace(episode, metrics=metrics)
         problems.append(raised)
+    # One failure is of an episode; a failure in all of them is of the environment.
     if len(problems) > 1 and all(problems):
         raise GradingError(f"{problems[0][0]} in all of {len(problems)} episodes")
     for problem in chain(*problems):
@@ -91,6 +92,7 @@ def _checked(reward: Reward, episode: Episode) -> Reward:
         raise GradingError(
             f"grader {reward.grader!r} gave terms for {len(terms)} turns of an episode with {len(episode.turns)}"
         )
+    # Turn credit trains on the terms, reports show the value: they must be one thing.
     total = fsum(reward.turn_rewards)
     if not isclose(total, value, rel_tol=1e-6, abs_tol=1e-6):
         raise GradingError(

@@ -62,6 +62,7 @@ def _start(spec: EnvironmentSpec, episode: Episode, seed: int, stack: ExitStack)
     return EpisodeStart(
         task=episode.task,
         system_prompt=episode.system_prompt,
+        # A key of its own: a replay must not repeat the draws of a rollout.
         key=(seed, "replay", episode.task.seed, episode.member),
         group=episode.group,
         member=episode.member,

@@ -138,6 +138,7 @@ class _Rollout:
                     _check_equal_starts(rows[first : first + self.group_size])
             with _timed(self.seconds, "policy"):
                 session = self.policy.start([row.start(self.key) for row in rows])
+            # The session ends before outcomes are read: a policy has nothing to say about them.
             with closing(session):
                 self._run_rows(session, rows, stepper, progress)
             return [row.closed(self.policy.name) for row in rows]
@@ -180,6 +181,7 @@ class _Rollout:
         progress(len(rows))
 
     def _ask(self, session: Session, rows: Sequence[UnderWay], waiting: Sequence[int]) -> Sequence[Action]:
+        # Environments that take time may keep all rows busy.
         if not waiting:
             return []
         actions = session.act([Request(row=index, observation=rows[index].observation) for index in waiting])
@@ -193,6 +195,7 @@ class _Rollout:
 
 def _check_equal_starts(members: Sequence[UnderWay]) -> None:
     """Members of a group must not differ before the policy has done anything; credit would be noise otherwise."""
+    # An agent of somebody else begins when it is called, so its first observation says nothing.
     alive = [row for row in members if row.stop is None and not row.foreign]
     for row in alive[1:]:
         difference = unequal_starts(alive[0].shown(), row.shown())

@@ -93,6 +93,7 @@ class Stepper:
         """Return the seconds that the next call of a row may take."""
         seconds = self._stepping.call_seconds
         if self._stepping.episode_seconds is not None:
+            # The least positive limit, because 0 would mean none.
             rest = self._stepping.episode_seconds - self._spent[row]
             seconds = min(seconds, max(rest, 0.001))
         return seconds
@@ -104,6 +105,7 @@ class Stepper:
         try:
             async with limit:
                 value = make()
+                # A call may return a coroutine that returns another one.
                 while inspect.isawaitable(value):
                     value = await value
         except BaseException as error:  # an environment that exits or is canceled ends its own episode, not this loop
@@ -130,5 +132,6 @@ def _in_thread(call: Callable[[], Any]) -> asyncio.Future[Any]:
         except BaseException as error:
             future.set_exception(_as_fault(error))
 
+    # A daemon thread: a call that hangs must not keep the process alive.
     threading.Thread(target=work, daemon=True).start()
     return asyncio.wrap_future(future)

@@ -78,12 +78,14 @@ class EpisodeWriter:
 
     def _append(self, text: str) -> None:
         before = self._file.seek(0, os.SEEK_END)
+        # A write may take a part of the bytes.
         rest = memoryview(pack(text) if self.path.suffix.lower() == ".gz" else as_bytes(text))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         except OSError as error:
+            # All of a call or none: a reader must not see half an episode.
             os.ftruncate(self._file.fileno(), before)
             raise _unwritten(self.path, error) from error
 

@@ -56,10 +56,12 @@ class MemoryEnvironment:
         if not (isinstance(faults, int | float) and 0 <= faults <= 1):
             raise ConfigError(f"expected a share of calls from 0 to 1 as faults, got {faults!r}")
         world = self._begun = self._make_world(seed or 0, **options)
+        # A stream of its own: faults must not change the world of a seed.
         rng = child_rng(seed or 0, "memory-faults")
         self._fails = lambda: rng.random() < faults
         self._episode_id = episode_id or world.name
         self._memory = self._memory_to_use or Memory(first_id=world.first_id)
+        # Entries are dated by the chunk that is being read, as a reader would date them.
         self._memory.clock = self._today
         self._index = world.begin
         self._turns: list[dict[str, Any]] = []
@@ -73,6 +75,7 @@ class MemoryEnvironment:
         world, memory = self._world, self._memory
         if self._index >= len(world.chunks):
             raise EnvironmentFault("the episode is over; call reset")
+        # A deletion is judged by what the memory said before it.
         before = dict(memory.entries)
         results = run_calls(memory, action, source=self._index, fails=self._fails)
         turn = self._account(results, before)

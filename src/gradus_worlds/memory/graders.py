@@ -39,6 +39,7 @@ def balanced_accuracy(marks: Sequence[Mark]) -> float:
     ``known * (n_known + n_unknown * unknown) / n``, with the accuracy on questions that have an answer and on those that have
     none: 1 for a perfect memory, 0 for an empty one, and never more for knowing less.
     """
+    # Without this factor an empty memory would earn all questions whose answer is unknown.
     answerable = [right for unknown, right in marks if not unknown]
     if not answerable:
         return 0.0
@@ -79,6 +80,7 @@ def _v2(outcome: Json, weights: Values) -> tuple[Values, list[dict[str, float]]]
         facts = _share(turn["right"], max(turn["calls"], turn["facts"]), empty=1.0)
         rows.append({"calls": calls, "facts": facts})
     terms = _mean_terms(rows, weights)
+    # The last level is that of the whole dialogue, so the gains add up to r1.
     levels = [turn["answered"] or 0.0 for turn in turns[:-1]] + [answered]
     for row, before, after in zip(terms, [0.0, *levels[:-1]], levels, strict=True):
         row["answered"] = weights["answered"] * (after - before)

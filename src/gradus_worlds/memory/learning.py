@@ -129,10 +129,12 @@ def _learn(policy: Policy, chunks: Sequence[Chunk], folder: Path, tell: Progress
     memory, marks = load_memory(folder) if file.exists() else (Memory(first_id=FIRST_ID), set[str]())
     old = [chunk for chunk in chunks if _mark(chunk) in marks]
     unread = [chunk for chunk in chunks if _mark(chunk) not in marks]
+    # Chunks that were read stay in the world, so that the numbers of chunks in entries stay true.
     world = World(name="own", chunks=(*old, *unread), questions=(), begin=len(old))
     results: list[Mapping[str, Any]] = []
     for number, calls in enumerate(_reading(policy, world, memory) if unread else (), 1):
         marks.add(_mark(unread[number - 1]))
+        # One write for the changes and the mark: after a kill both are there or neither is.
         write_text(file, json.dumps({**memory.to_json(), "marks": sorted(marks)}) + "\n")
         results += calls
         if tell is not None:

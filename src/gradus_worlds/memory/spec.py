@@ -109,6 +109,7 @@ def _vocabulary(source: Source) -> Vocabulary:
     banks = list(NINE_BANKS.banks)
     words = [*vocabulary.words, *fragments(banks), *banks, *SYSTEM_PROMPT.split(), *_REFUSALS.split()]
     words += [*digits, "Memory:", "Core:", "|"]
+    # Characters spell the words of files that no vocabulary foresees.
     pieces = [*vocabulary.pieces, *digits, *map(chr, range(33, 127))]
     return Vocabulary(words=tuple(dict.fromkeys(words)), pieces=tuple(dict.fromkeys(pieces)))
 

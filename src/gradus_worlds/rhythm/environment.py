@@ -73,6 +73,7 @@ class _Week:
         self._effects = effect_tables(modifiers)[0]
         self._events = draw_events(seed)
         noise = draw_noise(seed)
+        # The neutral person has the same noise, so an anomaly is free of it.
         self._shocks = noise + event_effects(self._events, modifiers)
         self._neutral_shocks = noise + EVENT_EFFECTS[self._events]
 
@@ -191,6 +192,7 @@ class RhythmEnvironment:
         week = self._begun
         if week is None or week.step >= STEPS:
             raise EnvironmentFault(f"the week of {STEPS} steps is over or not begun; call reset")
+        # A step without a belief keeps the last one.
         week.belief = belief or week.belief
         week.spend(action)
         data = week.data()

@@ -49,6 +49,7 @@ class Week:
     def held_belief(self) -> Array:
         """The last belief stated up to each turn, (T, 3), NaN before the first."""
         held = self.belief.copy()
+        # A belief holds until another one is stated.
         for turn in range(1, len(held)):
             if np.isnan(held[turn]).any():
                 held[turn] = held[turn - 1]
@@ -62,6 +63,7 @@ class Week:
 
 def read_week(episode: Episode) -> Week:
     """The played steps of an episode; GradingError if there are none. A last turn that the world never answered is left out."""
+    # The data of a turn is what its policy saw, so what a turn led to stands in the next one.
     after = [*episode.turns[1:], episode.final]  # what each turn led to
     steps = [
         (turn, later.data)
@@ -92,6 +94,7 @@ def _adaptation(week: Week) -> float:
     """Late-half minus early-half mean step reward, gated by late-half quality. It pays for a bad start; so did the original."""
     early = float(week.rewards[:_HALF].mean())
     late = float(week.rewards[_HALF:].mean())
+    # The original gates the gain by the level, but not enough: a ruined start still earns.
     quality = _unit((late + 0.25) / 0.75) ** 1.5
     return quality * _unit(0.55 + (late - early) / 1.2)
 

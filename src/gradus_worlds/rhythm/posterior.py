@@ -129,15 +129,18 @@ class Posterior:
         start = np.clip(neutral, 0.0, 1.0)
         expected = np.einsum("rkm,rk->rm", slopes, mean)
         spread = np.einsum("rkm,rk->rm", slopes**2, variance)
+        # Log-probabilities up to a constant of each row and modifier.
         logs = self._log_modifiers[rows]
         touched = np.argwhere(np.abs(slopes).max(axis=0) > _FLAT)
         for modifier, meter in touched.tolist():
             hit = np.flatnonzero(np.abs(slopes[:, modifier, meter]) > _FLAT)
             slope = slopes[hit, modifier, meter]
             level = neutral[hit, meter]
+            # The other modifiers count with their means here, and with their variances below.
             by_rest = expected[hit, meter] - slope * mean[hit, modifier]
             unsure = spread[hit, meter] - slope**2 * variance[hit, modifier]
             levels = (level + by_rest)[:, None] + slope[:, None] * _PLACES
+            # A clipped level shows only that the effect was at least so large.
             clipped = _near_a_bound(levels) | _near_a_bound(level[:, None])
             softness = np.where(clipped, _CLIPPED, _SOFT)
             soft = np.sqrt(softness**2 + np.maximum(unsure, 0.0)[:, None])
@@ -159,6 +162,7 @@ class Posterior:
         noise = (NOISE**2 + clipped**2)[:, None] * (cloud**2).sum(axis=2)
         by_crash = (CRASH_PENALTY / 2 * doubtful[:, None]) ** 2
         variance = _REWARD_SD**2 + REWARD_SCALE**2 * noise + by_crash
+        # Normal log-likelihood; the variance differs by particle, so its term stays.
         misses = 0.5 * (step.rewards[:, None] - predicted) ** 2 / variance
         logs = self._log_cloud[rows] - misses - 0.5 * np.log(variance)
         self._log_cloud[rows] = logs - logs.max(axis=1, keepdims=True)
@@ -170,6 +174,7 @@ class Posterior:
     def _resample(self, row: int, mass: Array, step: int) -> None:
         """Systematic resampling, then a shrunken kernel that keeps mean and covariance."""
         rng = np.random.default_rng(child_seed(0, *self._keys[row], "resample", step + 1))
+        # One draw for all particles has less variance than a draw for each.
         marks = (np.arange(WEIGHT_PARTICLES) + rng.random()) / WEIGHT_PARTICLES
         drawn = np.minimum(np.searchsorted(np.cumsum(mass), marks), WEIGHT_PARTICLES - 1)
         cloud = self._cloud[row]
@@ -180,6 +185,7 @@ class Posterior:
         normal = rng.normal(size=(WEIGHT_PARTICLES, len(METERS)))
         jitter = (normal * np.sqrt(np.maximum(scale, 0.0))) @ axes.T
         moved = mean + _SHRINK * centred[drawn] + np.sqrt(1 - _SHRINK**2) * jitter
+        # The kernel may leave the simplex; weights are kept above zero and sum to 1 again.
         moved = np.maximum(moved, 1e-4)
         self._cloud[row] = moved / moved.sum(axis=1, keepdims=True)
         self._log_cloud[row] = 0.0

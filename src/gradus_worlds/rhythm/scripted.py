@@ -124,6 +124,7 @@ class _PlannerSession(WeekSession):
         best = plan(situation, horizon=_CEILING_HORIZON, beam=_CEILING_BEAM)
         texts: list[str] = []
         for row, planned in zip(rows, best.tolist(), strict=True):
+            # A trial is drawn beforehand, so that it depends on the key and the step alone.
             trial = self._trials[row][step]
             action = planned if trial is None else trial
             texts.append(answer_text(ACTIONS[action], self._beliefs[row][step]))

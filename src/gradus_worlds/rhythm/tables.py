@@ -100,6 +100,7 @@ def _base() -> Array:
     shares = FIGURES["by_slot"]
     for name in _WORK:
         table[:, ACTION_INDEX[name], PROGRESS] *= shares["work"]
+    # Sleep scales as a whole: at noon one rests less, at night more.
     table[:, ACTION_INDEX["sleep"]] *= np.array(shares["sleep"])[:, None]
     return table
 

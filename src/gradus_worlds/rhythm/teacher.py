@@ -52,6 +52,7 @@ _WORTH = _BELIEF_VALUE * (TARGET_MODIFIERS**2).sum(axis=1) + _PLAN_VALUE  # (9,)
 
 def information_bonus(variance: Array, step: int) -> Array:
     """Returns what each action is expected to teach, in reward, (R, 10), from the modifiers' variance (R, 9)."""
+    # Variance that an observation of known resolution takes away, as in a Kalman filter.
     signal = variance[:, :, None] * _SENSITIVITY[:, step % len(SLOTS)] ** 2  # (R, 9, 10)
     resolved = signal / (signal + _RESOLUTION**2) * variance[:, :, None]
     return np.einsum("rka,k->ra", resolved, _WORTH) * (1.0 - step / STEPS)
@@ -125,6 +126,7 @@ class BayesSession(WeekSession):
     def learn(self, requests: Sequence[Request]) -> None:
         """Update on the step that led to these observations, all of one step of the week; once, however often it is shown."""
         step: int = requests[0].observation.data["step"]
+        # A session may be asked twice about one step: for distributions, and for answers.
         fresh = {request.row: request for request in requests if self._steps.get(request.row) != step}
         lines = {row: shown_figures(request.observation.data) for row, request in fresh.items()}
         if step > 0 and fresh:
@@ -140,6 +142,7 @@ class BayesSession(WeekSession):
                 rewards=np.array([line.reward for line in lines.values()]),
             )
             self.posterior.update(list(fresh), last_step)
+        # The next step is read against these levels.
         self._lines |= lines
         self._steps |= dict.fromkeys(fresh, step)
 

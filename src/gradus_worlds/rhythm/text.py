@@ -127,6 +127,7 @@ def parse_answer(text: str) -> ParsedAnswer:
     reasoning = _REASONING.match(aloud)
     if reasoning is None and "<reasoning>" in aloud.lower():
         return ParsedAnswer(error=f"a <reasoning> block is not closed or not first; {_EXPECTED} after </reasoning>")
+    # blank_thoughts leaves spaces in place of a thought, so that characters keep their places.
     thought = text[: len(aloud) - len(aloud.lstrip())]
     start = reasoning.end() if reasoning else len(thought.rstrip())
     match = _DIGITS_FIRST.fullmatch(aloud, start) or _ACTION_FIRST.fullmatch(aloud, start)
@@ -176,6 +177,7 @@ def reasoning_text(belief: Sequence[float], unsure: Sequence[bool], meter: str, 
 
 def vocabulary() -> Vocabulary:
     """Every word that a prompt, a line, an answer or the teacher's reasoning can hold; one token each."""
+    # The order fixes token ids, and so what a stored model means.
     words = [*"0123456789", *ACTIONS, *DAYS, *SLOTS, _NO_EVENT, _NOTHING, "over"]
     words += [event for event in EVENTS if event != "none"]
     words += [_meter_word(letter, level) for letter in LETTERS for level in range(_LEVELS + 1)]

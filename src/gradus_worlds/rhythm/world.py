@@ -56,6 +56,7 @@ def vitality_factor(vitality: Array) -> Array:
 def felt_change(meters: Array, effects: Array, shocks: Array | float = 0.0) -> Array:
     """The realised change (..., 5): effects and shocks (events, noise) after clipping to [0, 1]; decay is not in it."""
     moved = meters + effects + shocks
+    # Vitality scales work alone: no action but work has an effect on progress.
     moved[..., PROGRESS] += effects[..., PROGRESS] * (vitality_factor(meters[..., 0]) - 1.0)
     return np.clip(moved, 0.0, 1.0, out=moved) - meters
 
@@ -133,7 +134,9 @@ def search_plans(situation: Situation, *, horizon: int, beam: int) -> tuple[Inte
         if depth == 0:
             total = total + situation.bonus
         else:
+            # A longer plan keeps the first action of the plan that it extends.
             first = np.repeat(first, actions, axis=1)
+        # A stable sort, so that ties go to the action that is listed first.
         best = np.argsort(-total, axis=1, kind="stable")[:, :beam]
         values = np.take_along_axis(total, best, axis=1)
         first = np.take_along_axis(first, best, axis=1)

@@ -96,6 +96,7 @@ def draw_case(seed: int, rules: str = "known") -> Case:
     customer, neighbor = rng.sample(CUSTOMERS, 2)
     count = rng.randint(2, 3)
     ids, items = rng.sample(IDS, count + 2), rng.sample(ITEMS, count + 2)
+    # Orders of a neighbor are there, so that the name has to be read.
     owners = [customer] * count + [neighbor] * 2
     orders = [_draw_order(rng, *columns) for columns in zip(ids, owners, items, strict=True)]
     subject = rng.randrange(count)

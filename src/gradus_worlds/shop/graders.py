@@ -39,6 +39,7 @@ def _service(episode: Episode) -> Reward:
                 if remaining + cost >= 0:
                     remaining += cost
                     terms[index].append(RewardTerm(component=component, value=cost, span=span))
+            # Each write that went through has one remedy in the outcome, in order.
             wrote = call.name in WRITES and not call.fault
             if wrote and _is_due(next(remedies, ()), episode.outcome):
                 deciding, deciding_span = index, span

@@ -83,6 +83,7 @@ def _careless(share: float) -> Answer:
 
     def answer(observation: Observation, script: Script) -> str:
         memory, rng = _read(observation, script), script.rng
+        # The call that should have settled the case was refused; try again.
         if _last_text(observation).startswith("Error:"):
             memory["acted"] = False
         decides = "due" in memory and not memory.get("acted")

@@ -31,6 +31,7 @@ def claim_of(content: str, slot: Slot) -> SlotClaim | None:
     """
     content_words = plain_words(content)
     entity = plain_words(slot.entity)
+    # The cheap test first: this is asked of every entry for every fact.
     has_cue = any(cue in content_words for cue in slot.cues)
     if not has_cue or not contains(content_words, entity):
         return None
@@ -38,6 +39,7 @@ def claim_of(content: str, slot: Slot) -> SlotClaim | None:
     now: dict[str, None] = {}
     former: dict[str, None] = {}
     entity_named = not slot.directed
+    # A "not" or a "formerly" reaches to the end of its clause.
     for clause in _CLAUSES.split(content):
         words = plain_words(clause)
         claimed, denied = now, False

@@ -137,6 +137,7 @@ def _follow(memory: Memory, question: Question, hop: Hop) -> tuple[Notes, list[s
         return notes, *_look_up(notes, hop.slot, question)
     notes = _read(memory, hop.query.format(hop.slot.entity), hops=2)
     values, why = _look_up(notes, hop.slot, replace(question, aspect="value"))
+    # With no value or two, there is nobody to look up.
     if len(values) != 1:
         return notes, values, why
     (entity,) = values
@@ -182,6 +183,7 @@ def _read(memory: Memory, query: str, hops: int = 1) -> list[ShownText]:
     A core may be longer than all that is read, so it takes no entry's place.
     """
     notes = search_notes(memory, query)
+    # The core must not crowd out entries, whatever its length.
     core = [note for note in notes if note.id is None]
     entries = [note for note in notes if note.id is not None]
     words = STRICT_WORDS // hops

@@ -23,6 +23,7 @@ def bm25(documents: Mapping[K, Mapping[str, int]], query: Sequence[str], b: floa
     lengths = {key: sum(counts.values()) for key, counts in documents.items()}
     mean_length = sum(lengths.values()) / max(1, len(lengths))
     scores: dict[K, float] = {}
+    # Sorted, so that sums are the same on every machine.
     for token in sorted(set(query)):
         holders = [key for key, counts in documents.items() if token in counts]
         weight = inverse_document_frequency(len(documents), len(holders))

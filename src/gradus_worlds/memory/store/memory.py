@@ -184,6 +184,7 @@ class Memory:
         exact = self._saying(bank, content)
         if exact is not None:
             return exact
+        # Whole words only: "Ann" must not name an entry about Anna.
         stretch = re.compile(rf"(?<!\w){re.escape(content.lower())}(?!\w)")
         holders = [entry for entry in self.entries.values() if stretch.search(entry.content.lower())]
         in_bank = [entry for entry in holders if entry.bank == bank]
@@ -211,6 +212,7 @@ class Memory:
         documents: dict[str, Counter[str]] = {bank: Counter() for bank in self.schema.banks}
         for entry in self.entries.values():
             documents[entry.bank].update(token_counts(entry.content))
+        # An empty bank would lower the mean length of a bank.
         used = {bank: counts for bank, counts in documents.items() if counts}
         scores = bm25(used, index_tokens(query), BANK_B)
         best = sorted((bank for bank in used if bank in scores), key=lambda bank: -scores[bank])[:banks]
@@ -259,6 +261,7 @@ class Memory:
         """The inverse of :meth:`to_json`. The log is replayed and must lead to the entries that stand beside it."""
         try:
             memory = cls(Schema(**data["schema"]), first_id=data["first_id"])
+            # Compared below: a file that was edited by hand is refused and not guessed at.
             state = {"core": data["core"], "entries": data["entries"]}
             for operation in _OPERATIONS.validate_python(data["operations"]):
                 memory.apply(operation)

@@ -69,6 +69,7 @@ def _read_call(text: str, start: int) -> WrittenCall:
     try:
         value, end = _DECODER.raw_decode(text, start)
     except ValueError:
+        # Reading goes on at what looks like the next call, so that one broken call costs one.
         following = _NEXT.search(text, start + 1)
         end = following.start() if following else len(text)
         return WrittenCall(wrong=_diagnosis(text[start:end].rstrip()), start=start, end=end)

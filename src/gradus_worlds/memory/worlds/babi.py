@@ -179,6 +179,7 @@ def _story(lines: Sequence[Line], name: str) -> World:
         records.append(Chunk(text="\n".join(chunk), facts=tuple(facts.values())))
     questions: list[Question] = []
     for after, (text, answer, *support) in question_lines:
+        # The evidence of some lines is missing, or names a line that is no sentence.
         numbers = [int(number) for number in " ".join(support).split()]
         question = Question(
             text=text,
@@ -221,6 +222,7 @@ def _with_hops(question: Question, story: Sequence[Sentence]) -> Question:
         return replace(question, aspect="former", of=former[2], hops=(hop("location", former[1]),))
     now = re.fullmatch(r"Where is (?:the )?(\w+)\?", question.text)
     if now:
+        # A thing is where it lies, or where the person is who holds it.
         with_holder = hop("holder", now[1], then=hop("location", ""))
         return replace(question, hops=(hop("location", now[1]), with_holder))
     return question

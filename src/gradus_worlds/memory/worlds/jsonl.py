@@ -132,6 +132,7 @@ def file_source(name: str, summary: str, worlds: Sequence[World]) -> Source:
     if not worlds:
         raise ConfigError(f"{name} holds no world")
     dialogues = list(dict.fromkeys(map(_dialogue, worlds)))
+    # By dialogue and not by line: lines may ask of one dialogue.
     held_out = set(dialogues[-max(1, len(dialogues) // 5) :])
     training = [world for world in worlds if _dialogue(world) not in held_out]
     testing = [world for world in worlds if _dialogue(world) in held_out]
@@ -183,6 +184,7 @@ class _LocomoQuestion(BaseModel):
     def record(self, turns: Mapping[str, Evidence]) -> Question:
         """The question, with the evidence that is really a turn; those of category 5 have no answer."""
         answers = [] if self.category == 5 or self.answer is None else [str(self.answer)]
+        # Some files join several ids in one text, or garble them; what is no turn is left out.
         pairs = _EVIDENCE.findall(json.dumps(self.evidence))
         ids = dict.fromkeys(f"D{int(session)}:{int(turn)}" for session, turn in pairs)
         category = self.category or 0

@@ -97,6 +97,7 @@ class Timeline:
 def ask(timeline: Timeline, people: Sequence[str], number: int, rng: random.Random) -> list[Question]:
     """Up to ``number`` different questions, of kinds that the world allows, drawn by the weights of the kinds."""
     candidates = _candidates(timeline, people)
+    # Shuffled once, then taken from the end: no question is asked twice.
     for keys in candidates.values():
         rng.shuffle(keys)
     questions: list[Question] = []

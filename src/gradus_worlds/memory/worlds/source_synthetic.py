@@ -132,6 +132,7 @@ def _last_statements(statements: Sequence[Statement]) -> list[Statement]:
     slots: dict[tuple[str, str], Statement] = {}
     for statement in statements:
         slot = statement.entity, statement.attribute.noun
+        # Out and in again, so that it stands where the correction stood.
         slots.pop(slot, None)
         slots[slot] = statement
     return list(slots.values())
@@ -153,6 +154,7 @@ def _call(statement: Statement, entries: Sequence[Mapping[str, Any]]) -> str | N
     value = note.removeprefix(f"{name} ")
     if value == statement.value:
         return None
+    # What was a mistake never held, so it is no former value.
     former = None if statement.kind == "correct" else value
     new = note_of(statement.entity, statement.attribute.noun, statement.value, former)
     return write_update(entry["bank"], name, new)

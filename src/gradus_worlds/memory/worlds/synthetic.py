@@ -112,6 +112,7 @@ class _Writer:
         names = self.rng.sample(lexicon, config.people)
         self.people = [name.capitalize() for name in names]
         self.spare = [word for word in lexicon if word not in names]
+        # New words first: two values of one slot should differ.
         self.words = iter(self.rng.sample(self.spare, min(len(self.spare), 16 + 4 * config.chunks)))
         nouns = list(ATTRIBUTES)
         self.slots: list[Key] = []
@@ -144,6 +145,7 @@ class _Writer:
     def _number_of_events(self) -> int:
         """Binomial over three; at least one as long as nothing is known, so that no world is without a question to answer."""
         drawn = sum(self.rng.random() < self.config.events / 3 for _ in range(3))
+        # A change or a rumour needs a fact that it is about.
         must_tell = self.config.events > 0 and not self.timeline.current
         return max(1, drawn) if must_tell else drawn
 
@@ -153,6 +155,7 @@ class _Writer:
         if weights["tell"] and not self.timeline.current:
             weights = {"tell": 1.0}
         while any(weights.values()):
+            # A kind that is not possible now is drawn no more.
             (kind,) = self.rng.choices(list(weights), list(weights.values()))
             slots = [slot for slot in self._slots_for(kind, session) if slot not in session.busy]
             if slots:
