@@ -5,8 +5,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 2
 export TOKENIZERS_PARALLELISM ?= false
 export SOAK_MINUTES ?= 10
-# The others need a table, a run or a model; each says which.
-BENCHMARKS := $(filter-out benchmarks/ablations.py benchmarks/audit_prediction.py benchmarks/memory_students.py benchmarks/published_beside_trl.py benchmarks/found.py,$(wildcard benchmarks/[a-z]*.py))
+# The others need a run, a model or a suite; each says which.
+BENCHMARKS := $(filter-out $(patsubst %,benchmarks/%.py,audit_prediction found gpu insecure_verifiers published_beside_trl),$(wildcard benchmarks/[a-z]*.py))
 
 .PHONY: setup demo demo-lm test check unit bench prove gallery docs clean
 

@@ -22,14 +22,17 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+from _shared import print_line, status_kib
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from gradus.core import EnvironmentSpec
 from gradus.policies.local.loading import load_model, quiet_transformers
+from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig, make_nano
 from gradus.training.config import GrpoConfig
 from gradus.training.grpo import GrpoLoop
@@ -46,7 +49,7 @@ class OurSteps:
     """Gradus' loop, one step a call."""
 
     def __init__(self, model: Path, spec: EnvironmentSpec, config: GrpoConfig, folder: Path) -> None:
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Any] = []
         learner = Learner(load_model(model, device="cpu"), spec, config)
         self._loop = GrpoLoop(learner, spec, RunFolder(folder, writing=True))
         self._screen = Screen("bench", steps=1, figures={}, live=False)
@@ -62,12 +65,12 @@ class OurSteps:
 
 
 class Elsewhere:
-    """:class:`OurSteps` in another process, which the same script is: it takes a step each time it is asked, and rests between them."""
+    """:class:`OurSteps` in another process, which the same script is: it takes a step each time a line comes, and rests between them."""
 
     def __init__(self) -> None:
         command = [sys.executable, *sys.argv, "--serve"]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.records: list[dict[str, Any]] = []
+        self.records: list[Any] = []
         self._heard()
 
     def __call__(self) -> float:
@@ -92,23 +95,50 @@ class Elsewhere:
         raise SystemExit(f"the process of our steps ended with code {self._child.wait()}")
 
 
-def ours_alone(ours: OurSteps, steps: int, options: argparse.Namespace) -> None:
-    """All that a process of ours does: a step for each line that it reads, or all of them and then its peak memory."""
+def compare(
+    name: str,
+    options: argparse.Namespace,
+    ours: Callable[[Path], OurSteps],
+    theirs: Callable[[Path, Alternate], GRPOTrainer],
+    again: Sequence[str] = (),
+) -> None:
+    """Takes the steps of both sides in turn, and then some of each alone for its peak memory. ``again``: a script's own options."""
+    with workplace(options) as place:
+        folder = Path(place)
+        if options.serve or options.only == "ours":
+            _take_ours(ours(folder), options)
+            return
+        elsewhere = None if options.only == "trl" else Elsewhere()
+        watch = Alternate(elsewhere)
+        theirs(folder, watch).train()
+    if elsewhere is None:
+        print(json.dumps({"peak_mib": status_kib("VmHWM") / 1024}))
+        return
+    elsewhere.close()
+    memory = None
+    if not options.no_memory:
+        same = ["--steps", "0", "--backward", options.backward, *(["--bf16"] if options.bf16 else []), *again]
+        memory = (_memory_of([*same, "--only", "ours"]), _memory_of([*same, "--only", "trl"]))
+    report(name, options, watch.ours_seconds[1:], watch.theirs_seconds[1:], elsewhere.records[-1], memory)
+
+
+def _take_ours(ours: OurSteps, options: argparse.Namespace) -> None:
+    """Takes a step for each line that comes in, or all of them and then prints the peak memory."""
     if not options.serve:
-        for _ in range(steps):
+        for _ in range(options.steps + 1):
             ours()
-        print_peak()
+        print(json.dumps({"peak_mib": status_kib("VmHWM") / 1024}))
         return
     print(_SAID + "{}", flush=True)
     for _ in sys.stdin:
         seconds = ours()
-        said = {"seconds": seconds, "record": ours.records[-1]}
-        print(_SAID + json.dumps(said, default=float), flush=True)
+        print(_SAID + json.dumps({"seconds": seconds, "record": ours.records[-1]}, default=float), flush=True)
 
 
-def is_ours(options: argparse.Namespace) -> bool:
-    """Whether this process takes our steps alone."""
-    return bool(options.serve or options.only == "ours")
+def _memory_of(arguments: Sequence[str]) -> float:
+    """Peak memory of a process that takes one side's steps alone, MiB."""
+    done = subprocess.run([sys.executable, sys.argv[0], *arguments], check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.strip().splitlines()[-1])["peak_mib"])
 
 
 class Alternate(TrainerCallback):
@@ -132,7 +162,7 @@ class Alternate(TrainerCallback):
 def trl_trainer(
     model: Path,
     prompts: Sequence[Any],
-    reward: Callable[..., list[float]],
+    reward: Callable[..., Any],
     folder: Path,
     *,
     steps: int,
@@ -191,23 +221,24 @@ def trl_trainer(
     )
 
 
+def our_config(options: argparse.Namespace, *, new: int, **settings: Any) -> GrpoConfig:
+    """Settings of ours that TRL's trainer gets too."""
+    return GrpoConfig(
+        max_steps=options.steps + 1,
+        sampling=SamplingConfig(max_new_tokens=new),
+        backward=options.backward,
+        autocast=options.bf16,
+        validation_every=0,
+        store_every=0,
+        device="cpu",
+        **settings,
+    )
+
+
 def nano(folder: Path, spec: EnvironmentSpec, shape: NanoConfig) -> Path:
     """A fresh model for an environment."""
     assert spec.language.vocabulary is not None
     return make_nano(folder / "model", spec.language.vocabulary(), shape, seed=0)
-
-
-def memory_of(script: str, arguments: Sequence[str]) -> float:
-    """Peak memory of a process that takes one side's steps alone, MiB."""
-    done = subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout.strip().splitlines()[-1])["peak_mib"])
-
-
-def print_peak() -> None:
-    """Last line of a process that was started by :func:`memory_of`."""
-    # Not getrusage: its figure begins with what the parent held when it forked.
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    print(json.dumps({"peak_mib": int(status["VmHWM"].split()[0]) / 1024}))
 
 
 def report(
@@ -233,18 +264,7 @@ def report(
         table.add_row(f"  {part}, seconds", f"{record['seconds'][part]:.2f}", "")
     table.add_row("logp diff, nats", f"{record['logp_diff_max']:.1e}", "")
     Console(width=100).print(table)
-    print(
-        json.dumps(
-            {
-                "name": name,
-                "ratio": round(other / mine, 3),
-                "ours": round(mine, 4),
-                "other": round(other, 4),
-                "unit": "seconds a step",
-                "runs": len(ours),
-            }
-        )
-    )
+    print_line(name, ratio=other / mine, ours=mine, other=other, unit="seconds a step", runs=len(ours))
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

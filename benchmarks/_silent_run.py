@@ -14,7 +14,7 @@ from typing import Any
 
 import gradus
 from gradus.algorithms import algorithm_names
-from gradus.core import EnvironmentSpec, Vocabulary, child_rng
+from gradus.core import EnvironmentSpec, child_rng
 from gradus.core.errors import GradusError
 from gradus.evidence.health import Monitor
 from gradus.policies.local.loading import LoadedModel, load_model
@@ -125,17 +125,12 @@ def sampler_beside(case: Case, late: int | None) -> None:
     case.options |= {"sampler": LocalPolicy(own, case.config().sampling, name="server"), "push_weights": push}
 
 
-def vocabulary(spec: EnvironmentSpec) -> Vocabulary:
-    """Returns the words of an environment."""
-    assert spec.language.vocabulary is not None
-    return spec.language.vocabulary()
-
-
 def taught(folder: Path, spec: EnvironmentSpec, shape: NanoConfig) -> Path:
     """A model that knows the form of an answer, and half of the answers."""
     random.seed(0)
-    model = make_nano(folder / "nano", vocabulary(spec), shape, seed=1)
+    assert spec.language.vocabulary is not None
     assert spec.teacher is not None
+    model = make_nano(folder / "nano", spec.language.vocabulary(), shape, seed=1)
     lessons = [spec.train_task(10_000 + index) for index in range(256)]
     shown = gradus.roll_out(spec, spec.policy(spec.teacher), tasks=lessons).episodes
     config = SftConfig(epochs=25, batch_size=32, lr=5e-3, threads=1, device="cpu", validation_share=0)

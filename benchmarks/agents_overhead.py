@@ -4,13 +4,12 @@ Both have the same model, seeds and customers, so they say the same tokens, whic
 update, in seconds of CPU: the threads of a client hand over to each other, so a busy machine makes a clock's seconds worthless. The way has a
 price per call, so its share of a step shrinks as the model grows.
 
-    python benchmarks/agents_overhead.py [--runs 5] [--turns 0] [--hidden 128]
+    python benchmarks/agents_overhead.py [--runs 5] [--hidden 128]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _shared import print_line
 
 from gradus.core import EnvironmentSpec
 from gradus.environments import load
@@ -63,7 +63,8 @@ class Step:
 def compared(loaded: LoadedModel, episodes: int, runs: int) -> dict[str, Any]:
     """Times both, run by run in turn."""
     ours, foreign = (Step(spec, loaded, episodes) for spec in (load("shop"), load(f"{AGENT}:spec")))
-    ours(0), foreign(0)
+    for step in (ours, foreign):
+        step(0)  # the first one warms up
     times: list[tuple[float, ...]] = []
     for seed in range(1, runs + 1):
         (a, rolled_a, tokens), (b, rolled_b, others) = ours(seed), foreign(seed)
@@ -73,22 +74,9 @@ def compared(loaded: LoadedModel, episodes: int, runs: int) -> dict[str, Any]:
     return dict(zip(("environment", "agent", "ms_per_call", "ratio"), columns, strict=True)) | {"agents": episodes}
 
 
-def retokenized(loaded: LoadedModel, turns: int) -> tuple[int, int]:
-    """Turns of agents that were compared with the environment's, and how many of them had other tokens."""
-    ours, foreign = (Step(spec, loaded, 256) for spec in (load("shop"), load(f"{AGENT}:spec")))
-    seen = wrong = seed = 0
-    while seen < turns:
-        seed += 1
-        tokens, others = ours(seed)[2], foreign(seed)[2]
-        seen += len(tokens)
-        wrong += sum(a != b for a, b in zip(tokens, others, strict=True))
-    return seen, wrong
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--turns", type=int, default=0, help="compare the tokens of so many turns besides")
     parser.add_argument("--hidden", type=int, default=128, help="hidden size of the model")
     parser.add_argument("--layers", type=int, default=2)
     options = parser.parse_args()
@@ -113,12 +101,10 @@ def main() -> None:
             print(
                 f"{row['agents']:>8}{row['environment']:>13.3f}{row['agent']:>9.3f}{row['ratio']:>8.2f}{row['ms_per_call']:>11.2f}"
             )
-        if options.turns:
-            seen, wrong = retokenized(loaded, options.turns)
-            print(f"{wrong} of {seen:,} turns had other tokens than the environment's")
     last = rows[-1]
-    told = {"name": "agents_overhead", "ratio": last["ratio"], "ours": last["agent"], "other": last["environment"]}
-    print(json.dumps({**told, "unit": "CPU seconds a step of 32 agents", "runs": options.runs, "table": rows}))
+    figures = {"ratio": last["ratio"], "ours": last["agent"], "other": last["environment"]}
+    unit = "CPU seconds a step of 32 agents"
+    print_line("agents_overhead", **figures, unit=unit, runs=options.runs, table=rows)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 The audit says that v2 can be raised at the person's cost and that v3 cannot. `gradus run rhythm` has trained its student on
 v3; this trains the same student on v2 and compares what became of the reward and of the episode reward, which neither
-grader sees, on the same held-out persons. It also holds the audit's forecast of `reward_std` and zero-variance groups, made before the first
-step, against the first steps. The doctor has the last word on each run. Saves docs/figures/audit_prediction.png.
+grader sees, on the same held-out persons. The doctor has the last word on each run. Saves docs/figures/audit_prediction.png.
 """
 
 from __future__ import annotations
@@ -21,16 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from gradus import environments
-from gradus.auditing import forecast
-from gradus.core import EnvironmentSpec
 from gradus.core.metrics import read_metrics
 from gradus.evidence.health import diagnose, report
-from gradus.policies.local.loading import load_model
-from gradus.policies.local.policy import LocalPolicy
-from gradus.rollouts import roll_out
 from gradus.runs.recipe.load import load_recipe
 from gradus.stats import Interval, mean_interval
-from gradus.training.config import GrpoConfig
 from gradus.training.grpo import train_grpo
 from gradus.training.run.options import GrpoOptions
 
@@ -40,24 +33,8 @@ from matplotlib import pyplot as plt
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "audit_prediction.png"
 # v2 pays everything at the end of the week, so its credit is by episode and undiscounted.
 BY_EPISODE: Mapping[str, Any] = {"credit": "episode", "discount": 1.0}
-MEMBERS = 16  # of the groups that the forecast is drawn from
-FIRST_STEPS = 5
 MEASURES = (("rewards", "reward, change", "#0072B2"), ("true_rewards", "episode reward, change", "#D55E00"))
 Records = Sequence[Mapping[str, Any]]
-
-
-def foretold(spec: EnvironmentSpec, model: Path, grader: str, config: GrpoConfig, tasks: int) -> Mapping[str, float]:
-    """What the audit's signal check expects of this student's groups."""
-    policy = LocalPolicy(load_model(model), config.sampling, name="student", grammar=spec.language.grammar)
-    wanted = [spec.train_task(index) for index in range(tasks)]
-    result = roll_out(spec, policy, wanted, group_size=MEMBERS, key=("forecast",), grader=spec.grader(grader))
-    rewards = np.array([group.values() for group in result.groups], dtype=float)
-    return forecast(rewards)[str(config.group_size)]
-
-
-def came(records: Records, name: str) -> float:
-    """Mean of a figure over the first steps."""
-    return float(np.mean([record[name] for record in records if record["kind"] == "step"][:FIRST_STEPS]))
 
 
 def changes(records: Records, name: str) -> tuple[list[int], list[Interval]]:
@@ -99,7 +76,6 @@ def main() -> None:
     parser.add_argument(
         "--run", type=Path, default=Path("runs/rhythm"), help="folder of a finished `gradus run rhythm`"
     )
-    parser.add_argument("--tasks", type=int, default=40, help="tasks of the forecast")
     parser.add_argument("--out", type=Path, default=None, help="keep the run on v2 here")
     options = parser.parse_args()
     if not (options.run / "grpo" / "metrics.jsonl").is_file():
@@ -110,33 +86,16 @@ def main() -> None:
         folder = options.out or Path(scratch) / "v2"
         train_grpo(model, spec, config.model_copy(update=BY_EPISODE), folder, options=GrpoOptions(grader="v2"))
         runs = {"v2": read_metrics(folder), "v3": read_metrics(options.run / "grpo")}
-    table = Table(
-        title="change on the same held-out persons; what the audit expected of the first steps, and what came"
-    )
-    for name in ("grader", "reward", "episode reward", "reward_std", "zero-variance groups", "doctor"):
+    table = Table(title="change on the same held-out persons")
+    for name in ("grader", "reward", "episode reward", "doctor"):
         table.add_column(name)
     document: dict[str, Any] = {"name": "audit_prediction"}
     for grader, records in runs.items():
-        expected = foretold(spec, model, grader, config, options.tasks)
-        reward_std, zero_variance = came(records, "reward_std"), came(records, "zero_variance_groups")
         reward, true_reward = (changes(records, name)[1][-1] for name, _, _ in MEASURES)
         verdict = report(diagnose(records))
         rules = ", ".join(f"{each['rule']} ({each['severity']})" for each in verdict["diagnoses"]) or verdict["status"]
-        table.add_row(
-            grader,
-            said(reward, 3),
-            said(true_reward, 2),
-            f"{expected['reward_std']:.3f}, {reward_std:.3f}",
-            f"{expected['zero_variance_groups']:.0%}, {zero_variance:.0%}",
-            rules,
-        )
-        document[grader] = {
-            "reward": reward.mean,
-            "true_reward": true_reward.mean,
-            "reward_std": [expected["reward_std"], reward_std],
-            "zero_variance_groups": [expected["zero_variance_groups"], zero_variance],
-            "doctor": rules,
-        }
+        table.add_row(grader, said(reward, 3), said(true_reward, 2), rules)
+        document[grader] = {"reward": reward.mean, "true_reward": true_reward.mean, "doctor": rules}
     draw(runs)
     Console(width=120).print(table)
     print(json.dumps(document))

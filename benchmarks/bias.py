@@ -10,13 +10,13 @@ Prints the share of the expected step that is orthogonal to the exact gradient, 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 
 import torch
+from _shared import print_line
 from torch import Tensor
 
-from gradus.algorithms import group_advantages, immediate_advantages, span_advantages
+from gradus.algorithms import Scale, group_advantages, immediate_advantages, span_advantages
 
 TURNS, ACTIONS, STOP, ASK = 3, 3, 2, 1
 REWARDS = torch.tensor([0.7, -1.3, 2.1, 0.4, 1.9, -0.6, -2.2, 0.3, 1.1], dtype=torch.float64)
@@ -69,7 +69,8 @@ class Process:
         for state, (row, kind) in itertools.product(range(2), enumerate(every)):
             padded[state, row, : len(kind[0])] = torch.tensor(rewards_of(kind, state, heard), dtype=torch.float64)
         self.rewards = padded
-        value = sum((self.logs[s].sum((1, 2)).exp() * padded[s].sum((1, 2))).sum() for s in range(2))
+        returns = [(self.logs[s].sum((1, 2)).exp() * padded[s].sum((1, 2))).sum() for s in range(2)]
+        value = torch.stack(returns).sum()
         self.exact = torch.autograd.grad(value, self.theta, retain_graph=True)[0]
 
     def expected(self, advantage: Advantage, weight: Callable[[Tensor], Tensor]) -> Tensor:
@@ -93,7 +94,7 @@ class Process:
         return float((1 - cosine**2).clamp(min=0).sqrt())
 
 
-def by_turn(scale: str = "none", discount: float = 1.0) -> Advantage:
+def by_turn(scale: Scale = "none", discount: float = 1.0) -> Advantage:
     """Credit by turn: both tokens of a turn get all that follows."""
 
     def advantage(rewards: Tensor, lengths: Tensor, groups: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def by_turn(scale: str = "none", discount: float = 1.0) -> Advantage:
     return advantage
 
 
-def by_episode(scale: str = "none") -> Advantage:
+def by_episode(scale: Scale = "none") -> Advantage:
     """One advantage for all tokens of an episode."""
 
     def advantage(rewards: Tensor, lengths: Tensor, groups: Tensor) -> Tensor:
@@ -144,9 +145,9 @@ def main() -> None:
     print("| setting | expected step that points elsewhere |\n|---|---|")
     for name, share in rows.items():
         print(f"| {name} | {share:.1%} |")
-    names = list(rows)
-    line = {"name": "bias", "ratio": rows[names[4]] / rows[names[2]], "ours": rows[names[2]], "other": rows[names[4]]}
-    print(json.dumps({**line, "unit": "sine of the angle to the exact gradient", "runs": 1}))
+    by_token, by_mean = list(rows.values())[2], list(rows.values())[4]
+    unit = "sine of the angle to the exact gradient"
+    print_line("bias", ratio=by_mean / by_token, ours=by_token, other=by_mean, unit=unit, runs=1)
 
 
 if __name__ == "__main__":

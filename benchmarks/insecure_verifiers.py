@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--one", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
     told = parser.parse_args(arguments)
     if told.one:
-        print(json.dumps(_audited(*told.one, told.seed)))
+        name, folder = told.one
+        print(json.dumps(_audited(name, folder, told.seed)))
         return
     with tempfile.TemporaryDirectory() as folder:
         take_files(_clone(REPOSITORY, Path(folder), told.clones), COMMIT, "djinn", Path(folder) / "files")
@@ -99,11 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asked = [name for name in (*names, *SOUND) if not told.only or name in told.only]
         rows: list[dict[str, Any]] = []
         with progress_bar("djinn", len(asked), "verifiers") as advance:
-            for number, name in enumerate(asked):
-                rows.append(
-                    {"name": name, "label": "sound" if name in SOUND else "exploit", **_said(name, files, told.seed)}
-                )
-                advance(number + 1, len(asked), name)
+            for number, name in enumerate(asked, 1):
+                label = "sound" if name in SOUND else "exploit"
+                rows.append({"name": name, "label": label, **_said(name, files, told.seed)})
+                advance(number, len(asked), name)
     _show(rows)
     if told.out is not None:
         write_text(
@@ -115,9 +115,10 @@ def _said(name: str, files: Path, seed: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name, str(files), "--seed", str(seed)]
     try:
         ended = subprocess.run(command, timeout=_SECONDS, capture_output=True, text=True, check=False)
-        return json.loads(ended.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"verdict": "not run", "evidence": [f"took more than {_SECONDS} s"]}
+    try:
+        return json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, json.JSONDecodeError):
         return {"verdict": "not run", "evidence": [ended.stderr[-300:]]}
 
@@ -166,7 +167,7 @@ def _judge(name: str, problems: Mapping[str, Any]) -> tuple[Callable[[TextTask, 
             ]
             for key, each in problems.items()
         }
-        reward = code_tests()
+        reward: Any = code_tests()
         return (lambda task, answer: float(reward([task.prompt], [answer], [tests[task.key]])[0])), [reward]
     if name == "secure":
         sys.modules.update(_local_sandbox())

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import transformers
+from _shared import print_line, status_kib
 from gpu import Size, build, prompts_of, sample
-from train_memory import CONFIG
 
 from gradus.runs.forecast.memory import memory_forecast
 from gradus.runs.shapes import Hardware, Lengths, read_shape
@@ -58,41 +58,31 @@ def llama(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int
     )
 
 
+# Nine tenths of its parameters are the vocabulary's.
+MANY_WORDS = transformers.Qwen2Config(
+    hidden_size=176,
+    num_hidden_layers=6,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    intermediate_size=704,
+    vocab_size=151_936,
+    tie_word_embeddings=True,
+    max_position_embeddings=1024,
+)
+SMALL_BATCH: dict[str, Any] = {"token_budget": 1024}
+FEW: dict[str, Any] = {"prompts": 4, "members": 4, "new": 32}
+MANY: dict[str, Any] = {"prompts": 16, "members": 8}
+BFLOAT16 = {**SMALL_BATCH, "gradient_checkpointing": True, "dtype": "bfloat16"}
 SHAPES = {
-    "all weights": Shape(model=llama(256, 6, 4, 4, 1024, 1000), prompts=16, members=8, prompt=32, new=40),
+    "all weights": Shape(model=llama(256, 6, 4, 4, 1024, 1000), prompt=32, new=40, **MANY),
     "adapters": Shape(
-        model=llama(384, 6, 6, 6, 1024, 1000),
-        prompts=16,
-        members=8,
-        prompt=32,
-        new=40,
-        settings={"token_budget": 1024, "lora": {"rank": 8}},
+        model=llama(384, 6, 6, 6, 1024, 1000), prompt=32, new=40, settings={**SMALL_BATCH, "lora": {"rank": 8}}, **MANY
     ),
-    "mostly weights": Shape(
-        model=llama(640, 8, 8, 2, 2048, 1000),
-        prompts=4,
-        members=4,
-        prompt=32,
-        new=32,
-        settings={"token_budget": 512},
-    ),
-    "cache": Shape(
-        model=llama(192, 6, 6, 6, 512, 1000),
-        prompts=16,
-        members=8,
-        prompt=400,
-        new=16,
-        settings={"token_budget": 1024},
-    ),
-    "152,000 words": Shape(model=CONFIG, prompts=1, members=8, prompt=256, new=96),
+    "mostly weights": Shape(model=llama(640, 8, 8, 2, 2048, 1000), prompt=32, settings={"token_budget": 512}, **FEW),
+    "cache": Shape(model=llama(192, 6, 6, 6, 512, 1000), prompt=400, new=16, settings=SMALL_BATCH, **MANY),
+    "152,000 words": Shape(model=MANY_WORDS, prompts=1, members=8, prompt=256, new=96),
     "bfloat16": Shape(
-        model=llama(512, 6, 8, 2, 1536, 32_000),
-        prompts=4,
-        members=4,
-        prompt=64,
-        new=32,
-        settings={"token_budget": 1024, "gradient_checkpointing": True, "dtype": "bfloat16"},
-        dtype=torch.bfloat16,
+        model=llama(512, 6, 8, 2, 1536, 32_000), prompt=64, settings=BFLOAT16, dtype=torch.bfloat16, **FEW
     ),
 }
 
@@ -132,19 +122,13 @@ def take_steps(shape: Shape) -> None:
 
 def measured(shape: Shape) -> float:
     """Bytes at the peak of two steps, above what the process held before."""
-
-    def kib(name: str) -> int:
-        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        return int(lines[name].split()[0])
-
-    take_steps(
-        Shape(model=llama(32, 1, 2, 2, 64, 100), prompts=1, members=2, prompt=16, new=4)
-    )  # imports, thread pools
+    small = Shape(model=llama(32, 1, 2, 2, 64, 100), prompts=1, members=2, prompt=16, new=4)
+    take_steps(small)  # imports, thread pools
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = kib("VmRSS")
+    before = status_kib("VmRSS")
     take_steps(shape)
-    return 1024.0 * (kib("VmHWM") - before)
+    return 1024.0 * (status_kib("VmHWM") - before)
 
 
 def forecast(shape: Shape) -> float:
@@ -175,15 +159,8 @@ def main() -> None:
         ratios[name] = round(row["forecast"] / row["measured"], 3)
         print(f"{name:16}{row['forecast'] / 2**20:14.0f}{row['measured'] / 2**20:14.0f}{ratios[name]:8.2f}", flush=True)
     worst = max(ratios.values(), key=lambda ratio: abs(ratio - 1.0))
-    line = {
-        "name": "plan_memory",
-        "ratio": worst,
-        "ours": worst,
-        "other": 1.0,
-        "unit": "forecast / measured peak",
-        "runs": 1,
-    }
-    print(json.dumps({**line, "ratios": ratios}))
+    unit = "forecast / measured peak"
+    print_line("plan_memory", ratio=worst, ours=worst, other=1.0, unit=unit, runs=1, ratios=ratios)
 
 
 if __name__ == "__main__":

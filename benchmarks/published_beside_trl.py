@@ -11,25 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _against_trl import (
-    Alternate,
-    Elsewhere,
-    OurSteps,
-    arguments,
-    is_ours,
-    memory_of,
-    ours_alone,
-    print_peak,
-    report,
-    trl_trainer,
-    workplace,
-)
+from _against_trl import Alternate, OurSteps, arguments, compare, our_config, trl_trainer
 
 import gradus
 from gradus.core import EnvironmentSpec
 from gradus.policies.local.gguf import dequantized, is_gguf
-from gradus.policies.local.sampling import SamplingConfig
-from gradus.training.config import GrpoConfig
 
 GROUPS, SIZE, NEW, RATE = 4, 8, 32, 1e-5
 HEROES = ("a fox", "a baker", "a sailor", "two sisters", "an old clock", "a robot", "a gardener", "a young king")
@@ -56,26 +42,13 @@ def main() -> None:
     options = parser.parse_args()
     model = dequantized(options.model) if is_gguf(options.model) else Path(options.model)
     steps = options.steps + 1
-    with workplace(options) as name:
-        folder = Path(name)
-        if is_ours(options):
-            config = GrpoConfig(
-                groups=GROUPS,
-                group_size=SIZE,
-                max_steps=steps,
-                lr=RATE,
-                sampling=SamplingConfig(max_new_tokens=NEW),
-                backward=options.backward,
-                autocast=options.bf16,
-                validation_every=0,
-                store_every=0,
-                device="cpu",
-            )
-            ours_alone(OurSteps(model, spec(), config, folder / "run"), steps, options)
-            return
-        ours = Elsewhere() if options.only != "trl" else None
-        watch = Alternate(ours)
-        trainer = trl_trainer(
+
+    def ours(folder: Path) -> OurSteps:
+        config = our_config(options, new=NEW, groups=GROUPS, group_size=SIZE, lr=RATE)
+        return OurSteps(model, spec(), config, folder / "run")
+
+    def theirs(folder: Path, watch: Alternate) -> Any:
+        return trl_trainer(
             model,
             [[{"role": "user", "content": QUESTIONS[index % len(QUESTIONS)]}] for index in range(GROUPS * steps)],
             brief,
@@ -89,18 +62,8 @@ def main() -> None:
             callback=watch,
             bf16=options.bf16,
         )
-        trainer.train()
-        if options.only == "trl" or ours is None:
-            print_peak()
-            return
-        ours.close()
-        memory = None
-        if not options.no_memory:
-            few = ["--steps", "1", "--model", options.model, "--backward", options.backward, "--only"]
-            memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
-        report(
-            "published_beside_trl", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory
-        )
+
+    compare("published_beside_trl", options, ours, theirs, ["--model", options.model])
 
 
 if __name__ == "__main__":

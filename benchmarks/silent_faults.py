@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import re
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from _shared import print_line
 from _silent_run import (
     LORA,
     ROWS,
@@ -321,18 +321,9 @@ def main() -> None:
     print(
         f"{led} of {len(found)} faults found within {WITHIN} steps; {len(alarms)} of {given.healthy} healthy runs had an alarm"
     )
-    line = {
-        "name": "silent_faults",
-        "ratio": led / max(1, len(found)),
-        "ours": led,
-        "other": len(found),
-        "unit": "faults",
-    }
-    print(
-        json.dumps(
-            {**line, "healthy": given.healthy, "false_alarms": len(alarms), "alarms": Counter(alarms), "runs": found}
-        )
-    )
+    more = {"healthy": given.healthy, "false_alarms": len(alarms), "alarms": Counter(alarms), "found": found}
+    share = led / max(1, len(found))
+    print_line("silent_faults", ratio=share, ours=led, other=len(found), unit="faults", runs=len(found), **more)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ settings. Saves docs/figures/trl_learning.png.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 import trl_one_turn as task
 from _against_trl import OurSteps, trl_trainer
+from _shared import print_line
 from rich.console import Console
 from rich.table import Table
 
@@ -117,18 +117,9 @@ def main() -> None:
         table.add_row(f"{low + 1}-{high}", *[f"{part.mean():.3f} +- {part.std(ddof=1):.3f}" for part in parts])
     Console(width=100).print(table)
     areas = {name: float(runs.mean()) for name, runs in curves.items()}
-    print(
-        json.dumps(
-            {
-                "name": "trl_learning_mean_reward",
-                "ratio": round(areas["Gradus"] / areas["TRL"], 3),
-                "ours": round(areas["Gradus"], 4),
-                "other": round(areas["TRL"], 4),
-                "unit": "reward",
-                "runs": options.seeds,
-            }
-        )
-    )
+    ratio = areas["Gradus"] / areas["TRL"]
+    name, other = "trl_learning_mean_reward", areas["TRL"]
+    print_line(name, ratio=ratio, ours=areas["Gradus"], other=other, unit="reward", runs=options.seeds)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from _against_trl import (
-    Alternate,
-    Elsewhere,
-    OurSteps,
-    arguments,
-    is_ours,
-    memory_of,
-    nano,
-    ours_alone,
-    print_peak,
-    report,
-    trl_trainer,
-    workplace,
-)
+from _against_trl import Alternate, OurSteps, arguments, compare, nano, our_config, trl_trainer
 
 from gradus.core import (
     Condition,
@@ -38,9 +25,7 @@ from gradus.core import (
     Vocabulary,
     child_rng,
 )
-from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
-from gradus.training.config import GrpoConfig
 
 GROUPS, SIZE, NEW, PROMPT = 8, 8, 32, 160
 WORDS = tuple(f"w{number}" for number in range(512 - 5 - 256 - 2))
@@ -115,28 +100,14 @@ def main() -> None:
     """Measure and print."""
     options = arguments(__doc__ or "").parse_args()
     steps = options.steps + 1
-    with workplace(options) as name:
-        folder = Path(name)
-        model = nano(folder, spec(), SHAPE)
-        config = GrpoConfig(
-            groups=GROUPS,
-            group_size=SIZE,
-            max_steps=steps,
-            lr=RATE,
-            sampling=SamplingConfig(max_new_tokens=NEW),
-            backward=options.backward,
-            autocast=options.bf16,
-            validation_every=0,
-            store_every=0,
-            device="cpu",
-        )
-        if is_ours(options):
-            ours_alone(OurSteps(model, spec(), config, folder / "run"), steps, options)
-            return
-        ours = Elsewhere() if options.only != "trl" else None
-        watch = Alternate(ours)
-        trainer = trl_trainer(
-            model,
+
+    def ours(folder: Path) -> OurSteps:
+        config = our_config(options, new=NEW, groups=GROUPS, group_size=SIZE, lr=RATE)
+        return OurSteps(nano(folder, spec(), SHAPE), spec(), config, folder / "run")
+
+    def theirs(folder: Path, watch: Alternate) -> Any:
+        return trl_trainer(
+            nano(folder, spec(), SHAPE),
             [[{"role": "user", "content": prompt_text(1 + index)}] for index in range(GROUPS * steps)],
             lambda completions, **_: [score(completion[0]["content"]) for completion in completions],
             folder / "trl",
@@ -149,16 +120,8 @@ def main() -> None:
             callback=watch,
             bf16=options.bf16,
         )
-        trainer.train()
-        if options.only == "trl" or ours is None:
-            print_peak()
-            return
-        ours.close()
-        memory = None
-        if not options.no_memory:
-            few = ["--steps", "1", "--backward", options.backward, *(["--bf16"] if options.bf16 else []), "--only"]
-            memory = (memory_of(__file__, [*few, "ours"]), memory_of(__file__, [*few, "trl"]))
-        report("trl_one_turn", options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
+
+    compare("trl_one_turn", options, ours, theirs)
 
 
 if __name__ == "__main__":

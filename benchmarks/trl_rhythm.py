@@ -6,34 +6,17 @@ beyond 28 chains weeks of different persons into one episode, to see what long e
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from _against_trl import (
-    Alternate,
-    Elsewhere,
-    OurSteps,
-    arguments,
-    is_ours,
-    memory_of,
-    nano,
-    ours_alone,
-    print_peak,
-    report,
-    trl_trainer,
-    workplace,
-)
+from _against_trl import Alternate, OurSteps, arguments, compare, nano, our_config, trl_trainer
 
 from gradus.core import Environment, EnvironmentSpec, Episode, Grader, Observation, Reward, RewardTerm
 from gradus.policies.local.renderers import ChatRenderer
-from gradus.policies.local.sampling import SamplingConfig
 from gradus.policies.nano.model import NanoConfig
-from gradus.training.config import GrpoConfig
 from gradus_worlds.rhythm import load
 
 SIZE, NEW, RATE, WEEK = 8, 5, 3e-4, 28
@@ -196,25 +179,19 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=28)
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--rows", type=int, default=16, help="rows of one of TRL's training passes")
-    parser.add_argument("--line", action="store_true", help="cost of an episode of 7 to 112 turns, ours alone")
     options = parser.parse_args()
-    if options.line:
-        line(options)
-        return
     steps = options.steps + 1
     environment = spec(options.turns)
-    with workplace(options) as name:
-        folder = Path(name)
-        model = nano(folder, environment, SHAPE)
-        if is_ours(options):
-            settings = config(options.groups, steps, options.backward, autocast=options.bf16)
-            ours_alone(OurSteps(model, environment, settings, folder / "run"), steps, options)
-            return
-        ours = Elsewhere() if options.only != "trl" else None
-        watch = Alternate(ours)
+
+    def ours(folder: Path) -> OurSteps:
+        shape = {"groups": options.groups, "group_size": SIZE, "token_budget": 8192}
+        config = our_config(options, new=NEW, lr=RATE, credit="episode", **shape)
+        return OurSteps(nano(folder, environment, SHAPE), environment, config, folder / "run")
+
+    def theirs(folder: Path, watch: Alternate) -> Any:
         seeds = [environment.train_task(index).seed for index in range(options.groups * steps)]
-        trainer = trl_trainer(
-            model,
+        return trl_trainer(
+            nano(folder, environment, SHAPE),
             [[{"role": "user", "content": str(seed)}] for seed in seeds],
             lambda felt, **_: felt,
             folder / "trl",
@@ -228,62 +205,10 @@ def main() -> None:
             callback=watch,
             bf16=options.bf16,
         )
-        trainer.train()
-        if options.only == "trl" or ours is None:
-            print_peak()
-            return
-        ours.close()
-        memory = None
-        if not options.no_memory:
-            same = [
-                "--turns",
-                str(options.turns),
-                "--groups",
-                str(options.groups),
-                "--rows",
-                str(options.rows),
-                "--backward",
-                options.backward,
-                *(["--bf16"] if options.bf16 else []),
-            ]
-            memory = tuple(memory_of(__file__, [*same, "--steps", "0", "--only", side]) for side in ("ours", "trl"))
-        title = f"trl_rhythm_{options.turns}"
-        report(title, options, watch.ours_seconds[1:], watch.theirs_seconds[1:], ours.records[-1], memory)
 
-
-def config(groups: int, steps: int, backward: Any, *, autocast: bool = False) -> GrpoConfig:
-    """Ours, with TRL's settings: one return for all tokens of an episode."""
-    return GrpoConfig(
-        groups=groups,
-        group_size=SIZE,
-        max_steps=steps,
-        lr=RATE,
-        credit="episode",
-        token_budget=8192,
-        sampling=SamplingConfig(max_new_tokens=NEW),
-        backward=backward,
-        autocast=autocast,
-        validation_every=0,
-        store_every=0,
-        device="cpu",
-    )
-
-
-def line(options: argparse.Namespace) -> None:
-    """Seconds an episode costs, by its turns: it should grow with them, not with their square."""
-    result: dict[int, float] = {}
-    for turns in (7, 14, 28, 56, 112):
-        with workplace(options) as name:
-            environment = spec(turns)
-            steps = OurSteps(
-                nano(Path(name), environment, SHAPE), environment, config(4, 3, options.backward), Path(name) / "run"
-            )
-            result[turns] = min(steps() for _ in range(3)) / (4 * SIZE)
-        print(
-            f"{turns:4d} turns  {result[turns] * 1000:8.1f} ms an episode  {result[turns] / turns * 1000:6.2f} ms a turn"
-        )
-    growth = (result[112] / 112) / (result[28] / 28)
-    print(json.dumps({"name": "rhythm_cost_per_turn_112_over_28", "ratio": round(growth, 3), "unit": "x", "runs": 3}))
+    numbers = [("--turns", options.turns), ("--groups", options.groups), ("--rows", options.rows)]
+    again = [word for name, number in numbers for word in (name, str(number))]
+    compare(f"trl_rhythm_{options.turns}", options, ours, theirs, again)
 
 
 if __name__ == "__main__":

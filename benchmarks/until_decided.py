@@ -10,11 +10,10 @@ Prints a table by effect, the worst cells, and one JSON line last.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 
 import numpy as np
-from interval_coverage import SHAPES
+from _shared import print_line
 
 from gradus.stats import LOOK_LEVEL, decide, look_sizes, paired_difference
 
@@ -22,14 +21,7 @@ SIZES = (30, 60, 120, 240)
 EFFECTS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.8, 4.0, 6.0, 8.0)
 WIDER = 1.4
 WRONG = {"one and zero": 0.5, "few differ": 0.6 * 0.1 + 0.4 * 0.9}  # shares of the first policy's answers
-DIFFERENCES = (
-    "normal",
-    "uniform",
-    "difference of lognormals",
-    "difference of sparse ones",
-    "one and zero",
-    "few differ",
-)
+DIFFERENCES = ("normal", "uniform", "lognormal", "sparse", "one and zero", "few differ")
 
 
 @dataclass
@@ -48,8 +40,18 @@ def differences(shape: str, rng: np.random.Generator, n: int) -> tuple[np.ndarra
     if shape == "few differ":
         same = (rng.random(n) < 0.6).astype(float)
         return np.where(rng.random(n) < 0.1, 1 - same, same), np.where(rng.random(n) < 0.1, 1 - same, same)
-    draw, truth = SHAPES[shape]
-    return draw(rng, 1, n)[0] - truth, np.zeros(n)
+    if shape == "uniform":
+        return rng.uniform(0.0, 1.0, n) - 0.5, np.zeros(n)
+    if shape == "lognormal":
+        return rng.lognormal(0.0, 1.0, n), rng.lognormal(0.0, 1.0, n)
+    if shape == "sparse":
+        return _sparse(rng, n), _sparse(rng, n)
+    return rng.normal(0.0, 1.0, n), np.zeros(n)
+
+
+def _sparse(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Rewards of which one in ten is not 0."""
+    return (rng.random(n) < 0.1) * rng.uniform(0.5, 1.5, n)
 
 
 def shifted(rng: np.random.Generator, a: np.ndarray, size: float, wrong: float) -> tuple[np.ndarray, float]:
@@ -71,13 +73,14 @@ def simulate(shape: str, n: int, effect: float, repetitions: int, seed: int) -> 
         a, b = differences(shape, rng, most)
         a, truth = shifted(rng, a, effect * spread / np.sqrt(n), WRONG.get(shape, 0.0))
         for name, tasks in (("one look", n), ("looks", n), ("wider", most)):
-            paired, seen = paired_difference(a[:n], b[:n]), tasks
+            paired, seen = paired_difference(a[:n].tolist(), b[:n].tolist()), tasks
             if name != "one look":
                 for seen in look_sizes(tasks):
-                    paired = paired_difference(a[:seen], b[:seen], level=LOOK_LEVEL)
+                    paired = paired_difference(a[:seen].tolist(), b[:seen].tolist(), level=LOOK_LEVEL)
                     if decide(paired, tasks) != "open":
                         break
-            low, high = (paired.low, paired.high) if paired.low is not None else (-np.inf, np.inf)
+            low = -np.inf if paired.low is None else paired.low
+            high = np.inf if paired.high is None else paired.high
             cells[name].held += bool(low <= truth <= high)
             cells[name].proven += not low <= 0 <= high
             cells[name].tasks += seen
@@ -117,15 +120,8 @@ def main() -> None:
             f"{kind}: coverage below 94 % in {under} of {len(several)} cells; the least: {several[0]}, {several[1]}, {several[2]}"
         )
     ours, wider = (float(np.mean([mean(kind, effect, "tasks") for effect in EFFECTS])) for kind in ("looks", "wider"))
-    line = {
-        "name": "until_decided",
-        "ratio": ours,
-        "wider": wider,
-        "ours": ours,
-        "other": 1.0,
-        "unit": "tasks of one look's",
-    }
-    print(json.dumps({**line, "runs": given.repetitions}))
+    unit = "tasks of one look's"
+    print_line("until_decided", ratio=ours, ours=ours, other=1.0, unit=unit, runs=given.repetitions, wider=wider)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/examples"
-NAMES = ("first_run", "own_rewards", "own_environment", "published_model", "trl_port")
+NAMES = ("first_run", "own_rewards", "trl_port")
 OUTPUT = re.compile(r"\n\n```text\n(.*?)\n```(?=\n)", re.DOTALL)
+_FIRST, _LAST = 7, 12  # lines of a long output that a page shows
 CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 _TOP = "*Run at toy size (`QUICK=1`) by `python docs/executed.py`; [the script](../../examples/{name}.py) is also a notebook.*"
 
@@ -37,8 +38,6 @@ def main() -> None:
 def executed(name: str) -> str:
     """Returns the page of an example, run in an empty folder."""
     environment = {**os.environ, "QUICK": "1", "COLUMNS": "80", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    if name == "published_model":
-        environment["MODEL"] = _output(["examples/published/smollm2.py"], cwd=ROOT).strip()
     with TemporaryDirectory() as folder:
         return _output([__file__, "--cells", name], cwd=folder, env=environment)
 
@@ -82,14 +81,19 @@ def _page(name: str, *, run: bool) -> str:
 def _printed(cell: str, names: dict[str, Any]) -> str:
     """Runs a cell and returns what it prints, or else its last expression, as a notebook shows it."""
     tree = ast.parse(cell)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    shown = last.value if isinstance(last, ast.Expr) else None
+    if shown is not None:
+        tree.body.pop()
     with redirect_stdout(io.StringIO()) as said:
         exec(compile(tree, "cell", "exec"), names)
-        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+        value = eval(compile(ast.Expression(shown), "cell", "eval"), names) if shown is not None else None
         if value is not None and not said.getvalue():  # a training has printed its result
             print(value)
-    text = said.getvalue().replace(f"{Path.cwd()}/", "")
-    return "\n".join(line.rstrip() for line in text.splitlines()).strip()
+    lines = [line.rstrip() for line in said.getvalue().replace(f"{Path.cwd()}/", "").strip().splitlines()]
+    if len(lines) > _FIRST + _LAST + 1:
+        lines = [*lines[:_FIRST], "...", *lines[-_LAST:]]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ def main() -> None:
         if run is None:
             _make(command)
             run = _finished(folder)
+        if run is None:
+            raise SystemExit(f"no report in {folder} after {' '.join(command)}")
         for page in ("report", "audit"):
             shutil.copyfile(run / f"{page}.html", DOCS / "gallery" / f"{name}-{page}.html")
             print(f"docs/gallery/{name}-{page}.html, of {run.relative_to(ROOT)}", flush=True)

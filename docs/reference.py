@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -45,26 +46,38 @@ def _stored(name: str) -> str | None:
 
 
 def recipe_page() -> str:
-    """One table a section of a recipe."""
+    """One list a section of a recipe."""
     lines = [
         NOTE + "# Recipe keys",
         "",
         "A recipe is a TOML file. Unknown keys are refused, and so is a key without effect in the chosen mode. Change a key from",
-        "the command line with `--set section.key=value`.",
+        "the command line with `--set section.key=value`. The default stands in brackets.",
         "",
     ]
+    homes: dict[str, str] = {}  # a key's line -> the section that has it first
     for section, model in _sections(Recipe, ""):
         lines += [f"## {section}" if section else "## Top level", ""]
         summary = inspect.getdoc(model) or ""
         if section and summary:
             lines += [_code(summary.split("\n\n")[0].replace("\n", " ")), ""]
-        lines += ["| key | type | default | what it does |", "|---|---|---|---|"]
+        again: dict[str, list[str]] = {}
         for name, field in model.model_fields.items():
-            if _model_of(field.annotation) is None:
-                cells = (f"`{name}`", _type(field.annotation), _default(field), field.description or "")
-                lines.append("| " + " | ".join(_cell(each) for each in cells) + " |")
+            if _model_of(field.annotation) is not None:
+                continue
+            line = _key_line(name, field)
+            if line in homes:
+                again.setdefault(homes[line], []).append(f"`{name}`")
+            else:
+                homes[line] = section
+                lines.append(line)
+        lines += [f"- as in `{home}`: {', '.join(names)}" for home, names in again.items()]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _key_line(name: str, field: Any) -> str:
+    about = " ".join((_choices(field.annotation) + (field.description or "")).split())
+    return f"- `{name}` [{_default(field)}]: {_code(about)}"
 
 
 def _sections(model: type[BaseModel], way: str) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -87,12 +100,12 @@ def _code(text: str) -> str:
     return re.sub(r"(?<!`)``(?!`)", "`", text)
 
 
-def _type(annotation: Any) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    text = re.sub(r"Annotated\[(\w+), FieldInfo\(.*?\]\)\]", r"\1", text)
-    text = re.sub(r"\b(?:typing|collections\.abc|gradus\.[\w.]+)\.", "", text)
-    text = re.sub(r"Literal\[([^\]]*)\]", lambda match: match[1].replace(", ", " or "), text)
-    return f"`{text}`".replace("|", "or")
+def _choices(annotation: Any) -> str:
+    """The values of a key that takes one of several words."""
+    texts = [
+        value for each in (annotation, *get_args(annotation)) for value in get_args(each) if isinstance(value, str)
+    ]
+    return f"{', '.join(texts)}. " if len(texts) > 1 else ""
 
 
 def _default(field: Any) -> str:
@@ -102,19 +115,29 @@ def _default(field: Any) -> str:
     return "unset" if value is None else f"`{value!r}`"
 
 
-def _cell(text: str) -> str:
-    return _code(" ".join(text.split()).replace("|", "\\|"))
-
-
 def commands_page() -> str:
-    """One section a command, with its options."""
+    """One section a command, with its options; those of several commands stand once, at the end."""
     lines = [NOTE + "# Commands", "", "`gradus COMMAND --help` says the same in a terminal.", "", CODES, ""]
-    for name, command in _commands(get_command(app), "gradus"):
-        lines += [f"## `{name}`", "", _cell(command.help or ""), ""]
-        rows = [_parameter(each) for each in command.params if not getattr(each, "hidden", False)]
-        if rows:
-            lines += ["| argument or option | default | what it does |", "|---|---|---|", *rows, ""]
+    commands = list(_commands(get_command(app), "gradus"))
+    counts = Counter(_parameter(each) for _, command in commands for each in _shown(command))
+    shared = sorted(line for line, count in counts.items() if count > 1)
+    for name, command in commands:
+        lines += [f"## `{name}`", "", _line(command.help or ""), ""]
+        rows = {_parameter(each): _spelled(each) for each in _shown(command)}
+        lines += [row for row in rows if row not in shared]
+        also = [spelled for row, spelled in rows.items() if row in shared]
+        lines += [f"- as below: {', '.join(also)}"] if also else []
+        lines += [""] if rows else []
+    lines += ["## Options of several commands", "", *shared]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _shown(command: Any) -> list[Any]:
+    return [each for each in command.params if not getattr(each, "hidden", False)]
+
+
+def _line(text: str) -> str:
+    return _code(" ".join(text.split()))
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -126,17 +149,19 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from _commands(result, f"{name} {each}")
 
 
+def _spelled(parameter: Any) -> str:
+    is_option = parameter.param_type_name == "option"
+    names = " ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else parameter.name.upper()
+    return f"`{names}`"
+
+
 def _parameter(parameter: Any) -> str:
-    spelled = (
-        " ".join([*parameter.opts, *parameter.secondary_opts])
-        if parameter.param_type_name == "option"
-        else parameter.name.upper()
-    )
     default = parameter.default
-    shown = "" if default in (None, "", [], ()) or callable(default) else f"`{default}`"
+    plain = default in (None, False, "", [], ()) or callable(default)
+    shown = "" if plain else f" [`{default}`]"
     if parameter.required:
-        shown = "required"
-    return f"| `{spelled}` | {_cell(shown)} | {_cell(getattr(parameter, 'help', None) or '')} |"
+        shown = " [required]"
+    return f"- {_spelled(parameter)}{shown}: {_line(getattr(parameter, 'help', None) or '')}"
 
 
 def python_page() -> str:
@@ -165,9 +190,10 @@ def _described(name: str, value: Any) -> list[str]:
     signature = re.sub(r"(: |-> )([\"'])(.*?)\2(?=[,)]| =|$)", r"\1\3", signature)  # annotations are stored as texts
     signature = re.sub(r"<(?:built-in )?function ([\w.]+)(?: at 0x[0-9a-f]+)?>", r"\1", signature)
     signature = re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature)
-    doc = re.sub(r"^    (\w+): ", r"- `\1`: ", inspect.getdoc(value) or "", flags=re.MULTILINE).replace(
-        "\nArgs:\n", "\n"
-    )
+    doc = inspect.getdoc(value) or ""
+    if not inspect.isclass(value) and name != "train":  # the page of commands says what their arguments are
+        doc = doc.split("\n\n")[0]
+    doc = re.sub(r"^    (\w+): ", r"- `\1`: ", doc, flags=re.MULTILINE).replace("\nArgs:\n", "\n")
     return [f"## `{name}`", "", "```python", signature, "```", "", doc, ""]
 
 

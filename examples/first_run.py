@@ -21,6 +21,7 @@ print(gradus.audit("arithmetic", grader="format-only", episodes=20, budget=1200)
 
 # %%
 episode = gradus.roll_out("arithmetic", "no-carry", episodes=1).episodes[0]
+assert episode.reward is not None
 print(episode.turns[0].observation, "->", episode.turns[0].action, "reward", episode.reward.value)
 
 # %% [markdown]

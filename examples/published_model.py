@@ -33,6 +33,7 @@ print(gradus.audit(sums(""), episodes=20))
 NUMBER = "You are a calculator. Write the result as a number and nothing else."
 for episode in gradus.roll_out(sums(NUMBER), MODEL, episodes=3, condition="held-out").episodes:
     turn = episode.turns[0]
+    assert episode.reward is not None
     print(repr(turn.observation), "->", repr(turn.action[:60]), "reward", episode.reward.value)
 
 # %% [markdown]

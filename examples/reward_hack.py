@@ -123,6 +123,7 @@ def look(run, reward):
     for group in gradus.roll_out(desk(reward), str(run.model), episodes=3, condition="held-out").groups:
         (episode,) = group.episodes
         turn = episode.turns[0]
+        assert episode.reward is not None
         print(f"{turn.observation}  ->  {turn.action}")
         print(f"   reward {episode.reward.value:.0f}, true reward {episode.outcome['correct']:.0f}")
 

@@ -44,7 +44,7 @@ def brief(completions, **columns):
 POINTS = ["north", "east", "south", "west"]
 TURNS = {"right": 1, "around": 2, "left": 3}
 rows = [
-    {"prompt": f"{start} : {' '.join(turns)}", "answer": POINTS[(number + sum(map(TURNS.get, turns))) % 4]}
+    {"prompt": f"{start} : {' '.join(turns)}", "answer": POINTS[(number + sum(TURNS[turn] for turn in turns)) % 4]}
     for number, start in enumerate(POINTS)
     for turns in product(TURNS, repeat=4)
 ]

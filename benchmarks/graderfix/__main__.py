@@ -118,15 +118,8 @@ def _audited(
         take_files(clone, commit, path, place)
     out = folder / "said.json"
     out.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        str(_HERE / "side.py"),
-        str(place),
-        json.dumps(grader),
-        str(told.seed),
-        str(out),
-        told.by,
-    ]
+    words = (_HERE / "side.py", place, json.dumps(grader), told.seed, out, told.by)
+    command = [sys.executable, *map(str, words)]
     try:
         subprocess.run(command, timeout=_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired:

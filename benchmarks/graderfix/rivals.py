@@ -18,7 +18,7 @@ Said = tuple[str, list[str]]
 
 def reward_doctor(subject: TextSubject, free: bool) -> Said:
     """The verdict and what it found. ``free``: the grader takes any reference."""
-    from reward_doctor import audit
+    from reward_doctor import audit  # pyright: ignore[reportMissingImports]
 
     if not free:
         return "not run", ["it has references of its own"]
@@ -33,8 +33,8 @@ def reward_doctor(subject: TextSubject, free: bool) -> Said:
 
 def gradecheck(subject: TextSubject, free: bool) -> Said:
     """The verdict and what it found, through the door that it has for verifiers' environments."""
-    from gradecheck.completion_attacks import run_all
-    from gradecheck.verifiers_env import VerifiersEnv
+    from gradecheck.completion_attacks import run_all  # pyright: ignore[reportMissingImports]
+    from gradecheck.verifiers_env import VerifiersEnv  # pyright: ignore[reportMissingImports]
 
     tasks = {task.prompt: task for task in subject.tasks}
     some = next(iter(tasks.values()))

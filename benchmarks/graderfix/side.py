@@ -33,25 +33,24 @@ _ABSENT = ("litellm", "absl", "langdetect", "dotenv", "e2b_code_interpreter", "I
 
 
 def main() -> None:
-    folder, told, seed, out, by = sys.argv[1:]
+    folder, text, seed, out, by = sys.argv[1:]
     warnings.simplefilter("ignore")
     sys.path.insert(0, folder)
     started = time.monotonic()
-    grader = json.loads(told)
+    verdict, evidence = _verdict(json.loads(text), int(seed), folder, by)
+    seconds = round(time.monotonic() - started, 1)
+    Path(out).write_text(json.dumps({"verdict": verdict, "evidence": evidence, "seconds": seconds}))
+
+
+def _verdict(grader: dict[str, Any], seed: int, folder: str, by: str) -> tuple[str, list[str]]:
     try:
-        subject = (_with_rows if "call" in grader else _of_reasoning_gym)(grader, int(seed), folder)
+        subject = (_with_rows if "call" in grader else _of_reasoning_gym)(grader, seed, folder)
     except Exception as error:  # an old version may need what is not installed
-        Path(out).write_text(json.dumps({"verdict": "not run", "evidence": [f"{type(error).__name__}: {error}"[:300]]}))
-        return
+        return "not run", [f"{type(error).__name__}: {error}"[:300]]
     if by != "gradus":
-        verdict, evidence = RIVALS[by](subject, "call" in grader)
-        seconds = round(time.monotonic() - started, 1)
-        Path(out).write_text(json.dumps({"verdict": verdict, "evidence": evidence, "seconds": seconds}))
-        return
-    checks = audit_text(subject, seed=int(seed))[0]
-    failed = [check for check in checks if check.status == "fail"]
-    said = {"verdict": verdict_of(checks), "evidence": [f"{check.subject}: {check.evidence}" for check in failed]}
-    Path(out).write_text(json.dumps({**said, "seconds": round(time.monotonic() - started, 1)}))
+        return RIVALS[by](subject, "call" in grader)
+    checks = audit_text(subject, seed=seed)[0]
+    return verdict_of(checks), [f"{check.subject}: {check.evidence}" for check in checks if check.status == "fail"]
 
 
 def _of_reasoning_gym(grader: dict[str, Any], seed: int, _: str) -> TextSubject:
@@ -91,7 +90,7 @@ def _with_rows(grader: dict[str, Any], seed: int, folder: str) -> TextSubject:
         return None if earned is None else float(earned)
 
     called = [names.get(name) for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", grader["call"]))]
-    own = [each for each in called if getattr(each, "__module__", None) == module.__name__]
+    own = [each for each in called if each is not None and getattr(each, "__module__", None) == module.__name__]
     return TextSubject(name=grader["name"], grader=grader["call"], tasks=tasks, judge=judge, functions=own)
 
 

@@ -17,14 +17,14 @@ _TOP = """# Public graders, audited
 
 {counts}, of {n} graders of the suite `{suite}`, on {day}. The audit asks each grader about right and wrong answers. It needs no model.
 A verdict is about what can be exploited. It does not judge the suite. `by hand` is what a reader of the code said before the audit's
-probes were written: if the two differ, one of them is wrong.
+probes were written: if the two differ, one of them is wrong. Those that fail stand in the table.
 
 Written by `python benchmarks/scoreboard --part {part} --seed {seed} --out FOLDER`. [What we found](found.md) tells the flaws, and [the
 audit, measured](results/audit.md) says how often verdicts are right. `gradus audit {suite}:NAME --out FOLDER` writes the card and the badge of one
 grader.
 
-| grader | audit | by hand | checks that failed | evidence |
-|---|---|---|---|---|
+| grader | by hand | checks that failed | evidence |
+|---|---|---|---|
 """
 
 
@@ -46,12 +46,22 @@ def leaderboard_page(result: Mapping[str, Any], suite: str = "reasoning-gym") ->
     top = _TOP.format(
         counts=counts, n=len(rows), suite=suite, day=date.today(), part=result["part"], seed=result["seed"]
     )
-    return top + "".join(f"| {' | '.join(_cells(row))} |\n" for row in rows)
+    failed = "".join(f"| {' | '.join(_cells(row))} |\n" for row in rows if row["verdict"] == "fail")
+    return top + failed + "".join(_named(verdict, rows) for verdict in _ORDER[1:])
+
+
+def _named(verdict: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The graders of a verdict that has nothing to show, with what a reader said of them if it is not ``sound``."""
+    names = [
+        row["name"] if row["label"] == "sound" else f"{row['name']} ({row['label']})"
+        for row in rows
+        if row["verdict"] == verdict
+    ]
+    return f"\n![{verdict}](figures/badge_{verdict}.svg) {', '.join(names) or 'none'}.\n"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    badge = f"![{row['verdict']}](figures/badge_{row['verdict']}.svg)"
-    return row["name"], badge, row["label"], ", ".join(row["failed"]), _code(row["evidence"])
+    return row["name"], row["label"], ", ".join(row["failed"]), _code(row["evidence"])
 
 
 def _code(evidence: str) -> str:

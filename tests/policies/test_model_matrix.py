@@ -1,6 +1,6 @@
 """Every architecture through every part: each cell works, or is refused in one sentence before anything is spent.
 
-``make prove`` writes what came of it to build/architectures.md; docs/log/architectures.md also has rows that it tried before.
+``make prove`` writes what came of it to build/architectures.md.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from gradus.core.waiting import settled
 from gradus.rewards.conventions import as_trl
 
 Messages = list[dict[str, Any]]
-RewardFunction = Callable[..., "list[float | None] | Awaitable[list[float | None]]"]
+RewardFunction = Callable[..., "Sequence[float | None] | Awaitable[Sequence[float | None]]"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Linear layers in float32 by the faster of the two libraries that torch brings for a CPU.
 
 torch multiplies float32 matrices with MKL, which does not use the 512 bit instructions of AMD's CPUs; oneDNN does, and takes half the
-time (``benchmarks/float32_products.py``). Both round alike: a product is a sum in float32 of exact products. Which of them computes follows
+time. Both round alike: a product is a sum in float32 of exact products. Which of them computes follows
 from the CPU alone, so that the same command gives the same numbers twice.
 """
 
