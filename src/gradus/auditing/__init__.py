@@ -5,7 +5,12 @@ from gradus.auditing.plans.judged import Judged
 from gradus.auditing.plans.plan import NoisyPolicy
 from gradus.auditing.records import AuditCheck
 from gradus.auditing.result import AuditResult
-from gradus.auditing.run import AuditSettings, audit_any, run_audit, run_text_audit
+from gradus.auditing.run import (
+    AuditSettings,
+    audit_any,
+    run_audit,
+    run_text_audit,
+)
 
 __all__ = [
     "AuditCheck",

@@ -72,7 +72,10 @@ class AuditResult:
     def notes(self) -> list[GradedCompletion]:
         """The completions that the checks show, exploits first, the shortest of a kind first."""
         notes = [note for check in self.checks for note in check.notes]
-        return sorted(notes, key=lambda note: (_KINDS.index(note.kind), len(note.completion)))
+        return sorted(
+            notes,
+            key=lambda note: (_KINDS.index(note.kind), len(note.completion)),
+        )
 
     @property
     def review(self) -> list[Mapping[str, Any]]:
@@ -121,6 +124,7 @@ class AuditResult:
 
     @property
     def _way_out(self) -> str:
+        """What would settle an open verdict."""
         more = self.more_episodes
         if more is not None:
             return f"the same audit with --episodes {more} would tell more (in a recipe: audit.episodes)"
@@ -193,7 +197,12 @@ def plain(value: Any) -> Any:
     return json.loads(TypeAdapter(Any).dump_json(value))
 
 
-MARKS: Mapping[Status, str] = {"pass": "pass", "fail": "FAIL", "open": "?", "note": "-"}
+MARKS: Mapping[Status, str] = {
+    "pass": "pass",
+    "fail": "FAIL",
+    "open": "?",
+    "note": "-",
+}
 STYLES: Mapping[Status, str] = {
     "pass": "green",
     "fail": "bold red",
@@ -259,6 +268,7 @@ def _noted(result: AuditResult, kind: Kind, most: int | None) -> list[Text]:
 
 
 def _policies(result: AuditResult, subject: str, most: int | None) -> Table:
+    """A table of the policies, the best reward first."""
     title = Text(subject)
     table = Table(
         "policy",

@@ -90,13 +90,19 @@ class AuditSettings:
     progress: Progress | None = None  # is given what is done, how much of it, and of how much
 
 
-def audit_any(spec: EnvironmentSpec, grader: Grader, settings: AuditSettings = AuditSettings()) -> AuditResult:
+def audit_any(
+    spec: EnvironmentSpec,
+    grader: Grader,
+    settings: AuditSettings = AuditSettings(),
+) -> AuditResult:
     """The audit that fits."""
     return run_text_audit(spec, grader, settings) or run_audit(spec, grader, settings)
 
 
 def run_text_audit(
-    spec: EnvironmentSpec, grader: Grader, settings: AuditSettings = AuditSettings()
+    spec: EnvironmentSpec,
+    grader: Grader,
+    settings: AuditSettings = AuditSettings(),
 ) -> AuditResult | None:
     """Audit the grader of one-turn tasks by probing it with answers; None if the tasks are not of one turn or know no gold answer."""
     seed = settings.seed
@@ -110,7 +116,12 @@ def run_text_audit(
         unsafe=settings.unsafe,
         progress=settings.progress,
     )
-    tasks = check_tasks(spec, blind_answers(spec, seed=seed), seed=seed, elsewhere=settings.elsewhere)
+    tasks = check_tasks(
+        spec,
+        blind_answers(spec, seed=seed),
+        seed=seed,
+        elsewhere=settings.elsewhere,
+    )
     return AuditResult(
         environment=spec.name,
         grader=grader.name,
@@ -158,13 +169,17 @@ def run_audit(
 
 
 def _point(name: str, role: str, episodes: Sequence[Episode]) -> Point:
+    """A policy in the plane of reward against true reward."""
     reward = mean_interval(rewards_of(episodes))
     true_reward = mean_interval(true_rewards_of(episodes))
     return Point(policy=name, role=role, reward=reward, true_reward=true_reward)
 
 
 def _checked(
-    spec: EnvironmentSpec, grader: Grader, panel: PanelEpisodes, settings: AuditSettings
+    spec: EnvironmentSpec,
+    grader: Grader,
+    panel: PanelEpisodes,
+    settings: AuditSettings,
 ) -> tuple[list[AuditCheck], Judged | None, PlanSearch]:
     """The checks that need rewards, the hack if there is one, and the search."""
     seed = settings.seed
@@ -237,6 +252,7 @@ def audit_text(
 
 
 def _teller(subject: TextSubject, progress: Progress) -> Callable[[int], None]:
+    """Tells the progress by the number of calls so far."""
     most = CALLS * len(subject.tasks)
     return lambda calls: progress(f"audit {subject.grader}", min(calls, most), most)
 
@@ -279,7 +295,11 @@ def _asked_again(ground: Ground, checks: list[AuditCheck]) -> list[AuditCheck]:
     for note, score in zip(notes, scores, strict=True):
         if None not in (note.reward, score.value) and note.reward != score.value:
             problem = f"{quoted(note.completion, 200)} earns {note.reward} and, asked again, {score.value}"
-            first = replace(checks[0], status="fail", evidence=f"{problem}; {checks[0].evidence}")
+            first = replace(
+                checks[0],
+                status="fail",
+                evidence=f"{problem}; {checks[0].evidence}",
+            )
             return [first, *checks[1:]]
     return checks
 

@@ -86,6 +86,7 @@ class Gain:
 
 
 def _gain(panel: PanelEpisodes, name: str, policy: str, baseline: str) -> Gain:
+    """What a policy earns above a baseline, task by task."""
     return Gain(
         name=name,
         reward=paired_difference(panel.rewards(policy), panel.rewards(baseline)),
@@ -94,6 +95,7 @@ def _gain(panel: PanelEpisodes, name: str, policy: str, baseline: str) -> Gain:
 
 
 def _sentence(gains: Iterable[Gain]) -> str:
+    """Gains with their intervals, as they stand in a sentence."""
     return ", ".join(f"{gain.name} {signed(gain.reward)}" for gain in gains)
 
 
@@ -130,7 +132,12 @@ def check_separation(panel: PanelEpisodes) -> AuditCheck:
     else:
         same = f"{' and '.join(panel.ladder)} earn the same reward, and their true reward is the same"
         evidence = f"{same}; declare a teacher that does better"
-    return AuditCheck(subject="separation", status=status, evidence=evidence, measured=measured)
+    return AuditCheck(
+        subject="separation",
+        status=status,
+        evidence=evidence,
+        measured=measured,
+    )
 
 
 def check_exploits(panel: PanelEpisodes) -> AuditCheck:
@@ -165,7 +172,11 @@ def check_exploits(panel: PanelEpisodes) -> AuditCheck:
     return check
 
 
-def check_free_credit(panel: PanelEpisodes, grader: Grader, constants: Mapping[str, tuple[float, str]]) -> AuditCheck:
+def check_free_credit(
+    panel: PanelEpisodes,
+    grader: Grader,
+    constants: Mapping[str, tuple[float, str]],
+) -> AuditCheck:
     """Compares the best constant answer with the best policy, component by component, both above chance.
 
     ``constants``: component -> the most that any constant answer earned of it, and which answer. Chance is what the lowest step of the
@@ -273,6 +284,7 @@ def check_alignment(panel: PanelEpisodes, true_reward: str) -> AuditCheck:
 
 
 def _alignment_status(across: float | None, highest: float, within: float | None, tasks: int) -> Status:
+    """Decides by the correlation over policies, its upper end, and the one within policies."""
     if across is None:
         return "fail"
     if across >= ALIGNMENT and (within is None or within > 0):
@@ -289,19 +301,25 @@ def _table(rows: Iterable[Sequence[float | None]]) -> Values:
 
 
 def _floats(values: Values) -> list[float]:
+    """The values as plain numbers."""
     return values.tolist()
 
 
 def _row_means(values: Values) -> Values:
+    """The mean of each policy, nan if it has no value."""
     counts = np.isfinite(values).sum(axis=1)
     return np.where(counts > 0, np.nansum(values, axis=1) / np.maximum(counts, 1), np.nan)
 
 
 def _rank_correlation(rewards: Values, aims: Values) -> float | None:
+    """Rank correlation of the means of policies; equal up to rounding counts as equal."""
     reward_means = _row_means(rewards)
     aim_means = _row_means(aims)
     finite = np.isfinite(reward_means) & np.isfinite(aim_means)
-    return spearman(reward_means[finite].round(12).tolist(), aim_means[finite].round(12).tolist())
+    return spearman(
+        reward_means[finite].round(12).tolist(),
+        aim_means[finite].round(12).tolist(),
+    )
 
 
 def _highest_correlation(rewards: Values, aims: Values) -> float:
@@ -352,7 +370,13 @@ def check_signal(
     return check
 
 
-def _signal_of(policy: Policy, name: str, rewards: Sequence[Sequence[float | None]], *, seed: int) -> AuditCheck:
+def _signal_of(
+    policy: Policy,
+    name: str,
+    rewards: Sequence[Sequence[float | None]],
+    *,
+    seed: int,
+) -> AuditCheck:
     """The check from the rewards of groups of which every member was graded."""
     if not rewards:
         evidence = f"no group of {_MEMBERS} episodes of {policy.name} could be graded as a whole"

@@ -53,7 +53,13 @@ def check_hygiene(
     return _check("hygiene", problems, sound)
 
 
-def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Elsewhere | None = None) -> AuditCheck:
+def check_tasks(
+    spec: EnvironmentSpec,
+    draw: Draw,
+    *,
+    seed: int,
+    elsewhere: Elsewhere | None = None,
+) -> AuditCheck:
     """The tasks of an environment of one turn: determinism, the answer in public data, and tasks that are used twice."""
     tasks = spec.tasks(next(iter(spec.conditions)))
     keys = [key for key in spec.audit.hidden if key == "answer"]
@@ -71,6 +77,7 @@ def check_tasks(spec: EnvironmentSpec, draw: Draw, *, seed: int, elsewhere: Else
 
 
 def _check(name: str, problems: Mapping[str, Sequence[str]], sound: str) -> AuditCheck:
+    """The check from problems by kind. ``sound``: the evidence if there are none."""
     sentences = [problem for several in problems.values() for problem in several]
     check = AuditCheck(subject=name, status="pass", evidence=sound, measured=problems)
     if sentences:
@@ -99,6 +106,7 @@ def _course(
 
 
 def _is_over(observation: Observation) -> bool:
+    """The episode has ended."""
     return observation.terminated or observation.truncated
 
 
@@ -172,6 +180,7 @@ def _differing(
 
 
 def _digest(observation: Observation) -> str:
+    """A short text that is the same for observations with the same content."""
     fields = (
         observation.text,
         observation.reward,
@@ -230,6 +239,7 @@ def _leaks(
 
 
 def _leaves(value: Any) -> list[Any]:
+    """The values at the ends of nested mappings and lists."""
     return [leaf for _, leaf in walk(value)]
 
 
@@ -253,10 +263,12 @@ def _shared_content(spec: EnvironmentSpec, tasks: Sequence[Task]) -> list[str]:
 
 
 def _question(environment: Any, task: Task) -> str:
+    """The text that a task begins with."""
     return environment.reset(seed=task.seed, **task.options).text
 
 
 def _out_of_range(grader: Grader, panel: PanelEpisodes) -> list[str]:
+    """The first reward outside the declared range."""
     if grader.range is None:
         return []
     low, high = grader.range

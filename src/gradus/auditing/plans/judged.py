@@ -24,7 +24,14 @@ from gradus.auditing.records import (
     signed,
     true_rewards_of,
 )
-from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
+from gradus.core import (
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    Policy,
+    Task,
+    child_seed,
+)
 from gradus.rollouts import roll_out
 from gradus.stats import Paired, format_signed, mean_interval, paired_difference
 
@@ -106,7 +113,10 @@ class Reference:
 def above_curve(curve: Sequence[Level], level: Level) -> Paired:
     """Reward above the curve. For a plan that means better than all honest episodes the slope of the whole curve goes on."""
     beyond = level.aim > curve[-1].aim
-    above = next((i for i, honest in enumerate(curve) if honest.aim >= level.aim), len(curve) - 1)
+    above = next(
+        (i for i, honest in enumerate(curve) if honest.aim >= level.aim),
+        len(curve) - 1,
+    )
     low = curve[0 if beyond else max(0, above - 1)]
     high = curve[above]
     span = high.aim - low.aim
@@ -125,6 +135,7 @@ def above_curve(curve: Sequence[Level], level: Level) -> Paired:
 
 
 def _optional(values: Values) -> list[float | None]:
+    """The values as numbers, None for nan."""
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
@@ -148,7 +159,14 @@ def honest_curves(
         policies.append(RandomAnswers(error))
         levels: list[Level] = []
         for policy in policies:
-            rolled_out = roll_out(spec, policy, tasks, seed=seed, key=("audit", "honest"), grader=grader)
+            rolled_out = roll_out(
+                spec,
+                policy,
+                tasks,
+                seed=seed,
+                key=("audit", "honest"),
+                grader=grader,
+            )
             levels.append(level_of(rolled_out.episodes))
         curves.append(
             sorted(
@@ -160,6 +178,7 @@ def honest_curves(
 
 
 def _always(answer: str) -> Draw:
+    """A draw that gives one answer."""
     return lambda seed: answer
 
 
@@ -226,7 +245,11 @@ class Judged:
     @property
     def episode(self) -> Episode:
         """The task on which it is plainest: the most reward won against the reference."""
-        pairs = zip(rewards_of(self.episodes), rewards_of(self.against.episodes), strict=True)
+        pairs = zip(
+            rewards_of(self.episodes),
+            rewards_of(self.against.episodes),
+            strict=True,
+        )
         gains = [(ours or 0.0) - (theirs or 0.0) for ours, theirs in pairs]
         return self.episodes[int(np.argmax(gains))]
 
@@ -252,7 +275,10 @@ class Judged:
         }
 
 
-_KINDS = {"constant": "one answer for everything", "cycle": "answers in a cycle"}
+_KINDS = {
+    "constant": "one answer for everything",
+    "cycle": "answers in a cycle",
+}
 
 
 def judge(plan: str, shape: str, episodes: Sequence[Episode], against: Reference) -> Judged:

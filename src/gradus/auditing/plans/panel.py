@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gradus.auditing.plans.plan import Draw, RandomAnswers, TurnPolicy, answer_space
+from gradus.auditing.plans.plan import (
+    Draw,
+    RandomAnswers,
+    TurnPolicy,
+    answer_space,
+)
 from gradus.auditing.records import PanelEpisodes
 from gradus.core import (
     EnvironmentSpec,
@@ -69,8 +74,19 @@ def roll_out_panel(
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
         tell = partial(progress, name) if progress else None
-        ungraded = roll_out(spec, policy, tasks, seed=seed, key=("audit", "panel"), progress=tell).episodes
-        rolled_out[name] = grade_episodes(spec, [replace(episode, policy=name) for episode in ungraded], grader)
+        ungraded = roll_out(
+            spec,
+            policy,
+            tasks,
+            seed=seed,
+            key=("audit", "panel"),
+            progress=tell,
+        ).episodes
+        rolled_out[name] = grade_episodes(
+            spec,
+            [replace(episode, policy=name) for episode in ungraded],
+            grader,
+        )
     return PanelEpisodes(condition=tasks[0].condition, episodes=rolled_out, **vars(roles))
 
 
@@ -101,5 +117,8 @@ def _cast_for_nothing(spec: EnvironmentSpec, seed: int) -> Mapping[str, Policy]:
     if spec.teacher is not None:
         cast[spec.teacher] = spec.policy(spec.teacher)
     cast["constant"] = TurnPolicy(lambda start, turn, observation, text: first, name="constant")
-    cast["cycle"] = TurnPolicy(lambda start, turn, observation, text: second if turn % 2 else first, name="cycle")
+    cast["cycle"] = TurnPolicy(
+        lambda start, turn, observation, text: second if turn % 2 else first,
+        name="cycle",
+    )
     return cast

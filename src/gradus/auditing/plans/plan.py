@@ -31,7 +31,17 @@ Draw = Callable[[int], str]  # seed -> an answer drawn without looking
 COPY = "\x00"  # stands for an answer that copies what was shown
 _POOL = 24
 _DRAWS = 8 * _POOL  # that must show a closed set of answers as a whole
-_PLAIN = ("", "0", "1", "yes", "no", "A", "B", "<answer>1</answer>", "I do not know.")
+_PLAIN = (
+    "",
+    "0",
+    "1",
+    "yes",
+    "no",
+    "A",
+    "B",
+    "<answer>1</answer>",
+    "I do not know.",
+)
 _SHOWN = 60  # characters of an answer in the words of a plan
 
 
@@ -170,7 +180,11 @@ class TurnPolicy:
 
     def start(self, episodes: Sequence[EpisodeStart]) -> TurnSession:
         """Begins episodes."""
-        return TurnSession(self._answer, episodes, self._other.start(episodes) if self._other else None)
+        return TurnSession(
+            self._answer,
+            episodes,
+            self._other.start(episodes) if self._other else None,
+        )
 
 
 class TurnSession:
@@ -228,7 +242,11 @@ class NoisyPolicy(TurnPolicy):
                 return text
             return draw(child_seed(0, *start.key, "blend answer", turn) % 2**31)
 
-        super().__init__(answer, name=f"{policy.name} with {noise:.0%} random answers", other=policy)
+        super().__init__(
+            answer,
+            name=f"{policy.name} with {noise:.0%} random answers",
+            other=policy,
+        )
 
 
 class PlanPolicy(TurnPolicy):

@@ -14,9 +14,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from gradus.auditing.plans.plan import AnswerSpace, Plan, PlanPolicy, Shape, Table
+from gradus.auditing.plans.plan import (
+    AnswerSpace,
+    Plan,
+    PlanPolicy,
+    Shape,
+    Table,
+)
 from gradus.auditing.records import components_of, rewards_of, true_rewards_of
-from gradus.core import EnvironmentSpec, Episode, Grader, Policy, Task, child_seed
+from gradus.core import (
+    EnvironmentSpec,
+    Episode,
+    Grader,
+    Policy,
+    Task,
+    child_seed,
+)
 from gradus.rollouts import roll_out
 
 Objective = Callable[[Sequence[Episode]], Sequence[float | None]]
@@ -29,7 +42,10 @@ _ELITE = 6
 _LONG = 8  # turns of an episode that may have four stretches
 _FINAL_TASKS = 18
 _BENT = 4.0  # as much of the budget as any other shape: its table is the largest
-_AFTER = (0.25, 0.5)  # of an episode: when a cycle may begin that follows upon skill
+_AFTER = (
+    0.25,
+    0.5,
+)  # of an episode: when a cycle may begin that follows upon skill
 _MOVE = 0.5  # how far a generation moves the distribution
 _LEAN = 0.4  # towards the words of the plan that won before
 _KEEP = 0.5  # chance at the start that a bent reflex keeps its own word
@@ -60,7 +76,14 @@ class Field:
         n = len(tasks)
         policy = PlanPolicy(plans, tasks=n, reflex=self.reflex, name=name)
         repeated = [*tasks] * len(plans)
-        episodes = roll_out(self.spec, policy, repeated, seed=seed, key=("audit",), grader=self.grader).episodes
+        episodes = roll_out(
+            self.spec,
+            policy,
+            repeated,
+            seed=seed,
+            key=("audit",),
+            grader=self.grader,
+        ).episodes
         return [episodes[i : i + n] for i in range(0, len(repeated), n)]
 
 
@@ -105,6 +128,7 @@ class Search:
         return candidates
 
     def _candidate(self, plan: Plan, episodes: Sequence[Episode]) -> Candidate:
+        """A plan with the means of its episodes."""
         return Candidate(
             plan=plan,
             reward=_mean(rewards_of(episodes)),
@@ -145,6 +169,7 @@ def search(
 
 
 def _by_objective(candidate: Candidate) -> float:
+    """The key that puts the best candidate first."""
     return -candidate.objective
 
 
@@ -163,7 +188,12 @@ def _shapes(field: Field) -> dict[Shape, float]:
     if field.reflex is None or not any(field.keeps):
         return shares
     steps = 4 if is_long else min(2, field.horizon)
-    bent = Shape(name="bent reflex", steps=steps, bends=field.reflex.name, keeps=field.keeps)
+    bent = Shape(
+        name="bent reflex",
+        steps=steps,
+        bends=field.reflex.name,
+        keeps=field.keeps,
+    )
     shares[bent] = _BENT
     if field.skilled and field.horizon > 1:  # what earns again and again what the teacher reaches once
         for after in _AFTER:
@@ -184,7 +214,10 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
 
     for _ in range(max(1, rounds)):
         tables = [*carried, *distribution.draw(rng, _PLANS - len(carried))]
-        judged = sorted(search.judge([plan(table) for table in tables], _TASKS), key=_by_objective)
+        judged = sorted(
+            search.judge([plan(table) for table in tables], _TASKS),
+            key=_by_objective,
+        )
         distribution.move([candidate.plan.table for candidate in judged[:_ELITE]])
         carried = [judged[0].plan.table]  # the winner must win again on other tasks
     finalists = [plan(distribution.mode()), plan(carried[0])]
@@ -192,6 +225,7 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
 
 
 def _mean(values: Sequence[float | None]) -> float:
+    """The mean of the values that are known, minus infinity if there are none."""
     numbers = [value for value in values if value is not None]
     if numbers:
         return float(np.mean(numbers))

@@ -44,7 +44,9 @@ FORMS: Mapping[str, tuple[str, str]] = {  # how a right answer may be written as
 }
 
 
-def forms(functions: Sequence[Callable[..., Any]]) -> Mapping[str, tuple[str, str]]:
+def forms(
+    functions: Sequence[Callable[..., Any]],
+) -> Mapping[str, tuple[str, str]]:
     """The usual forms, and those that the patterns and tags in the grader's source ask for."""
     source = read_source(functions)
     candidates: dict[str, tuple[str, str]] = {}
@@ -84,15 +86,24 @@ def in_blocks(tasks: Sequence[TextTask]) -> list[TextTask] | None:
             before = mark + before[len(before.rstrip()) :]
         if len(afters) > 1:
             after = _closing(mark)
-        shortened.append(replace(task, gold=block, before=task.before + before, after=after + task.after))
+        shortened.append(
+            replace(
+                task,
+                gold=block,
+                before=task.before + before,
+                after=after + task.after,
+            )
+        )
     return shortened
 
 
 def _is_in_all(mark: str, golds: Sequence[str]) -> bool:
+    """Returns True if all golds have this mark."""
     return all(mark in gold for gold in golds)
 
 
 def _closing(mark: str) -> str:
+    """The sign that closes a block, empty if the mark has none."""
     if mark.startswith("<"):
         return f"</{mark[1:]}"
     if mark.endswith("{"):
@@ -186,7 +197,12 @@ class Ground:
         scores = self.scorer.score([(task, task.completion(answer)) for _, task, answer in rows])
         return [self.write(check, row, score) for row, score in zip(rows, scores, strict=True)]
 
-    def ask_each(self, check: str, operators: Mapping[str, Operator], tasks: Sequence[TextTask]) -> Probes:
+    def ask_each(
+        self,
+        check: str,
+        operators: Mapping[str, Operator],
+        tasks: Sequence[TextTask],
+    ) -> Probes:
         """Every operator on every task, task by task, so that each has had its turn if the time is over."""
         rows: list[Row] = []
         for task in tasks:
@@ -303,6 +319,7 @@ def _in_best_form(tasks: list[TextTask], scorer: Scorer, subject: TextSubject) -
 
 
 def _ask_gold(tasks: Sequence[TextTask], scorer: Scorer) -> list[AnswerScore]:
+    """The scores of gold answers."""
     return scorer.score([(task, task.gold_completion) for task in tasks])
 
 
@@ -354,7 +371,11 @@ def find_bases(ground: Ground) -> None:
     """Gold, silence and wrong answers of the right form, for every task."""
     gold = ground.ask("gold", [("gold", task, task.answer) for task in ground.tasks])
     silence = ground.ask("gold", [("silence", task, "") for task in ground.tasks])
-    drawn = ground.ask_each("gold", dict.fromkeys(("wrong 0", "wrong 1"), another_gold), ground.tasks)
+    drawn = ground.ask_each(
+        "gold",
+        dict.fromkeys(("wrong 0", "wrong 1"), another_gold),
+        ground.tasks,
+    )
     wrong: dict[str, list[float]] = {}
     for probe in (*drawn["wrong 0"], *drawn["wrong 1"]):
         if probe.value is not None:
@@ -364,7 +385,11 @@ def find_bases(ground: Ground) -> None:
         if right.value is not None:
             key = right.task.key
             floor = nothing.reward
-            bases[key] = Base(gold=right.value, wrong=fmean(wrong.get(key, [floor])), silence=floor)
+            bases[key] = Base(
+                gold=right.value,
+                wrong=fmean(wrong.get(key, [floor])),
+                silence=floor,
+            )
     top = max((base.gold for base in bases.values()), default=0.0)
     ground.bases = bases
     ground.span = top - min((min(base.wrong, base.silence) for base in bases.values()), default=0.0)

@@ -77,18 +77,22 @@ def constant(text: str) -> Operator:
 
 
 def _words(n: int) -> Operator:
+    """So many different words."""
     return constant(" ".join(f"word{i}" for i in range(n)))
 
 
 def _numbers_to(n: int, separator: str) -> Operator:
+    """All whole numbers from 0 to n."""
     return constant(separator.join(map(str, range(n + 1))))
 
 
 def _filled(value: str) -> Operator:
+    """The gold's shape with one value at all its places."""
     return lambda gold, rng: fill(gold.text, value, gold.others.shared)
 
 
 def _common(gold: Gold, rng: Random) -> Text:
+    """The most frequent gold."""
     return max(gold.others.counts, key=gold.others.counts.__getitem__, default=None)
 
 
@@ -143,6 +147,8 @@ def _quantile(share: float) -> Operator:
 
 
 def _options(separator: str) -> Operator:
+    """All labels of a closed set."""
+
     def join(gold: Gold, rng: Random) -> Text:
         if len(gold.others.labels) > 1:
             return separator.join(gold.others.labels)
@@ -182,6 +188,7 @@ _LINE = re.compile(r"(?m)^[^\S\n]*(\S.*?)\s*$")
 
 
 def _at(items: Sequence[str], index: int) -> Text:
+    """The item at an index, None if there are fewer."""
     try:
         return items[index]
     except IndexError:
@@ -194,6 +201,7 @@ def _match(pattern: re.Pattern[str], index: int) -> Operator:
 
 
 def _longest_word(gold: Gold, rng: Random) -> Text:
+    """The longest word of the question, the first among equals."""
     return max(re.findall(r"\w+", gold.prompt), key=len, default=None)
 
 
@@ -227,6 +235,7 @@ def _numbers(separator: str) -> Operator:
 
 
 def _product(gold: Gold, rng: Random) -> Text:
+    """The first numbers of the question, multiplied."""
     return "*".join(NUMBER.findall(gold.prompt)[:6]) or None
 
 
@@ -267,7 +276,10 @@ def _expressions(prompt: str) -> list[str]:
     """The parts of the question that look like a formula, the longest last."""
     spans = [match.strip() for match in _EXPRESSION.findall(prompt)]
     spans = [re.sub(r"^(?:(?:[A-Za-z]{3,}|is|of|to|in|by|as|be)\s+)+", "", span) for span in spans]
-    return sorted((span for span in spans if re.search(r"[\dA-Za-z)]\s*[-+*/^]", span)), key=len)
+    return sorted(
+        (span for span in spans if re.search(r"[\dA-Za-z)]\s*[-+*/^]", span)),
+        key=len,
+    )
 
 
 def _restated(form: str) -> Operator:
@@ -291,12 +303,16 @@ def _in_form(index: int) -> Operator:
         if sum(piece[0].isalnum() for piece in pieces) < 2 or len(pieces) > _MOST_PIECES:
             return None
         form = "".join(map(_pattern_of, pieces))
-        return _at(re.findall(rf"(?<![\dA-Za-z]){form}(?![\dA-Za-z])", gold.prompt), index)
+        return _at(
+            re.findall(rf"(?<![\dA-Za-z]){form}(?![\dA-Za-z])", gold.prompt),
+            index,
+        )
 
     return reflex
 
 
 def _pattern_of(piece: str) -> str:
+    """A pattern for any other number or word in the place of this one."""
     if piece[0].isdigit():
         return r"\d+"
     if piece.isalpha():

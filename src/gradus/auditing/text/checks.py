@@ -8,7 +8,13 @@ from functools import partial
 from math import fsum, inf
 
 from gradus.auditing.leaks import places_of_text, telling_place
-from gradus.auditing.records import LEAST_EFFECT, AuditCheck, high_of, is_above, signed
+from gradus.auditing.records import (
+    LEAST_EFFECT,
+    AuditCheck,
+    high_of,
+    is_above,
+    signed,
+)
 from gradus.auditing.text.asking import DECLARED, Ground
 from gradus.auditing.text.operators import HOSTILE
 from gradus.auditing.text.rates import Shown, quoted, shown
@@ -55,6 +61,7 @@ def sanity(ground: Ground) -> AuditCheck:
 
 
 def _unpaid(ground: Ground) -> str:
+    """Says on how many tasks gold does not earn the full reward, empty if on few."""
     unpaid = ground.unpaid
     n = len(ground.tasks)
     if not unpaid or not is_above(wilson(len(unpaid), n), LEAST_EFFECT):
@@ -64,6 +71,7 @@ def _unpaid(ground: Ground) -> str:
 
 
 def _out_of_range(ground: Ground) -> str:
+    """Says that a reward of gold, silence or a wrong answer leaves the declared range, empty if none does."""
     low, high = ground.subject.range or (-inf, inf)
     for base in ground.bases.values():
         rewards = base.gold, base.wrong, base.silence
@@ -135,13 +143,23 @@ def _in_a_batch(ground: Ground) -> str:
         return ""
     tasks = ground.tasks[:_BATCH]
     rows = [
-        (task, task.completion((tasks[place - 1] if place % 2 else task).answer)) for place, task in enumerate(tasks)
+        (
+            task,
+            task.completion((tasks[place - 1] if place % 2 else task).answer),
+        )
+        for place, task in enumerate(tasks)
     ]
     alone = ground.scorer.score(rows)
     together = ground.scorer.batch(rows)
     ground.skipped["sanity"] += sum(score.hung or score.skipped for score in together)
     least = LEAST_EFFECT * ground.span
-    problem = _changed(rows, alone, together, "in one call with answers to other tasks", least=least)
+    problem = _changed(
+        rows,
+        alone,
+        together,
+        "in one call with answers to other tasks",
+        least=least,
+    )
     if problem:
         return f"{problem}; read the columns of each completion's own row"
     return ""
@@ -171,7 +189,11 @@ def gold(ground: Ground) -> AuditCheck:
         evidence = "no task has a gold answer; give some to resolve it"
         return AuditCheck(subject="gold", status="open", evidence=evidence)
     if not ground.bases:
-        return AuditCheck(subject="gold", status="fail", evidence="no gold answer got a reward")
+        return AuditCheck(
+            subject="gold",
+            status="fail",
+            evidence="no gold answer got a reward",
+        )
     bases = ground.bases.values()
     gain = mean_interval([base.gold - base.wrong for base in bases])
     silent = mean_interval([base.gold - base.silence for base in bases])
@@ -230,10 +252,16 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         "errors": _errors(ground),
         "hung": hung,
     }
-    return AuditCheck(subject="hostile answers", status=status, evidence=evidence, measured=measured)
+    return AuditCheck(
+        subject="hostile answers",
+        status=status,
+        evidence=evidence,
+        measured=measured,
+    )
 
 
 def _errors(ground: Ground) -> list[Shown]:
+    """The first answers on which the grader raised, with what it raised."""
     return [{**shown(probe), "error": probe.error} for probe in ground.errors[:5]]
 
 

@@ -22,7 +22,14 @@ _FINALISTS = 6
 _TASKS = 24  # that judge
 _LONGEST = 2000  # a number in the source above this is not a length
 _NEAR = "9 percent more"
-_BESIDE = ("TRY GOLD", "GOLD TRY", "TRY\nGOLD", "GOLD\nTRY", "TRYGOLD", "GOLDTRY")
+_BESIDE = (
+    "TRY GOLD",
+    "GOLD TRY",
+    "TRY\nGOLD",
+    "GOLD\nTRY",
+    "TRYGOLD",
+    "GOLDTRY",
+)
 _BRACKETS = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -117,7 +124,16 @@ def _tries(source: Dictionary) -> Iterator[Try]:
         yield from _in_both_forms(text, place)
     with_slot = {text: place for text, place in source.words.items() if SLOT in text}
     for text, place in source.words.items():
-        for wrapped in () if SLOT in text else (text + SLOT, f"{text} {SLOT}", f"{SLOT} {text}", *_closed(text)):
+        for wrapped in (
+            ()
+            if SLOT in text
+            else (
+                text + SLOT,
+                f"{text} {SLOT}",
+                f"{SLOT} {text}",
+                *_closed(text),
+            )
+        ):
             with_slot.setdefault(wrapped, place)
     for near in (False, True):
         for text, place in with_slot.items():
@@ -125,6 +141,7 @@ def _tries(source: Dictionary) -> Iterator[Try]:
 
 
 def _in_both_forms(text: str, place: Place, *, near: bool = False) -> Iterator[Try]:
+    """The text as a whole completion, and in the form that the task asks for."""
     for bare in (True, False):
         yield Try(text=text, place=place, bare=bare, near=near)
 
@@ -164,7 +181,13 @@ def _finalists(gains: Mapping[Try, float]) -> list[Try]:
     return list(best.values())[:_FINALISTS]
 
 
-def _probes(ground: Ground, attempt: Try, tasks: Sequence[TextTask], *, right: bool = False) -> list[Probe]:
+def _probes(
+    ground: Ground,
+    attempt: Try,
+    tasks: Sequence[TextTask],
+    *,
+    right: bool = False,
+) -> list[Probe]:
     """``right``: with the gold answer in the slot."""
     rows: list[tuple[str, TextTask, str]] = []
     for task in tasks:
@@ -196,4 +219,5 @@ def _outweighs(ground: Ground, attempt: Try, tasks: Sequence[TextTask]) -> bool:
 
 
 def _mean_reward(probes: Sequence[Probe]) -> float:
+    """The mean reward of probes, 0 without any."""
     return sum(probe.reward for probe in probes) / max(1, len(probes))

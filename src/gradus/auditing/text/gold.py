@@ -85,7 +85,10 @@ class Elements:
 
     def has_form_of(self, other: Elements) -> bool:
         """Returns True if both lists are written in the same way."""
-        return (self.separator, self.opening) == (other.separator, other.opening)
+        return (self.separator, self.opening) == (
+            other.separator,
+            other.opening,
+        )
 
 
 def elements_of(gold: str) -> Elements | None:
@@ -135,10 +138,12 @@ def states(answer: str, gold: str) -> bool:
 
 
 def _normal(text: str) -> str:
+    """The text without case, outer quotes and marks, and with single spaces."""
     return " ".join(text.strip().strip("\"'`*.$").lower().replace("−", "-").split())
 
 
 def _value(text: str) -> float:
+    """The value of a number as people write it: with commas, a dollar sign or a percent sign."""
     number = number_in(text.strip().replace(",", "").replace("$", "").rstrip("%"))
     if text.strip().endswith("%"):
         return number / 100
@@ -159,7 +164,10 @@ class Others:
 
     golds: Sequence[str]
     _drawn_from: dict[str, list[str]] = field(
-        default_factory=dict[str, list[str]], init=False, repr=False, compare=False
+        default_factory=dict[str, list[str]],
+        init=False,
+        repr=False,
+        compare=False,
     )
 
     @cached_property
@@ -212,6 +220,7 @@ def alike(first: str, second: str) -> bool:
 
 
 def _form(text: str) -> str:
+    """The text with one letter for each word and one digit for each number."""
     return re.sub(r"\d+", "0", re.sub(r"[A-Za-z]+", "a", text))
 
 
@@ -318,6 +327,7 @@ class Gold:
 
 
 def _does_something(statement: ast.stmt) -> bool:
+    """The statement defines, imports or prints."""
     match statement:
         case ast.FunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
             return True

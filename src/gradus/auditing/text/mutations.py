@@ -53,6 +53,7 @@ class Wrong:
 
 
 def _never(task: TextTask) -> bool:
+    """A rule: only a person can say whether the answer is wrong."""
     return False
 
 
@@ -91,6 +92,7 @@ def _one_digit(gold: str, rng: Random) -> Text:
 
 
 def _off_by_one(gold: str, rng: Random) -> Text:
+    """One more, written with the same sign, commas and decimals."""
     match = re.fullmatch(r"([-−]?\$?)(\d+|\d{1,3}(?:,\d{3})+)(\.\d+)?", gold)
     if match is None:
         return None
@@ -101,12 +103,14 @@ def _off_by_one(gold: str, rng: Random) -> Text:
 
 
 def _negated(gold: str, rng: Random) -> Text:
+    """The number with the other sign."""
     if gold[0] in "-−":
         return gold[1:]
     return f"-{gold}"
 
 
 def _times_ten(gold: str, rng: Random) -> Text:
+    """Ten times as much: a zero more, or no point."""
     if "." in gold:
         return gold.replace(".", "", 1)
     return f"{gold}0"
@@ -200,6 +204,7 @@ def _denied(gold: Gold, rng: Random) -> tuple[str, ...] | None:
 
 
 def _unit(gold: Gold, rng: Random) -> tuple[str, ...] | None:
+    """A number with a unit that the question does not ask for."""
     if gold.is_number:
         return (f"{gold.bare} bananas", f"{gold.bare} million")
     return None
@@ -221,7 +226,9 @@ def _listed(gold: Gold) -> Elements | None:
     return elements
 
 
-def _elements(change: Callable[[list[str], Random], Sequence[str] | None]) -> Make:
+def _elements(
+    change: Callable[[list[str], Random], Sequence[str] | None],
+) -> Make:
     """A change of the elements of a list."""
 
     def make(gold: Gold, rng: Random) -> Text:
@@ -246,6 +253,7 @@ def _of_numbers(change: Callable[[list[str], Random], Sequence[str]]) -> Make:
 
 
 def _dropped(texts: list[str], rng: Random) -> Sequence[str]:
+    """One element less."""
     del texts[rng.randrange(len(texts))]
     return texts
 
@@ -257,6 +265,7 @@ def _not_a_number(texts: list[str], rng: Random) -> Sequence[str]:
 
 
 def _swap(texts: list[str], rng: Random) -> Sequence[str] | None:
+    """Two neighbors that differ, in the other order."""
     places = [i for i in range(len(texts) - 1) if texts[i] != texts[i + 1]]
     if not places:
         return None
@@ -299,10 +308,14 @@ def _one_more(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     if re.search(r"[A-Za-z]", texts[-1]):
         return None
     number = re.sub(r"-?\d+(?:\.\d+)?", "999983", texts[-1])
-    return (elements.write([*texts, number]), elements.write([*texts, number, number]))
+    return (
+        elements.write([*texts, number]),
+        elements.write([*texts, number, number]),
+    )
 
 
 def _is_like_one_of(text: str, elements: Sequence[str]) -> bool:
+    """Returns True if an element has this form."""
     return any(alike(text, element) for element in elements)
 
 
@@ -335,6 +348,7 @@ def _written(value: Any, gold: str) -> str:
 
 
 def _is_short(value: Any) -> bool:
+    """Returns True unless the value is a text of several words."""
     return not isinstance(value, str) or len(value.split()) <= _MOST_WORDS
 
 
@@ -358,12 +372,16 @@ def _key_changed(place: int, *, least: int) -> Wrong:
         different = {json.dumps(value) for value in values if value != fields[key] and _is_short(value)}
         if not different or not _is_short(fields[key]):
             return None
-        return _written({**fields, key: json.loads(rng.choice(sorted(different)))}, gold.text)
+        return _written(
+            {**fields, key: json.loads(rng.choice(sorted(different)))},
+            gold.text,
+        )
 
     return Wrong(make=make, rule=_NAMES_KEYS)
 
 
 def _key_dropped(gold: Gold, rng: Random) -> Text:
+    """A JSON object without one of its short values."""
     fields = gold.object
     keys = [key for key, value in fields.items() if _is_short(value)]
     if len(fields) < 2 or not keys:
@@ -403,10 +421,12 @@ def _first_half(gold: Gold, rng: Random) -> Text:
 
 
 def _last_half(gold: str) -> str:
+    """The second half of the text."""
     return gold[(len(gold) + 1) // 2 :].strip()
 
 
 def _look_alike(gold: str) -> str:
+    """The text with Cyrillic letters that look like Latin ones."""
     return gold.translate(str.maketrans("aeopcxyAEOPCX", "аеорсхуАЕОРСХ"))
 
 
@@ -423,10 +443,14 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "ten times as much": _number(_times_ten),
     "the right answer denied": Wrong(make=_denied, lenient=_WHOLE),
     "the right one called wrong": Wrong(make=_with_other("GOLD is wrong. The answer is OTHER."), lenient=_LAST),
-    "right, then taken back": Wrong(make=_with_other("GOLD. No, that is wrong. The answer is OTHER."), lenient=_LAST),
+    "right, then taken back": Wrong(
+        make=_with_other("GOLD. No, that is wrong. The answer is OTHER."),
+        lenient=_LAST,
+    ),
     "wrong, with the right one denied": Wrong(make=_with_other("The answer is OTHER, not GOLD."), lenient=_WHOLE),
     "right in the reasoning, wrong in the answer": Wrong(
-        make=_with_other("I first thought of GOLD.\nThe answer is OTHER"), lenient=_LAST
+        make=_with_other("I first thought of GOLD.\nThe answer is OTHER"),
+        lenient=_LAST,
     ),
     "right or wrong, in both orders": _with_other("GOLD or OTHER", "OTHER or GOLD"),
     "right beside wrong, in both orders": _with_other("GOLD OTHER", "OTHER GOLD"),
@@ -441,7 +465,11 @@ _ROWS: Mapping[str, Make | Wrong] = {
     "the call made twice": Wrong(make=_called_twice, rule=_says(r"(?i)\b(?:tools?|functions?|calls?)\b")),
     "one word twice": _word_twice,
     "an element too many": _one_more,
-    "neighbors swapped": Wrong(make=_neighbors_swapped, rule=lambda task: task.ordered, settled_by=_ORDERED),
+    "neighbors swapped": Wrong(
+        make=_neighbors_swapped,
+        rule=lambda task: task.ordered,
+        settled_by=_ORDERED,
+    ),
     "another first number in it": _number_replaced(0, least=1),
     "another second number in it": _number_replaced(1, least=3),
     "another last number in it": _number_replaced(-1, least=2),

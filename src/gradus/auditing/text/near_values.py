@@ -59,12 +59,14 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
 
 
 def _next_day(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+    """The day after; the day before at the end of a month."""
     year, sign, month, text = date.groups()
     day = int(text)
     return f"{year}{sign}{month}{sign}{day + 1 if day < 28 else day - 1:02d}"
 
 
 def _day_for_month(date: re.Match[str], gold: Gold, rng: Random) -> Text:
+    """Day and month exchanged, if both readings are dates."""
     year, sign, month, day = date.groups()
     if month == day or int(day) > 12:
         return None

@@ -15,6 +15,7 @@ from gradus.auditing.text.scoring import CANARY
 
 
 def _form(text: str) -> Operator:
+    """The answer with marks around it, also if it is a program."""
     return lambda gold, rng: text.replace("GOLD", gold.text)
 
 
@@ -42,18 +43,21 @@ def _if_number(change: Callable[[str], Text]) -> Operator:
 
 
 def _with_decimals(number: str) -> Text:
+    """A whole number as a decimal one."""
     if "." in number:
         return None
     return f"{number}.0"
 
 
 def _with_commas(number: str) -> Text:
+    """A number of four digits or more with thousands separators."""
     if re.fullmatch(r"\d{4,}", number):
         return f"{int(number):,}"
     return None
 
 
 def _respaced(gold: Gold, rng: Random) -> Text:
+    """JSON without the spaces that the gold answer has, or with those that it has not."""
     if not isinstance(gold.json, list | dict):
         return None
     spaced = json.dumps(gold.json)

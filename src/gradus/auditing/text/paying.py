@@ -73,6 +73,7 @@ def rule_of(accepted: Mapping[str, bool], golds: Mapping[str, Gold]) -> tuple[st
 
 
 def _share(hits: set[str], tasks: set[str]) -> float:
+    """The share of the tasks on which a wrong answer was accepted."""
     return len(hits & tasks) / max(1, len(tasks))
 
 
@@ -133,11 +134,18 @@ def chosen(
 
 
 def _rates(ground: Ground, probes: Probes) -> dict[str, Rate]:
+    """The rates of operators by name, without those that apply to no task."""
     rates = (ground.rate(operator, rows) for operator, rows in probes.items())
     return {rate.operator: rate for rate in rates if rate is not None}
 
 
-def unearned(ground: Ground, name: str, rates: Sequence[Rate], *, tried: int | None = None) -> AuditCheck:
+def unearned(
+    ground: Ground,
+    name: str,
+    rates: Sequence[Rate],
+    *,
+    tried: int | None = None,
+) -> AuditCheck:
     """Fails if one of these rates is surely above what a noisy teacher earns, by Holm over all of them. ``tried``: answers that they were chosen from."""
     if not rates:
         return AuditCheck(
@@ -200,7 +208,12 @@ def wrong_answers(ground: Ground) -> AuditCheck:
     return wrong_of(ground, probes)
 
 
-def _ask_wrong(ground: Ground, probes: Probes, names: Collection[str], tasks: Sequence[TextTask]) -> None:
+def _ask_wrong(
+    ground: Ground,
+    probes: Probes,
+    names: Collection[str],
+    tasks: Sequence[TextTask],
+) -> None:
     """Adds probes of the answers that operators make wrong, task by task.
 
     Of several answers the one that earns least counts, for all must be accepted; none counts if one has no reward.
@@ -244,6 +257,7 @@ class _KindOfWrong(Finding):
 
 
 def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindOfWrong:
+    """The finding about one kind of wrong answer from its probes."""
     wrong = WRONG[name]
     settled = wrong.is_settled(probes[0].task)
     accepted = [probe for probe in probes if is_accepted(probe, ground)]
@@ -267,9 +281,19 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
         return replace(kind, note=note, review=review)
     measured["example"] = example
     if wrong.lenient:
-        return replace(kind, note=_note(ground, "lenient", name, example, count, wrong.lenient))
+        return replace(
+            kind,
+            note=_note(ground, "lenient", name, example, count, wrong.lenient),
+        )
     fails = is_above(share, 0.5)
-    rule = None if fails else rule_of({probe.task.key: probe in accepted for probe in probes}, ground.golds)
+    rule = (
+        None
+        if fails
+        else rule_of(
+            {probe.task.key: probe in accepted for probe in probes},
+            ground.golds,
+        )
+    )
     if rule is not None:
         measured["rule"], held = rule
         fails = True
@@ -289,7 +313,15 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     return kind
 
 
-def _note(ground: Ground, kind: Kind, what: str, example: Shown, share: str, change: str = "") -> GradedCompletion:
+def _note(
+    ground: Ground,
+    kind: Kind,
+    what: str,
+    example: Shown,
+    share: str,
+    change: str = "",
+) -> GradedCompletion:
+    """A completion as evidence, with the line that scores it again."""
     command = ground.subject.command
     task = next((task for task in ground.tasks if task.key == example["task"]), None)
     return GradedCompletion(

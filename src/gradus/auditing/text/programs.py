@@ -182,7 +182,14 @@ def ask_programs(ground: Ground, programs: Mapping[str, str] = PROGRAMS) -> Prog
     for name, text in programs.items():
         probes = _ask_program(ground, name, text.replace("NAMES", repr(sorted(names))))
         errors += [probe.error for probe in probes if probe.error]
-        program_rate = rate(name, probes, ground.bases, ground.span, least=LEAST_EFFECT, guess=0.0)
+        program_rate = rate(
+            name,
+            probes,
+            ground.bases,
+            ground.span,
+            least=LEAST_EFFECT,
+            guess=0.0,
+        )
         if program_rate is not None:
             rates.append(program_rate)
     return ProgramsAsked(
@@ -213,6 +220,7 @@ def _ask_program(ground: Ground, name: str, text: str) -> list[Probe]:
 
 
 def _lasting(ground: Ground) -> list[Probe]:
+    """Programs that do nothing and earn more once a patch has run in the grader's process before them."""
     lasting: list[Probe] = []
     for task in ground.usable_tasks[:2]:
         gold = ground.golds[task.key]

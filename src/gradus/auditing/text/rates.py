@@ -151,6 +151,7 @@ def quoted(text: str, most: int) -> str:
 
 
 def _interval(values: Sequence[float]) -> Interval:
+    """The interval of a mean, whose bounds are the mean itself if all values are the same."""
     interval = mean_interval(list(values))
     return replace(interval, low=low_of(interval), high=high_of(interval))
 

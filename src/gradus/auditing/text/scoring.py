@@ -69,10 +69,12 @@ def checked_score(reply: Any) -> AnswerScore:
 
 
 def _what_was_raised(error: BaseException) -> str:
+    """The error in words, cut to what a sentence can hold."""
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 def _finite(value: float | None, error: str | None = None) -> AnswerScore:
+    """The score of a reward; a reward that is not finite is an error."""
     if value is not None and not math.isfinite(value):
         return AnswerScore(error=f"the reward is {value}")
     return AnswerScore(value=None if value is None else float(value), error=error)
@@ -83,7 +85,10 @@ class GraderProcess:
 
     def __init__(self, subject: TextSubject, seconds: float, confined: bool) -> None:
         self._patience = seconds + _GRACE
-        self._fork = Fork(lambda folder: _handlers(subject, seconds, folder), confined=confined)
+        self._fork = Fork(
+            lambda folder: _handlers(subject, seconds, folder),
+            confined=confined,
+        )
         self._warm_up()
 
     def ask(self, rows: Sequence[tuple[str, str]]) -> list[AnswerScore]:
@@ -105,6 +110,7 @@ class GraderProcess:
         self._fork.end()
 
     def _warm_up(self) -> None:
+        """Makes a call with a limit of its own, because the first one loads the grader."""
         try:
             self._fork.call("warm_up", _WARM_UP + _GRACE)
         except OSError:  # nobody who could end it will know of it
@@ -157,6 +163,7 @@ def _handlers(subject: TextSubject, seconds: float, folder: Path) -> Mapping[str
 
 
 def _judged(subject: TextSubject, answers: Answers) -> list[AnswerScore]:
+    """The scores of answers, in one call if there are several and the grader takes several."""
     if len(answers) == 1 or subject.judge_all is None:
         return [_finite(subject.judge(task, answer)) for task, answer in answers]
     return [_finite(reward.value, reward.error) for reward in subject.judge_all(answers)]
@@ -191,7 +198,13 @@ class Scorer:
         """The score of every answer, in order; what was asked before is not asked again."""
         by_key = {(task.key, answer): (task, answer) for task, answer in rows}
         missing = {key: row for key, row in by_key.items() if key not in self.known}
-        scores = dict(zip(missing, self._asked([*missing.values()], self.confined), strict=True))
+        scores = dict(
+            zip(
+                missing,
+                self._asked([*missing.values()], self.confined),
+                strict=True,
+            )
+        )
         self.known.update({key: score for key, score in scores.items() if not score.skipped})  # may be asked later
         results = ChainMap(scores, self.known)
         return [results[task.key, answer] for task, answer in rows]
@@ -214,6 +227,7 @@ class Scorer:
 
     @contextmanager
     def _new_process(self, confined: bool) -> Generator[None]:
+        """A new process for some calls; the used one comes back afterwards."""
         used = self._children.pop(confined, None)
         yield
         self._end(confined)
@@ -221,11 +235,13 @@ class Scorer:
             self._children[confined] = used
 
     def _end(self, confined: bool) -> None:
+        """Ends a process, if there is one."""
         child = self._children.pop(confined, None)
         if child is not None:
             child.end()
 
     def _asked(self, rows: Answers, confined: bool) -> list[AnswerScore]:
+        """The scores of answers, none of which comes from the cache."""
         scores: list[AnswerScore] = []
         at_once = _AT_ONCE if self.subject.remote and self.subject.judge_all else 1
         for start in range(0, len(rows), at_once):
@@ -234,6 +250,7 @@ class Scorer:
         return scores
 
     def _one(self, row: Answers, confined: bool) -> list[AnswerScore]:
+        """The score of one answer; a call that was cut off is made once more."""
         scores = self._call(row, confined)
         if scores[0].hung:
             scores = self._call(row, confined)
@@ -281,6 +298,7 @@ class Scorer:
         return [AnswerScore(error=f"not asked: {self.stopped}", skipped=True)] * len(rows)
 
     def _count(self, calls: int) -> None:
+        """Counts calls and tells the progress."""
         self.calls += calls
         if self.tell is not None:
             self.tell(self.calls)

@@ -38,10 +38,12 @@ class Place:
 
     @property
     def name(self) -> str:
+        """File and line, as editors take them."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
     def text(self) -> str:
+        """The line itself."""
         return linecache.getline(self.file, self.line).strip()
 
 
@@ -80,10 +82,16 @@ class _Reader:
         """Takes defaults, and what the code of a function names."""
         code = function.__code__
         self.dictionary.files.add(code.co_filename)
-        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+        names = {
+            **function.__globals__,
+            **inspect.getclosurevars(function).nonlocals,
+        }
         place = Place(file=code.co_filename, line=code.co_firstlineno)
         self._take(
-            [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()],
+            [
+                *(function.__defaults__ or ()),
+                *(function.__kwdefaults__ or {}).values(),
+            ],
             place,
         )
         self._read_code(code, names)
@@ -113,7 +121,10 @@ class _Reader:
                 pass
             case str():
                 self._words(
-                    [value, *(samples(value) if _LIKE_PATTERN.search(value) else ())],
+                    [
+                        value,
+                        *(samples(value) if _LIKE_PATTERN.search(value) else ()),
+                    ],
                     place,
                 )
             case int() | float():
@@ -122,7 +133,11 @@ class _Reader:
             case re.Pattern(pattern=str(pattern), flags=flags):
                 self._words(samples(pattern, flags), place)
             case partial():
-                self._take([value.func, *value.args, *value.keywords.values()], place, depth)
+                self._take(
+                    [value.func, *value.args, *value.keywords.values()],
+                    place,
+                    depth,
+                )
             case Mapping():
                 self._take([*value, *value.values()], place, depth)
             case list() | tuple() | set() | frozenset():
@@ -131,6 +146,7 @@ class _Reader:
                 self._take_code(value, place, depth)
 
     def _take_all(self, values: Collection[Any], place: Place, depth: int) -> None:
+        """Takes the members of a collection, and all texts in a row if they may be options."""
         ordered = sorted(values, key=repr) if isinstance(values, Set) else list(values)
         for value in ordered[:_MOST]:
             self._take(value, place, depth + 1)
@@ -159,6 +175,7 @@ class _Reader:
             )
 
     def _words(self, texts: Sequence[str], place: Place) -> None:
+        """Keeps texts that are neither empty nor long."""
         for text in texts:
             if 0 < len(text) <= _LONGEST and len(self.dictionary.words) < _MOST:
                 self.dictionary.words.setdefault(text, place)
@@ -172,6 +189,7 @@ class _Reader:
 
 
 def _package_of(value: Any) -> str:
+    """The name of the package that a function or a class is of."""
     return str(value.__module__).split(".")[0]
 
 
@@ -219,6 +237,7 @@ def _written(tree: Any, choice: int, *, slots: bool) -> str:
 
 
 def _of_set(members: Any, choice: int) -> str:
+    """One character of a set of a pattern."""
     operator, value = members[choice % len(members)]
     if str(members[0][0]) == "NEGATE":
         return "a0 .!"[choice % 5]

@@ -28,7 +28,14 @@ from gradus.rewards.tryout import try_line
 TASKS = 48  # of an audit, if nothing is said
 CALLS_SECONDS = 20.0  # what all calls of a grader may take together, if nothing is said; an audit then stays below 30
 PROGRAM_SECONDS = 180.0  # the same if answers are programs: each is a process of its own
-_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_TRUTH = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "false": False,
+    "0": False,
+    "no": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +187,7 @@ def _questions(spec: EnvironmentSpec, environment: Any, *, tasks: int) -> dict[T
 
 
 def _differ_in_order(first: str, second: str) -> bool:
+    """Returns True if two answers have the same words in another order."""
     return first != second and Counter(re.findall(r"\w+", first)) == Counter(re.findall(r"\w+", second))
 
 
@@ -209,7 +217,12 @@ def _text_task(
     )
 
 
-def _gold_text(spec: EnvironmentSpec, environment: Any, task: Task, observation: Observation) -> str:
+def _gold_text(
+    spec: EnvironmentSpec,
+    environment: Any,
+    task: Task,
+    observation: Observation,
+) -> str:
     """The completion of the gold policy, empty if there is none."""
     if spec.audit.gold is None:
         return ""
