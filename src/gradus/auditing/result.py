@@ -110,7 +110,9 @@ class AuditResult:
             return f"{self.grader} is not settled: {unsure} could still fail; {self._way_out}."
         noted_kinds = {note.kind for note in self.notes}
         kinds = [kind for kind in _NOTED if kind in noted_kinds]
-        noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit." if kinds else ""
+        noted = ""
+        if kinds:
+            noted = f" It is {' and '.join(kinds)} about some forms, which a run does not exploit."
         if any(check.status == "fail" for check in self.checks):
             noted += " A run might learn nothing from it: see signal."
         if any(check.subject == "alignment" and check.status == "note" for check in self.checks):

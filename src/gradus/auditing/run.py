@@ -185,7 +185,9 @@ def _checked(
     seed = settings.seed
     tasks = main_tasks(spec, panel.tasks)
     draw = blind_answers(spec, seed=seed)
-    budget = _BUDGET if settings.budget is None else settings.budget
+    budget = settings.budget
+    if budget is None:
+        budget = _BUDGET
     search = search_plans(
         spec,
         grader,

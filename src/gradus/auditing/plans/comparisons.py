@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import comb
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -190,7 +190,9 @@ def check_free_credit(
     earned = possible = 0.0
     for name, weight in grader.weights.items():
         # Of a penalty less is more.
-        sign = 1.0 if weight >= 0 else -1.0
+        sign = -1.0
+        if weight >= 0:
+            sign = 1.0
         low, high = _chance_and_best(panel, name, sign, skilled)
         if low is None or name not in constants:
             continue
@@ -222,11 +224,15 @@ def check_free_credit(
         )
     share = earned / possible
     shares = [f"{name} {row['free']:.0%} by {row['answer']!r}" for name, row in free.items() if row["free"] is not None]
-    bound = "more than" if share > FREE else "of at most"
+    bound = "of at most"
+    if share > FREE:
+        bound = "more than"
     allowed = f"{bound} {FREE:.0%} allowed ({', '.join(shares)})"
     status: Status = "pass"
     if share > FREE:
-        status = "open" if panel.tasks < _FEW else "fail"
+        status = "fail"
+        if panel.tasks < _FEW:
+            status = "open"
     return AuditCheck(
         subject="free credit",
         status=status,
@@ -328,7 +334,7 @@ def _highest_correlation(rewards: Values, aims: Values) -> float:
     tasks = rewards.shape[1]
     ranks: list[float] = []
     for _ in range(_RESAMPLES):
-        drawn: npt.NDArray[np.int64] = rng.integers(tasks, size=tasks)
+        drawn = cast("npt.NDArray[np.int64]", rng.integers(tasks, size=tasks))
         rank = _rank_correlation(rewards[:, drawn], aims[:, drawn])
         ranks += [] if rank is None else [rank]
     return float(np.quantile(ranks or [-1.0], 0.975))

@@ -285,7 +285,9 @@ def _ungraded(panel: PanelEpisodes) -> list[str]:
     episodes = [episode for several in panel.episodes.values() for episode in several]
     failed = [episode.failure.message for episode in episodes if episode.failure]
     errors = [str(episode.reward.error) for episode in episodes if episode.reward and episode.reward.value is None]
-    way_out = "" if panel.is_graded else "; mend that first, then audit again"
+    way_out = "; mend that first, then audit again"
+    if panel.is_graded:
+        way_out = ""
     problems: list[str] = []
     for what, reasons in (("failed", failed), ("got no reward", errors)):
         if reasons:

@@ -130,7 +130,9 @@ def above_curve(curve: Sequence[Level], level: Level) -> Paired:
     elif not 0.0 < share < 1.0:
         slope = 0.0
     expected = (1 - share) * low.rewards + share * high.rewards
-    shift = slope * (level.true_rewards - (1 - share) * low.true_rewards - share * high.true_rewards) if slope else 0.0
+    shift = 0.0
+    if slope:
+        shift = slope * (level.true_rewards - (1 - share) * low.true_rewards - share * high.true_rewards)
     return paired_difference(_optional(level.rewards - shift), _optional(expected))
 
 

@@ -73,7 +73,9 @@ def roll_out_panel(
         cast = {name: spec.policy(name) for name in (*roles.ladder, *roles.reflexes, *roles.exploits)}
     rolled_out: dict[str, Sequence[Episode]] = {}
     for name, policy in cast.items():
-        tell = partial(progress, name) if progress else None
+        tell = None
+        if progress:
+            tell = partial(progress, name)
         ungraded = roll_out(
             spec,
             policy,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -205,7 +206,9 @@ def _search_shape(search: Search, shape: Shape, rounds: int, rng: np.random.Gene
     """The best plan of one shape."""
     space = search.field.space
     horizon = search.field.horizon
-    incumbent = min(search.best, key=_by_objective).plan if search.best else None
+    incumbent = None
+    if search.best:
+        incumbent = min(search.best, key=_by_objective).plan
     distribution = Distribution.begin(space, shape, incumbent)
     carried = distribution.stretched(incumbent) if incumbent else []
 
@@ -281,7 +284,9 @@ class Distribution:
         """Move each step towards how often the elite uses each word there."""
         tables = np.stack(elite)
         for place, weight in enumerate(self.weights):
-            used: Weights = (tables[:, place, :, None] == np.arange(weight.shape[-1])).mean(axis=0)
+            words: Table = np.arange(weight.shape[-1], dtype=np.intp)
+            hits = cast("npt.NDArray[np.bool_]", tables[:, place, :, None] == words)
+            used: Weights = hits.mean(axis=0)
             self.weights[place] = (1 - _MOVE) * weight + _MOVE * used
 
     def mode(self) -> Table:

@@ -212,7 +212,9 @@ def _list(step: int) -> Operator:
         lists = _LIST.findall(gold.prompt)
         if not lists:
             return None
-        separator = ", " if ", " in lists[-1] else ","
+        separator = ","
+        if ", " in lists[-1]:
+            separator = ", "
         items = lists[-1][1:-1].split(separator)
         return f"[{separator.join(items[::step])}]"
 

@@ -240,7 +240,9 @@ def hostile(ground: Ground, *, programs: bool = False) -> AuditCheck:
         raised = ground.errors[0]
         problem = f"the grader fails on {quoted(raised.answer, _QUOTED)} ({raised.error})"
         problems.append(f"{problem}: return the least reward instead")
-    where = "in a sandbox" if ground.confined else "not tried whether answers are executed: no sandbox for it"
+    where = "not tried whether answers are executed: no sandbox for it"
+    if ground.confined:
+        where = "in a sandbox"
     status: Status = "fail" if problems else "pass"
     evidence = "; ".join(problems) or f"no answer makes the grader fail, hang or run code ({where})"
     if not problems and ground.sandbox_error:

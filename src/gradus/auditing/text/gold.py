@@ -60,7 +60,9 @@ def fill(gold: str, value: str, shared: Container[str]) -> str | None:
         if match["number"] or match["word"]:
             replaced += 1
             return value
-        is_symbol = unicodedata.category(match[0])[0] == "S" if match["sign"] else True
+        is_symbol = True
+        if match["sign"]:
+            is_symbol = unicodedata.category(match[0])[0] == "S"
         unchanged += is_symbol
         return match[0]
 
@@ -94,7 +96,9 @@ class Elements:
 def elements_of(gold: str) -> Elements | None:
     """The elements of a list-like answer, None if it is not one."""
     if gold[:1] == "[" and gold[-1:] == "]" and gold.count("[") == 1 and "," in gold:
-        separator = ", " if ", " in gold else ","
+        separator = ","
+        if ", " in gold:
+            separator = ", "
         return Elements(
             texts=gold[1:-1].split(separator),
             separator=separator,

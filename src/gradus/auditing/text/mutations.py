@@ -71,7 +71,9 @@ def _number(change: Callable[[str, Random], Text]) -> Make:
 
     def make(gold: Gold, rng: Random) -> Text:
         number = gold.number
-        changed = change(number, rng) if number else None
+        changed = None
+        if number:
+            changed = change(number, rng)
         if number is None or changed is None or states(changed, number):
             return None
         return changed + gold.bare[len(number) :]
@@ -98,7 +100,9 @@ def _off_by_one(gold: str, rng: Random) -> Text:
         return None
     sign, digits, decimals = match.groups("")
     number = int(digits.replace(",", "")) + 1
-    separator = "," if "," in digits else ""
+    separator = ""
+    if "," in digits:
+        separator = ","
     return f"{sign}{number:{separator}}{decimals}"
 
 
@@ -188,7 +192,9 @@ def _two_blocks(gold: Gold, rng: Random) -> tuple[str, ...] | None:
     other = gold.another(rng)
     if opening is None or other is None or re.search(r"[\\^_=+*/(){}\[\]]", gold.text + other):
         return None
-    closing = f"</{opening[1]}>" if opening[1] else "}"
+    closing = "}"
+    if opening[1]:
+        closing = f"</{opening[1]}>"
     if not gold.task.after.lstrip().startswith(closing):
         return None
     between = f"{closing}\n{opening[0]}"
@@ -233,7 +239,9 @@ def _elements(
 
     def make(gold: Gold, rng: Random) -> Text:
         elements = _listed(gold)
-        changed = change(list(elements.texts), rng) if elements else None
+        changed = None
+        if elements:
+            changed = change(list(elements.texts), rng)
         if elements is None or changed is None or changed == elements.texts:
             return None
         return elements.write(changed)

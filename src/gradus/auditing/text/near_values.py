@@ -50,7 +50,9 @@ def _at_match(pattern: str, change: Callable[[re.Match[str], Gold, Random], Text
 
     def make(gold: Gold, rng: Random) -> Text:
         match = compiled.search(gold.bare)
-        changed = change(match, gold, rng) if match else None
+        changed = None
+        if match:
+            changed = change(match, gold, rng)
         if match is None or changed is None:
             return None
         return match.string[: match.start()] + changed + match.string[match.end() :]

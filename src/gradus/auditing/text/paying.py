@@ -277,7 +277,9 @@ def _kind_of_wrong(ground: Ground, name: str, probes: Sequence[Probe]) -> _KindO
     if not settled:
         review = [{**shown(probe), "prompt": probe.task.prompt[-600:]} for probe in accepted[:4]]
         is_open = wrong.settled_by and is_above(share, 0.5)
-        note = _note(ground, "open", name, example, count, wrong.settled_by) if is_open else None
+        note = None
+        if is_open:
+            note = _note(ground, "open", name, example, count, wrong.settled_by)
         return replace(kind, note=note, review=review)
     measured["example"] = example
     if wrong.lenient:

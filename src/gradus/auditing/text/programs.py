@@ -242,8 +242,12 @@ def _lasting(ground: Ground) -> list[Probe]:
 
 def program(gold: Gold, text: str) -> str:
     """The program with the functions that the gold answer defines, in its fence if it has one."""
-    result = "" if "RESULT" in text else "RESULT = None\n"
-    returned = "respond(args)" if "def respond(" in text else "RESULT"
+    result = "RESULT = None\n"
+    if "RESULT" in text:
+        result = ""
+    returned = "RESULT"
+    if "def respond(" in text:
+        returned = "respond(args)"
     names = [statement.name for statement in gold.statements if isinstance(statement, ast.FunctionDef)]
     stubs = "\n".join(f"def {name}(*args, **kwargs):\n    return {returned}" for name in names)
     code = text.replace("STUBS", result + stubs)

@@ -243,7 +243,9 @@ class Scorer:
     def _asked(self, rows: Answers, confined: bool) -> list[AnswerScore]:
         """The scores of answers, none of which comes from the cache."""
         scores: list[AnswerScore] = []
-        at_once = _AT_ONCE if self.subject.remote and self.subject.judge_all else 1
+        at_once = 1
+        if self.subject.remote and self.subject.judge_all:
+            at_once = _AT_ONCE
         for start in range(0, len(rows), at_once):
             part = rows[start : start + at_once]
             scores += self._skipped(part) or (self._one(part, confined) if at_once == 1 else self._together(part))

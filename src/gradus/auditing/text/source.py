@@ -109,7 +109,9 @@ class _Reader:
             elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
                 value = getattr(value, "__dict__", {}).get(step.argval)
             else:
-                value = step.argval if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT") else None
+                value = None
+                if step.opname in ("LOAD_CONST", "LOAD_SMALL_INT"):
+                    value = step.argval
             self._take(value, Place(file=code.co_filename, line=line))
 
     def _take(self, value: Any, place: Place, depth: int = 0) -> None:
@@ -162,17 +164,12 @@ class _Reader:
                 self._codes.add(function.__code__)
                 self.waiting.append(function)
             return
-        kind: Any = value if inspect.isclass(value) else type(value)
+        kind = cast("Any", value if inspect.isclass(value) else type(value))
         if self._is_own(kind):
-            attributes = {} if kind is value else getattr(value, "__dict__", {})
-            self._take(
-                [
-                    *filter(inspect.isfunction, vars(kind).values()),
-                    *attributes.values(),
-                ],
-                place,
-                depth,
-            )
+            members = cast("Mapping[str, Any]", vars(kind))
+            methods = [member for member in members.values() if inspect.isfunction(member)]
+            attributes: Mapping[str, Any] = {} if kind is value else getattr(value, "__dict__", {})
+            self._take([*methods, *attributes.values()], place, depth)
 
     def _words(self, texts: Sequence[str], place: Place) -> None:
         """Keeps texts that are neither empty nor long."""
@@ -227,7 +224,9 @@ def _written(tree: Any, choice: int, *, slots: bool) -> str:
                 text += _written(value[1][choice % len(value[1])], choice, slots=slots)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 least, most, inner = value
-                times = max(least, min(1, most)) if choice % 2 == 0 else least
+                times = least
+                if choice % 2 == 0:
+                    times = max(least, min(1, most))
                 text += _written(inner, choice, slots=slots) * times
             case "SUBPATTERN":
                 text += SLOT if slots and value[0] == 1 else _written(value[3], choice, slots=slots)

@@ -205,8 +205,8 @@ def _text_task(
     text = _gold_text(spec, environment, task, observation) or bare
     before, after = _around(bare, text) if bare and bare in text else ("", "")
     gold = text[len(before) : len(text) - len(after)]
-    columns = outcome.get("columns")
-    row = cast("Mapping[str, Any]", columns) if isinstance(columns, Mapping) else {}
+    columns: Any = outcome.get("columns")
+    row = cast("Mapping[str, Any]", columns if isinstance(columns, Mapping) else {})
     return TextTask(
         key=f"{task.condition}-{task.seed}-{number}",
         prompt=observation.text,
