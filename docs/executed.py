@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/examples"
 NAMES = ("first_run", "own_rewards", "trl_port")
 OUTPUT = re.compile(r"\n\n```text\n(.*?)\n```(?=\n)", re.DOTALL)
-_FIRST, _LAST = 7, 12  # lines of a long output that a page shows
+_FIRST, _LAST = 5, 9  # lines of a long output that a page shows
 CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 _TOP = "*Run at toy size (`QUICK=1`) by `python docs/executed.py`; [the script](../../examples/{name}.py) is also a notebook.*"
 

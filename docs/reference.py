@@ -176,9 +176,15 @@ def python_page() -> str:
         lines += _described(
             name, getattr(gradus.commands, name, getattr(gradus, name))
         )  # gradus.audit is a package, too
-    lines += ["# gradus.commands", "", "Every other command is a function of `gradus.commands`.", ""]
+    lines += [
+        "# gradus.commands",
+        "",
+        "Every other command is a function of `gradus.commands`; `help()` says what it takes.",
+        "",
+    ]
     for name in sorted(set(gradus.commands.__all__) - set(gradus.__all__)):
-        lines += _described(f"commands.{name}", getattr(gradus.commands, name))
+        doc = inspect.getdoc(getattr(gradus.commands, name)) or ""
+        lines.append(f"- `{name}`: {' '.join(doc.split(chr(10) * 2)[0].split())}")
     return _code("\n".join(lines)).rstrip() + "\n"
 
 
@@ -191,7 +197,7 @@ def _described(name: str, value: Any) -> list[str]:
     signature = re.sub(r"<(?:built-in )?function ([\w.]+)(?: at 0x[0-9a-f]+)?>", r"\1", signature)
     signature = re.sub(r"\b(?:gradus|pathlib|collections\.abc|typing)(?:\.\w+)*\.", "", signature)
     doc = inspect.getdoc(value) or ""
-    if not inspect.isclass(value) and name != "train":  # the page of commands says what their arguments are
+    if name != "train":  # the page of commands says what arguments are, and help() the rest
         doc = doc.split("\n\n")[0]
     doc = re.sub(r"^    (\w+): ", r"- `\1`: ", doc, flags=re.MULTILINE).replace("\nArgs:\n", "\n")
     return [f"## `{name}`", "", "```python", signature, "```", "", doc, ""]

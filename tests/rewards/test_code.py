@@ -1,8 +1,7 @@
 """Code as an action: programs of an answer are run in the sandbox, and judged where they cannot reach."""
 
-import re
+import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -141,11 +140,8 @@ def test_code_in_tags_needs_no_fence():
     assert find_code("print('</answer>')") == "print('</answer>')"
 
 
-def test_the_lines_of_the_docs_turn_asserts_into_tests(score):
-    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-    (code,) = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def as_tests" in each]
-    names: dict[str, Any] = {}
-    exec(code, names)
+def test_the_example_turns_asserts_into_tests(score):
+    names = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "program_rows.py"))
     asserts = "assert candidate(1) == [2, 'a']\n    assert candidate(2) == [3, 'a'], 'why'\n    assert candidate(3)"
     humaneval = {
         "prompt": "def add(x):\n",
